@@ -1,0 +1,107 @@
+"""What every method is: a small value with a pure `init` and a pure `step`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from bipareto import tree
+from bipareto.errors import InvalidInput
+from bipareto.preferences import as_preference
+from bipareto.problem import Problem
+from bipareto.tree import Tree
+
+__all__ = ["Draw", "Info", "Method", "Start", "State"]
+
+#: role -> batch; empty for a problem without data.
+Draw = Mapping[str, Any]
+#: what a step reports, 0-d tensors and `objectives` (m,): f and g at (x_t, y_t), and the method's own residuals.
+Info = dict[str, Tensor]
+#: a named tuple of tensors with at least the fields x, y and t.
+State = Any
+
+
+class Start(NamedTuple):
+    """A checked start, the same for every preference: x_0, y_0 and the objectives f(x_0, y_0), shape (m,)."""
+
+    x: Tree
+    y: Tree
+    objectives: Tensor
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A method: structure in its class and fields, numbers in the state it makes.
+
+    `step` is written for one run and is pure: no host sync, no branch on a tensor, no randomness of its own.  A batch of
+    runs is `vmap(step)`, a fast one `torch.compile(vmap(step))`.
+    """
+
+    #: whether `init` takes a preference
+    uses_preference: ClassVar[bool] = True
+    #: the smallest info entry marks the best iterate
+    residual: ClassVar[str] = "residual"
+
+    def init(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module, preference: Any = None) -> State:
+        """The state before the first step.
+
+        Args:
+            problem: the problem.
+            x0, y0: where x and y start, trees of tensors or modules; device and dtype of the run come from x0.
+            preference: w, m numbers > 0 that sum to 1; None stands for equal weights.  Not for methods without preferences.
+        """
+        return self.begin(self.prepare(problem, x0, y0), preference)
+
+    def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
+        """Check the start once for all preferences."""
+        x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
+        problem.check(x, y)
+        with torch.no_grad():
+            return Start(x, y, problem.upper(x, y, problem.batch("upper", "full")))
+
+    def checked_preference(self, preference: Any, objectives: Tensor) -> Tensor:
+        """w as a tensor like the objectives; equal weights for None."""
+        m = objectives.shape[0]
+        if preference is not None and not self.uses_preference:
+            raise InvalidInput(
+                f"{type(self).__name__} has no preferences but was given {preference!r}; call it without, or use MOMEHA, which has"
+            )
+        w = torch.full((m,), 1 / m, dtype=torch.float64) if preference is None else as_preference(preference, m)
+        return w.to(objectives)
+
+    @abstractmethod
+    def begin(self, start: Start, preference: Any = None) -> State:
+        """The state of one preference from a checked start."""
+
+    @abstractmethod
+    def step(self, problem: Problem, state: State, draw: Draw | None = None) -> tuple[State, Info]:
+        """One iteration of one run: the next state and what was seen on the way."""
+
+    @abstractmethod
+    def roles(self, m: int) -> tuple[str, ...]:
+        """The draws that one step needs for m objectives."""
+
+    @abstractmethod
+    def oracles(self, m: int) -> dict[str, int]:
+        """What one step costs: gradients of g (`lower_gradients`), of f_i (`upper_gradients`), `hessian_products`."""
+
+    def structure(self) -> tuple[Any, ...]:
+        """What decides the compiled graph: the class, and its fields less their numbers (those travel in the state)."""
+        return (type(self), *(_shape_of(getattr(self, f.name)) for f in fields(self)))
+
+    @classmethod
+    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
+        """This method with numbers that suit the problem, its start and the step budget."""
+        raise InvalidInput(f"{cls.__name__} has no tuning rule; give its numbers, e.g. {cls.__name__}({', '.join(f.name + '=...' for f in fields(cls))})")
+
+
+def _shape_of(value: Any) -> Any:
+    """A field without its numbers: a float becomes its type, a schedule or an ideal point its class, structure stays."""
+    if isinstance(value, float):
+        return float
+    return type(value) if isinstance(value, tuple) else value

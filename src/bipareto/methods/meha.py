@@ -1,0 +1,124 @@
+"""MEHA, the single-objective ancestor of MOMEHA (Liu, Liu, Yao, Zeng and Zhang, ICML 2024, arXiv 2405.09927)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from bipareto import oracle, tree
+from bipareto.errors import InvalidInput
+from bipareto.methods.base import Draw, Info, Method, Start
+from bipareto.problem import Problem
+from bipareto.schedule import Power, Schedule, as_schedule
+from bipareto.tree import Tree
+
+__all__ = ["MEHA", "MehaState"]
+
+
+class MehaKnobs(NamedTuple):
+    """The numbers of a run as 0-d tensors."""
+
+    gamma: Any
+    eta: Schedule
+    alpha: Schedule
+    beta: Schedule
+    c: Schedule
+
+
+class MehaState(NamedTuple):
+    """x_k, y_k, theta_k, the iteration and the run's numbers."""
+
+    x: Tree
+    y: Tree
+    theta: Tree
+    t: Tensor
+    knobs: MehaKnobs
+
+
+@dataclass(frozen=True)
+class MEHA(Method):
+    """One upper objective F, weakly convex lower level; the paper's form, in which 1/c_k multiplies F.
+
+    theta+ = theta - eta [ grad_y g(x, theta) + (theta - y)/gamma ]
+    x+     = x - alpha [ grad_x F(x, y)/c_k + grad_x g(x, y) - grad_x g(x, theta+) ]
+    y+     = y - beta [ grad_y F(x+, y)/c_k + grad_y g(x+, y) - (y - theta+)/gamma ]
+
+    (The authors' scripts multiply F by c_k instead; that is another algorithm.)
+
+    Args:
+        gamma: in (0, 1/(2 rho_y)).
+        eta, alpha, beta: steps of theta, x and y, numbers or schedules.
+        c: penalty c_k = c_0 (1 + k)^p with 0 < p < 1/2.
+    """
+
+    uses_preference = False
+
+    gamma: float = 0.1
+    eta: Schedule | float = 0.01
+    alpha: Schedule | float = 0.01
+    beta: Schedule | float = 0.01
+    c: Schedule | float = Power(1.0, 0.25)
+
+    def __post_init__(self) -> None:
+        if not self.gamma > 0:
+            raise InvalidInput(f"gamma = {self.gamma}; it must be > 0")
+        for name in ("eta", "alpha", "beta", "c"):
+            object.__setattr__(self, name, as_schedule(getattr(self, name), name))
+
+    @classmethod
+    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
+        """The numbers `MOMEHA.tuned` finds."""
+        from bipareto.methods.tuning import tune_momeha
+
+        found = tune_momeha(problem, x0, y0, steps=steps, seed=seed)
+        return cls(gamma=found["gamma"], eta=found["alpha_theta"], alpha=found["alpha_x"], beta=found["alpha_y"], c=found["c"])
+
+    def roles(self, m: int) -> tuple[str, ...]:
+        return ("lower", "upper")
+
+    def oracles(self, m: int) -> dict[str, int]:
+        return {"lower_gradients": 4, "upper_gradients": 2, "hessian_products": 0}
+
+    def begin(self, start: Start, preference: Any = None) -> MehaState:
+        f = start.objectives
+        self.checked_preference(preference, f)
+        if f.shape[0] != 1:
+            raise InvalidInput(f"MEHA minimises one objective, but upper returns m = {f.shape[0]}; use MOMEHA with a preference")
+        assert not isinstance(self.eta, float)
+        knobs = MehaKnobs(self.gamma, self.eta, self.alpha, self.beta, self.c)  # type: ignore[arg-type]
+        return MehaState(
+            start.x, start.y, start.y, torch.zeros((), dtype=f.dtype, device=f.device), tree.numbers(knobs, f.dtype, f.device)
+        )
+
+    def step(self, problem: Problem, state: MehaState, draw: Draw | None = None) -> tuple[MehaState, Info]:
+        x, y, theta, t, knobs = state
+        batches = draw or {}
+        lower, upper = batches.get("lower"), batches.get("upper")
+        c, gamma = knobs.c(t), knobs.gamma
+
+        pull = oracle.grad(lambda v: problem.lower(x, v, lower), theta)
+        theta = tree.map_(lambda v, d, u: v - knobs.eta(t) * (d + (v - u) / gamma), theta, pull, y)
+
+        def penalised(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
+            F = problem.upper(v, y, upper)[0]
+            g_y, g_theta = problem.lower_pair(v, y, theta, lower)
+            return F / c + g_y - g_theta, (F, g_y, g_theta)
+
+        d_x, (F, g_y, g_theta) = oracle.grad_and_aux(penalised, x)
+        x = tree.add_scaled(x, -knobs.alpha(t), d_x)
+
+        d_y = oracle.grad(lambda v: problem.upper(x, v, upper)[0] / c + problem.lower(x, v, lower), y)
+        d_y = tree.map_(lambda d, v, u: d - (v - u) / gamma, d_y, y, theta)
+        gap = g_y - g_theta - tree.squared_norm(tree.sub(theta, y)) / (2 * gamma)
+        stationarity = c * (tree.squared_norm(d_x) + tree.squared_norm(d_y)).sqrt()
+        info = {
+            "objectives": F.reshape(1),
+            "lower": g_y,
+            "gap": gap,
+            "stationarity": stationarity,
+            "residual": torch.maximum(gap, stationarity),
+        }
+        return MehaState(x, tree.add_scaled(y, -knobs.beta(t), d_y), theta, t + 1, knobs), info

@@ -1,0 +1,292 @@
+"""MOMEHA and MB-MOMEHA: single-loop, Hessian-free, preference-guided, for a nonconvex lower level.
+
+Jiang and Huang, "Efficient Hessian-Free Methods for Multi-Objective Bilevel Optimization with Nonconvex Lower Level",
+Algorithms 1 and 2.  The lower level is replaced by the constraint g(x, y) - v_gamma(x, y) <= 0 with the Moreau envelope
+v_gamma(x, y) = min_theta g(x, theta) + ||theta - y||^2 / (2 gamma), the objectives by their smooth Tchebycheff
+scalarization F, and F + c_t (g - v_gamma) is descended by one step each in theta, x and y.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from bipareto import oracle, scalarization, tree
+from bipareto.errors import InvalidInput
+from bipareto.methods.base import Draw, Info, Method, Start
+from bipareto.problem import Problem
+from bipareto.scalarization import Fixed, Ideal, as_ideal
+from bipareto.schedule import Power, Schedule, as_schedule
+from bipareto.tree import Tree
+
+__all__ = ["MBMOMEHA", "MOMEHA", "Knobs", "MomehaState"]
+
+
+class Knobs(NamedTuple):
+    """The numbers of a run as 0-d tensors; schedules are called with t."""
+
+    gamma: Any
+    mu: Any
+    alpha_theta: Schedule
+    alpha_x: Schedule
+    alpha_y: Schedule
+    c: Schedule
+    ideal: Ideal
+    beta: Schedule | tuple[()]
+
+
+class Momentum(NamedTuple):
+    """m_theta, m_x, m_y of Algorithm 2."""
+
+    theta: Tree
+    x: Tree
+    y: Tree
+
+
+class MomehaState(NamedTuple):
+    """x_t, y_t, theta_t, the preference w (m,), the ideal point z (m,), t, the run's numbers and its momenta (() in Algorithm 1)."""
+
+    x: Tree
+    y: Tree
+    theta: Tree
+    preference: Tensor
+    ideal: Tensor
+    t: Tensor
+    knobs: Knobs
+    momentum: Momentum | tuple[()]
+
+
+@dataclass(frozen=True)
+class MOMEHA(Method):
+    """Algorithm 1.  With the defaults its numbers are plain ones; `MOMEHA.tuned(problem, x0, y0)` fits them to a problem.
+
+    theta+ = theta - alpha_theta [ grad_y g(x, theta) + (theta - y)/gamma ]
+    x+     = x - alpha_x [ grad_x F(x, y)/c_t + grad_x g(x, y) - grad_x g(x, theta+) ]
+    y+     = y - alpha_y [ grad_y F(x+, y)/c_t + grad_y g(x+, y) + (theta+ - y)/gamma ]
+
+    On a problem with a sampler each step sees one draw of each level, roles "lower" and "upper".
+
+    Args:
+        gamma: regularity of the Moreau envelope; the theory needs gamma < 1/(2 rho_y), rho_y the weak convexity of g in y.
+        mu: smoothing of the Tchebycheff scalarization; larger is sharper and stiffer.
+        alpha_theta, alpha_x, alpha_y: step sizes, numbers or schedules.  Keep alpha_theta = alpha_y: much larger
+            alpha_theta makes lower-level *maxima* attractive.
+        c: penalty c_t, a number or a schedule.  Too weak and y leaves the lower level's basin; too strong and x stands still.
+        ideal: z, below every objective; a number, m numbers, or `scalarization.Tracked(margin)`.
+        scalarization: "stch" (the paper's), "tchebycheff" or "linear".
+        warmup: gradient steps on g(x_0, .) from y_0 before the first joint step, none in the paper.  A start outside the
+            basin of a lower minimum can be held there by the envelope (its gap has spurious stationary points).
+    """
+
+    gamma: float = 0.1
+    mu: float = 4.0
+    alpha_theta: Schedule | float = 0.01
+    alpha_x: Schedule | float = 0.01
+    alpha_y: Schedule | float = 0.01
+    c: Schedule | float = Power(1.0, 0.25)
+    ideal: Ideal | float | tuple[float, ...] = 0.0
+    scalarization: str = "stch"
+    warmup: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("gamma", "mu"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise InvalidInput(f"{name} = {value}; it must be > 0")
+        for name in ("alpha_theta", "alpha_x", "alpha_y", "c"):
+            schedule = as_schedule(getattr(self, name), name)
+            if not schedule[0] > 0:
+                raise InvalidInput(f"{name} = {getattr(self, name)}; it must be > 0")
+            object.__setattr__(self, name, schedule)
+        object.__setattr__(self, "ideal", as_ideal(self.ideal))
+        scalarization.get(self.scalarization)
+
+    @classmethod
+    def paper(cls, preset: str = "sensitivity") -> Self:
+        """The paper's settings for few-shot learning: "sensitivity" (FC100) or "comparison" (Caltech-256)."""
+        presets: dict[str, dict[str, Any]] = {
+            "sensitivity": {"alpha_theta": 0.01, "alpha_x": 0.01, "alpha_y": 0.01, "c": Power(1.0, 0.25)},
+            "comparison": {"alpha_theta": 0.05, "alpha_x": 0.1, "alpha_y": 0.05, "c": 1.0},
+        }
+        if preset not in presets:
+            raise InvalidInput(f"preset {preset!r} is not known; choose one of {', '.join(presets)}")
+        return cls(gamma=8.0, mu=4.0, **presets[preset])
+
+    @classmethod
+    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
+        """Numbers from probes of g and f at the start and from the step budget: see `bipareto.methods.tuning`."""
+        from bipareto.methods.tuning import tune_momeha
+
+        return cls(**tune_momeha(problem, x0, y0, steps=steps, seed=seed))
+
+    def roles(self, m: int) -> tuple[str, ...]:
+        return ("lower", "upper")
+
+    def oracles(self, m: int) -> dict[str, int]:
+        return {"lower_gradients": 4, "upper_gradients": 2 * m, "hessian_products": 0}
+
+    def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
+        start = super().prepare(problem, x0, y0)
+        if not self.warmup:
+            return start
+        y, batch = start.y, problem.batch("lower", "full")
+        step_size = float(as_schedule(self.alpha_theta, "alpha_theta")(torch.tensor(0.0)))
+        for _ in range(self.warmup):
+            y = tree.add_scaled(y, -step_size, oracle.grad(lambda v: problem.lower(start.x, v, batch), y))
+        with torch.no_grad():
+            return Start(start.x, y, problem.upper(start.x, y, problem.batch("upper", "full")))
+
+    def begin(self, start: Start, preference: Any = None) -> MomehaState:
+        f = start.objectives
+        assert isinstance(self.ideal, tuple)
+        rule = Fixed(()) if isinstance(self.ideal, Fixed) else self.ideal  # a fixed z lives in the state alone
+        knobs = Knobs(
+            self.gamma, self.mu, self.alpha_theta, self.alpha_x, self.alpha_y, self.c, rule, self._beta()
+        )
+        return MomehaState(
+            x=start.x,
+            y=start.y,
+            theta=start.y,
+            preference=self.checked_preference(preference, f),
+            ideal=self.ideal.start(f),
+            t=torch.zeros((), dtype=f.dtype, device=f.device),
+            knobs=tree.numbers(knobs, f.dtype, f.device),
+            momentum=self._momentum(start),
+        )
+
+    def step(self, problem: Problem, state: MomehaState, draw: Draw | None = None) -> tuple[MomehaState, Info]:
+        x, y, theta, knobs, t, momentum = state.x, state.y, state.theta, state.knobs, state.t, state.momentum
+        batches = draw or {}
+        inverse_c, inverse_gamma = 1 / knobs.c(t), 1 / knobs.gamma
+
+        d_theta = oracle.grad(lambda v: problem.lower(x, v, self._lower_batch(batches, "theta")), theta)
+        d_theta = tree.map_(lambda d, v, u: d + inverse_gamma * (v - u), d_theta, theta, y)
+        theta, m_theta = self._move(theta, d_theta, knobs.alpha_theta(t), "theta", state)
+
+        def x_terms(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
+            f = self._objectives(problem, v, y, batches, "x", state.preference.shape[-1])
+            weights = self._weights(problem, f, v, y, batches, state)
+            g_y, g_theta = problem.lower_pair(v, y, theta, self._lower_batch(batches, "x"))
+            return inverse_c * (weights * f).sum() + g_y - g_theta, (f, weights, g_y, g_theta)
+
+        d_x, (f, weights, g_y, g_theta) = oracle.grad_and_aux(x_terms, x)
+        x, m_x = self._move(x, d_x, knobs.alpha_x(t), "x", state)
+
+        def y_terms(v: Tree) -> Tensor:
+            f = self._objectives(problem, x, v, batches, "y", state.preference.shape[-1])
+            weights = self._weights(problem, f, x, v, batches, state)
+            return inverse_c * (weights * f).sum() + problem.lower(x, v, self._lower_batch(batches, "y"))
+
+        d_y = oracle.grad(y_terms, y)
+        d_y = tree.map_(lambda d, v, u: d + inverse_gamma * (v - u), d_y, theta, y)
+        new_y, m_y = self._move(y, d_y, knobs.alpha_y(t), "y", state)
+
+        new = MomehaState(
+            x, new_y, theta, state.preference, knobs.ideal.update(state.ideal, f), t + 1, knobs,
+            Momentum(m_theta, m_x, m_y) if momentum else (),
+        )  # fmt: skip
+        # With the paper's multipliers lambda = weights/s, p = c/s the residual H_p is (c/s) ||(d_x, d_y)||, up to theta's lag.
+        gap = g_y - g_theta - 0.5 * inverse_gamma * tree.squared_norm(tree.sub(theta, y))
+        direction = (tree.squared_norm(d_x) + tree.squared_norm(d_y)).sqrt()
+        stationarity = direction / (inverse_c * weights.sum())
+        return new, {
+            "objectives": f,
+            "lower": g_y,
+            "gap": gap,
+            "stationarity": stationarity,
+            "residual": torch.maximum(gap, stationarity),
+        }
+
+    def _lower_batch(self, batches: Draw, name: str) -> Any:
+        return batches.get("lower")
+
+    def _objectives(self, problem: Problem, x: Tree, y: Tree, batches: Draw, name: str, m: int) -> Tensor:
+        return problem.upper(x, y, batches.get("upper"))
+
+    def _weights(self, problem: Problem, f: Tensor, x: Tree, y: Tree, batches: Draw, state: MomehaState) -> Tensor:
+        """The constants that multiply the f_i: differentiating sum_i weights_i f_i gives grad F."""
+        weigh = scalarization.get(self.scalarization).weights
+        return weigh(f.detach(), state.preference, state.ideal, state.knobs.mu)
+
+    def _beta(self) -> Schedule | tuple[()]:
+        return ()
+
+    def _momentum(self, start: Start) -> Momentum | tuple[()]:
+        return ()
+
+    def _move(self, point: Tree, direction: Tree, alpha: Tensor, name: str, state: MomehaState) -> tuple[Tree, Tree]:
+        """One descent step; returns the new point and the new momentum (() here)."""
+        return tree.add_scaled(point, -alpha, direction), ()
+
+
+@dataclass(frozen=True)
+class MBMOMEHA(MOMEHA):
+    """Algorithm 2: MOMEHA's three directions on fresh draws, passed through exponential averages.
+
+    m = beta_t m + (1 - beta_t) d,  v <- v - alpha m   for v = theta, x, y.
+
+    Each step uses 2m + 3 draws: "theta", "x-lower", "y-lower", and "x-upper-i", "y-upper-i" for every objective i.  The draw
+    of x-lower serves g at y and at theta, the draw of an objective its value (in the weights) and its gradient.
+
+    Args:
+        beta: momentum beta_t.  This average has steps (1 - beta) times those of SGD's m = beta m + d.
+        exact_weights: take the scalarization's weights from the objectives on all data (role "full", forward only), which
+            removes the bias that the softmax of noisy values has.
+        others: as in `MOMEHA`.
+    """
+
+    beta: Schedule | float = 0.9
+    exact_weights: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "beta", as_schedule(self.beta, "beta"))
+
+    @classmethod
+    def paper(cls, preset: str = "nas") -> Self:
+        """The paper's settings for architecture search: EMA momentum 0.9, c_t = (1 + t)^(1/16)."""
+        if preset != "nas":
+            raise InvalidInput(f"preset {preset!r} is not known; choose nas")
+        return cls(gamma=8.0, mu=4.0, alpha_theta=0.025, alpha_x=0.05, alpha_y=0.025, beta=0.9, c=Power(1.0, 1 / 16))
+
+    @classmethod
+    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
+        """As `MOMEHA.tuned`, with steps that fall as Theorem 2 asks for when gradients are noisy."""
+        from bipareto.methods.tuning import tune_mbmomeha
+
+        return cls(**tune_mbmomeha(problem, x0, y0, steps=steps, seed=seed))
+
+    def roles(self, m: int) -> tuple[str, ...]:
+        upper = tuple(f"{name}-upper-{i}" for name in ("x", "y") for i in range(m))
+        return ("theta", "x-lower", "y-lower", *upper, *(("upper-full",) if self.exact_weights else ()))
+
+    def oracles(self, m: int) -> dict[str, int]:
+        return super().oracles(m) | ({"upper_values": 2 * m} if self.exact_weights else {})
+
+    def _lower_batch(self, batches: Draw, name: str) -> Any:
+        return batches.get("theta" if name == "theta" else f"{name}-lower")
+
+    def _objectives(self, problem: Problem, x: Tree, y: Tree, batches: Draw, name: str, m: int) -> Tensor:
+        if not batches:
+            return problem.upper(x, y)
+        return torch.stack([problem.objective(i, x, y, batches[f"{name}-upper-{i}"]) for i in range(m)])
+
+    def _weights(self, problem: Problem, f: Tensor, x: Tree, y: Tree, batches: Draw, state: MomehaState) -> Tensor:
+        if self.exact_weights and batches:
+            x, y = (tree.map_(lambda leaf: leaf.detach(), point) for point in (x, y))  # forward only
+            f = problem.upper(x, y, batches["upper-full"])
+        return super()._weights(problem, f, x, y, batches, state)
+
+    def _beta(self) -> Schedule | tuple[()]:
+        return as_schedule(self.beta, "beta")
+
+    def _momentum(self, start: Start) -> Momentum | tuple[()]:
+        return Momentum(tree.zeros_like(start.y), tree.zeros_like(start.x), tree.zeros_like(start.y))
+
+    def _move(self, point: Tree, direction: Tree, alpha: Tensor, name: str, state: MomehaState) -> tuple[Tree, Tree]:
+        beta = state.knobs.beta(state.t)  # type: ignore[operator]
+        average = tree.interpolate(direction, getattr(state.momentum, name), beta)
+        return tree.add_scaled(point, -alpha, average), average

@@ -1,0 +1,346 @@
+"""Fronts: many preferences and seeds as one batch, and what can be asked of the result."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bipareto import envelope, tree
+from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
+from bipareto.loop import Callback, Failure, Reason, Run, Solution, choose_method, drive, solution_of, stepper
+from bipareto.methods import Method
+from bipareto.methods.base import State
+from bipareto.preferences import as_preference, grid
+from bipareto.problem import Problem
+from bipareto.tree import Tree
+
+__all__ = ["ParetoFront", "front"]
+
+#: Runs that are stepped side by side at most; larger sweeps go slice by slice.
+SLICE = 1024
+
+
+def front(
+    problem: Problem,
+    x0: Tree | nn.Module,
+    y0: Tree | nn.Module,
+    *,
+    preferences: Any = None,
+    seeds: Sequence[int] = (0,),
+    method: Method | None = None,
+    steps: int = 20_000,
+    compile: bool | str | None = None,
+    record_every: int | None = None,
+    tol: float | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> ParetoFront:
+    """Solve a problem for many preferences and seeds, all side by side.
+
+    Args:
+        preferences: (P, m) rows on the simplex, e.g. `preferences.grid(2, 11)`; None is a grid of 11 per edge.  For methods
+            without preferences leave it out: one run per seed.
+        seeds: every preference is run once with each seed; preferences of one seed share their draws.
+        others: as in `solve`.
+
+    Returns:
+        a `ParetoFront` of R = P * len(seeds) runs, seed by seed.
+
+    >>> import torch
+    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
+    >>> zero = torch.zeros((), dtype=torch.float64)
+    >>> found = front(problem, zero, zero, preferences=grid(2, 3), steps=2000).resolve_lower()
+    >>> found.objectives.shape
+    torch.Size([3, 2])
+    """
+    method = choose_method(method, problem, x0, y0, steps)
+    seeds = [int(seed) for seed in seeds]
+    if not seeds:
+        raise InvalidInput("seeds is empty; pass at least one, e.g. seeds=[0]")
+    start = method.prepare(problem, x0, y0)
+    m = start.objectives.shape[0]
+    if method.uses_preference:
+        wanted = list(as_preference(grid(m, 11) if preferences is None else preferences, m).reshape(-1, m))
+    elif preferences is None:
+        wanted = [None]
+    else:
+        raise InvalidInput(f"{type(method).__name__} has no preferences; call front without them (one run per seed), or use MOMEHA")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiparetoWarning)  # zeros were warned of above, once for all
+        begun = [method.begin(start, w) for w in wanted]
+    states = begun * len(seeds)
+    run_seeds = [seed for seed in seeds for _ in begun]
+    options = {"m": m, "steps": steps, "compile": compile, "record_every": record_every, "tol": tol, "callbacks": callbacks, "progress": progress}
+    run, batched = _run(problem, method, states, run_seeds, options)
+    with torch.no_grad():
+        objectives = _objectives(problem, run.state.x, run.state.y, batched)
+    preference = torch.stack([torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]).repeat(len(seeds), 1)
+    return ParetoFront(
+        x=run.state.x,
+        y=run.state.y,
+        objectives=objectives,
+        preference=preference,
+        seed=torch.tensor(run_seeds),
+        reason=tuple(run.reason),
+        failure=tuple(run.failure),
+        seconds=run.seconds,
+        method=method,
+        problem=problem,
+        run=run,
+        batched=batched,
+    )
+
+
+@dataclass(frozen=True)
+class ParetoFront:
+    """R runs stacked along a first axis: x, y (trees), objectives (R, m), preference (R, m; NaN for methods without), seed (R,).
+
+    `front[i]` is the i-th run as a `Solution`.  Objectives at the returned (x, y) can lie *below* the true front, because the
+    lower level is only approximately solved; call `resolve_lower()` before measuring or comparing.
+    """
+
+    x: Tree
+    y: Tree
+    objectives: Tensor
+    preference: Tensor
+    seed: Tensor
+    reason: tuple[Reason, ...]
+    failure: tuple[Failure | None, ...]
+    seconds: float
+    method: Method | None = None
+    problem: Problem | None = None
+    run: Run | None = None
+    batched: bool = True
+    #: ||grad_y g|| (R,) after `resolve_lower`, else None
+    lower_residual: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.objectives.shape[0]
+
+    def __getitem__(self, index: int) -> Solution:
+        if self.run is None or self.problem is None or self.method is None:
+            raise InvalidInput("this front holds no run states (it was loaded from a file or filtered); use front.x, front.y and front.objectives")
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} is out of range for a front of {len(self)} runs")
+        i = index % len(self)
+        found = solution_of(self.problem, self.method, self.run, i, int(self.seed[i]))
+        return replace(found, y=tree.select(self.y, i), objectives=self.objectives[i])
+
+    def resolve_lower(self, tol: float = 1e-8, max_iter: int = 200, problem: Problem | None = None) -> ParetoFront:
+        """The same x with y re-solved to ||grad_y g(x, y)|| <= tol from the returned y, and the objectives there.
+
+        Args:
+            tol, max_iter: tolerance and Newton steps at most; runs that miss it are warned of, and `lower_residual` says by how much.
+            problem: needed for a front that was loaded from a file.
+        """
+        problem = problem or self.problem
+        if problem is None:
+            raise InvalidInput("this front was loaded from a file and does not know its problem; pass resolve_lower(problem=...)")
+        solved = envelope.solve_lower(problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched)
+        missed = [r for r, ok in enumerate(solved.converged.tolist()) if not ok and self.reason[r] != "nonfinite"]
+        if missed:
+            worst = float(solved.residual[missed].max())
+            warnings.warn(
+                f"the lower level of {len(missed)} of {len(self)} runs was not solved to {tol:g} in {max_iter} Newton steps "
+                f"(worst ||grad_y g|| = {worst:.3g}); allow more with max_iter, or a larger tol",
+                BiparetoWarning,
+                stacklevel=2,
+            )
+        with torch.no_grad():
+            objectives = _objectives(problem, self.x, solved.y, self.batched)
+        return replace(self, y=solved.y, objectives=objectives, lower_residual=solved.residual)
+
+    def hypervolume(self, reference: Any) -> float:
+        """The volume of objective space that the front dominates, up to `reference` (m numbers, worse than the front)."""
+        import moocore
+
+        points = self._finite_objectives()
+        corner = np.asarray(torch.as_tensor(reference, dtype=torch.float64).cpu())
+        if corner.shape != (self.objectives.shape[1],):
+            raise InvalidInput(f"reference has shape {corner.shape}; it needs one number per objective, ({self.objectives.shape[1]},)")
+        return float(moocore.hypervolume(points, ref=corner)) if len(points) else 0.0
+
+    def nondominated(self) -> ParetoFront:
+        """The runs that no other run dominates (finite ones only); of equal points the first is kept."""
+        import moocore
+
+        finite = torch.isfinite(self.objectives).all(1)
+        index = finite.nonzero().flatten()
+        if len(index):
+            index = index[torch.as_tensor(moocore.is_nondominated(self._finite_objectives()))]
+        return self.subset(index)
+
+    def subset(self, index: Tensor) -> ParetoFront:
+        """The runs of that index tensor, in its order, without their run states."""
+        rows = index.tolist()
+        return replace(
+            self,
+            x=tree.select(self.x, index.to(tree.first_leaf(self.x).device)),
+            y=tree.select(self.y, index.to(tree.first_leaf(self.y).device)),
+            objectives=self.objectives[index.to(self.objectives.device)],
+            preference=self.preference[index],
+            seed=self.seed[index],
+            reason=tuple(self.reason[r] for r in rows),
+            failure=tuple(self.failure[r] for r in rows),
+            lower_residual=None if self.lower_residual is None else self.lower_residual[index.to(self.lower_residual.device)],
+            run=None,
+        )
+
+    def _finite_objectives(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        points = self.objectives.detach().to("cpu", torch.float64)
+        return points[torch.isfinite(points).all(1)].numpy()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the front to one .npz file (plain arrays and JSON, nothing that unpickles)."""
+        arrays: dict[str, Any] = {}
+        layout: dict[str, Any] = {}
+        for name in ("x", "y"):
+            value = getattr(self, name)
+            layout[name] = _layout(value)
+            for i, leaf in enumerate(tree.leaves(value)):
+                arrays[f"{name}.{i}"] = leaf.detach().cpu().numpy()
+        for name in ("objectives", "preference", "seed", "lower_residual"):
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name).detach().cpu().numpy()
+        meta = {
+            "format": 1,
+            "layout": layout,
+            "reason": self.reason,
+            "failure": [None if f is None else [f.step, f.term] for f in self.failure],
+            "seconds": self.seconds,
+            "method": None if self.method is None else repr(self.method),
+        }
+        path = Path(path)
+        partial = path.with_name(path.name + ".partial")
+        with partial.open("wb") as file:
+            np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> ParetoFront:
+        """Read what `save` wrote; the front then has no problem, method or run states."""
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            meta = json.loads(str(arrays.pop("meta")))
+        except FileNotFoundError as error:
+            raise InvalidInput(f"there is no front at {path}") from error
+        except (OSError, ValueError, KeyError, EOFError) as error:
+            raise InvalidInput(f"{path} is not a front written by ParetoFront.save ({error})") from error
+        tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
+        trees = {name: _build(meta["layout"][name], name, tensors) for name in ("x", "y")}
+        return cls(
+            x=trees["x"],
+            y=trees["y"],
+            objectives=tensors["objectives"],
+            preference=tensors["preference"],
+            seed=tensors["seed"],
+            reason=tuple(meta["reason"]),
+            failure=tuple(None if f is None else Failure(*f) for f in meta["failure"]),
+            seconds=meta["seconds"],
+            lower_residual=tensors.get("lower_residual"),
+        )
+
+
+def _run(problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]) -> tuple[Run, bool]:
+    """All runs in slices of equal size (each new size would compile anew), or one by one where vmap cannot batch."""
+    first = tree.stack(states[:1])
+    try:
+        from bipareto.sampler import draw
+
+        stepper(problem, method, batched=True)(first, draw(problem, method.roles(options["m"]), 0, seeds[:1]))
+    except NotBatchable as error:
+        warnings.warn(f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4)
+        runs = [drive(problem, method, state, [seed], batched=False, **options) for state, seed in zip(states, seeds, strict=True)]
+        return _join([_as_batch(run) for run in runs]), False
+    size = min(SLICE, len(states))
+    parts = []
+    for begin in range(0, len(states), size):
+        part, part_seeds = states[begin : begin + size], seeds[begin : begin + size]
+        missing = size - len(part)
+        label = f"runs {begin + 1}-{begin + len(part)} of {len(states)}"
+        run = drive(problem, method, tree.stack(part + part[-1:] * missing), part_seeds + part_seeds[-1:] * missing, batched=True, label=label, **options)
+        parts.append(_first(run, len(part)))
+    return _join(parts), True
+
+
+def _as_batch(run: Run) -> Run:
+    def lead(value: Any) -> Any:
+        return tree.map_(lambda leaf: leaf[None], value)
+
+    history = {name: values if name == "step" else values[:, None] for name, values in run.history.items()}
+    return replace(run, state=lead(run.state), best=lead(run.best), history=history)
+
+
+def _first(run: Run, count: int) -> Run:
+    history = {name: values if name == "step" else values[:, :count] for name, values in run.history.items()}
+    return replace(
+        run, state=tree.select(run.state, slice(count)), best=tree.select(run.best, slice(count)), history=history,
+        steps=run.steps[:count], reason=run.reason[:count], failure=run.failure[:count],
+    )  # fmt: skip
+
+
+def _join(runs: list[Run]) -> Run:
+    if len(runs) == 1:
+        return runs[0]
+
+    def cat(*leaves: Tensor) -> Tensor:
+        return torch.cat(leaves)
+
+    # Runs that ended early have fewer records; the shortest common length keeps the histories rectangular.
+    length = min(len(run.history["step"]) for run in runs)
+    longest = max(runs, key=lambda run: len(run.history["step"]))
+    names = [name for name in runs[0].history if name != "step"]
+    history = {name: torch.cat([run.history[name][:length] for run in runs], dim=1) for name in names}
+    history["step"] = longest.history["step"][:length]
+    return Run(
+        state=tree.map_(cat, *(run.state for run in runs)),
+        steps=[s for run in runs for s in run.steps],
+        reason=[r for run in runs for r in run.reason],
+        failure=[f for run in runs for f in run.failure],
+        best=tree.map_(cat, *(run.best for run in runs)),
+        history=history,
+        seconds=sum(run.seconds for run in runs),
+        compiled=all(run.compiled for run in runs),
+    )
+
+
+def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor:
+    batch = problem.batch("upper", "full")
+    if batched:
+        return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
+    return torch.stack([problem.upper(tree.select(x, i), tree.select(y, i), batch) for i in range(tree.flat_axis(x))])
+
+
+def _layout(value: Tree) -> Any:
+    """A tree's nesting as JSON: {"dict": ...}, {"list": ...}, {"tuple": ...}, or null for a tensor."""
+    if isinstance(value, Tensor):
+        return None
+    if isinstance(value, dict):
+        return {"dict": {str(key): _layout(item) for key, item in value.items()}}
+    kind = "list" if isinstance(value, list) else "tuple"
+    return {kind: [_layout(item) for item in value]}
+
+
+def _build(layout: Any, name: str, tensors: dict[str, Tensor]) -> Tree:
+    counter = iter(range(len(tensors)))
+
+    def build(node: Any) -> Tree:
+        if node is None:
+            return tensors[f"{name}.{next(counter)}"]
+        ((kind, items),) = node.items()
+        if kind == "dict":
+            return {key: build(item) for key, item in items.items()}
+        built = [build(item) for item in items]
+        return built if kind == "list" else tuple(built)
+
+    return build(layout)

@@ -1,0 +1,146 @@
+"""The problem: upper objectives f(x, y) in R^m and a scalar lower objective g(x, y), as plain functions on trees.
+
+    min_x [f_1, ..., f_m](x, y*(x))   with y*(x) a stationary point of g(x, .)
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bipareto import tree
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.tree import Tree
+
+__all__ = ["Problem", "Sampler"]
+
+#: `sampler(level, role, t, seed) -> batch` with level "upper" or "lower"; pure in all four.
+Sampler = Callable[[str, str, int, int], Any]
+
+
+class Problem:
+    """Two functions on trees of tensors, and where their data comes from.
+
+    Args:
+        upper: f(x, y) -> (m,), or a sequence of m functions f_i(x, y) -> ().
+        lower: g(x, y) -> ().
+        sampler: where losses are taken on draws of data, `sampler(level, role, t, seed) -> batch`; the functions then take
+            a third argument, the batch.  `level` is "upper" or "lower", `role` is a name that the method declares (see
+            `bipareto.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.
+        names: a label per objective for tables and pictures.
+
+    A subclass may override `lower_pair` when g at y and at theta share work.
+
+    >>> import torch
+    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
+    >>> problem.check(torch.tensor(0.0), torch.tensor(0.0))
+    2
+    """
+
+    def __init__(
+        self,
+        upper: Callable[..., Tensor] | Sequence[Callable[..., Tensor]],
+        lower: Callable[..., Tensor],
+        *,
+        sampler: Sampler | None = None,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        for name, value in (("upper", upper), ("lower", lower)):
+            if not callable(value) and not (name == "upper" and isinstance(value, Sequence) and value and all(map(callable, value))):
+                raise InvalidInput(f"{name} is {value!r}; pass a function {name}(x, y) of two trees of tensors")
+        self._upper = upper
+        self._lower = lower
+        self.sampler = sampler
+        self.names = tuple(names) if names is not None else None
+
+    def _arguments(self, batch: Any) -> tuple[Any, ...]:
+        return () if self.sampler is None else (batch,)
+
+    def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        """f(x, y[; batch]), shape (m,)."""
+        extra = self._arguments(batch)
+        if callable(self._upper):
+            return self._upper(x, y, *extra)
+        return torch.stack([f(x, y, *extra) for f in self._upper])
+
+    def objective(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        """f_i(x, y[; batch]), shape ().  With `upper` given as one function the other components are computed and dropped."""
+        extra = self._arguments(batch)
+        return self._upper(x, y, *extra)[i] if callable(self._upper) else self._upper[i](x, y, *extra)
+
+    def lower(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        """g(x, y[; batch]), shape ()."""
+        return self._lower(x, y, *self._arguments(batch))
+
+    def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
+        """(g(x, y), g(x, theta)) on one draw.  The seam for problems in which the two share work."""
+        return self.lower(x, y, batch), self.lower(x, theta, batch)
+
+    def batch(self, level: str, role: str, t: int = 0, seed: int = 0) -> Any:
+        """The draw of one role, None for a problem without data."""
+        return None if self.sampler is None else self.sampler(level, role, t, seed)
+
+    def check(self, x0: Tree, y0: Tree) -> int:
+        """Evaluate once at the start and return m; refuse what no method could work with, and say what to change."""
+        _check_leaves(x0, y0)
+        x, y = (tree.map_(lambda leaf: leaf.detach().requires_grad_(), value) for value in (x0, y0))
+        with torch.enable_grad():
+            f = self.upper(x, y, self.batch("upper", "full"))
+            g = self.lower(x, y, self.batch("lower", "full"))
+            _check_outputs(f, g)
+            _check_dependence(f, g, x, y)
+        if self.names is not None and len(self.names) != f.shape[0]:
+            raise InvalidInput(f"names has {len(self.names)} entries {self.names}, but upper returns m = {f.shape[0]} objectives")
+        return f.shape[0]
+
+
+def _check_leaves(x0: Tree, y0: Tree) -> None:
+    found = tree.named_leaves(x0, "x0") + tree.named_leaves(y0, "y0")
+    reference_path, reference = found[0]
+    for path, leaf in found:
+        for kind in ("device", "dtype"):
+            if getattr(leaf, kind) != getattr(reference, kind):
+                raise InvalidInput(
+                    f"{path} has {kind} {getattr(leaf, kind)} but {reference_path} has {getattr(reference, kind)}; "
+                    f"one run lives on one {kind}: use {path}.to({getattr(reference, kind)!r})"
+                )
+        if not torch.isfinite(leaf).all():
+            raise InvalidInput(f"{path} holds NaN or infinity; start from finite values")
+
+
+def _check_outputs(f: Any, g: Any) -> None:
+    if not isinstance(f, Tensor):
+        raise InvalidInput(f"upper returned a {type(f).__name__}; return one tensor of shape (m,), e.g. torch.stack([f1, f2])")
+    if f.dim() != 1:
+        raise InvalidInput(
+            f"upper returned shape {tuple(f.shape)}; it must be (m,), one number per objective: torch.stack([f1, f2]) of scalar losses"
+        )
+    if not isinstance(g, Tensor) or g.dim() != 0:
+        shape = tuple(g.shape) if isinstance(g, Tensor) else type(g).__name__
+        raise InvalidInput(f"lower returned {shape}; it must be a scalar of shape (): reduce it with .sum() or .mean()")
+
+
+def _check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree) -> None:
+    def depends(value: Tensor, variable: Tree) -> bool:
+        if not value.requires_grad:
+            return False
+        return any(d is not None for d in torch.autograd.grad(value, tree.leaves(variable), retain_graph=True, allow_unused=True))
+
+    if not depends(g, y):
+        raise InvalidInput("lower does not depend on y: there is nothing to solve at the lower level; check that g uses its second argument")
+    for i in range(f.shape[0]):
+        if not depends(f[i], y):
+            if depends(f[i], x):
+                warnings.warn(
+                    f"objective {i} does not depend on y; if that is not meant, check that upper uses its second argument",
+                    BiparetoWarning,
+                    stacklevel=4,
+                )
+            else:
+                raise InvalidInput(f"objective {i} depends neither on x nor on y; check that upper returns a differentiable function of them")
+    if not depends(g, x) and not depends(f.sum(), x):
+        raise InvalidInput("neither upper nor lower depends on x: there is nothing to choose; check that they use their first argument")

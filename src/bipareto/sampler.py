@@ -1,0 +1,82 @@
+"""Draws by role: what a stochastic step sees depends on (role, step, seed) and on nothing else.
+
+A method declares its roles for m objectives, e.g. MB-MOMEHA the 2m + 3 of Algorithm 2: "theta", "x-lower", "y-lower",
+"x-upper-0", ..., "y-upper-0", ....  The role "full" stands for all the data, used to evaluate and to re-solve.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bipareto import tree
+from bipareto.errors import InvalidInput
+from bipareto.problem import Problem
+
+__all__ = ["Minibatches", "draw", "generator", "level_of"]
+
+
+def level_of(role: str) -> str:
+    """Which data a role draws from: "upper" for the roles that evaluate f, "lower" for those that evaluate g."""
+    return "upper" if "upper" in role else "lower"
+
+
+def draw(problem: Problem, roles: Sequence[str], t: int, seeds: Sequence[int]) -> dict[str, Any]:
+    """The draws of one step, role -> batch; with several seeds each leaf gets a first axis, one entry per seed."""
+    if problem.sampler is None:
+        return {}
+    # "upper-full" and "lower-full" ask for all the data of a level.
+    per_seed = [{role: problem.sampler(level_of(role), "full" if role.endswith("full") else role, t, seed) for role in roles} for seed in seeds]
+    return per_seed[0] if len(seeds) == 1 else tree.stack(per_seed)
+
+
+def generator(role: str, t: int, seed: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """A random generator whose stream is a function of (role, t, seed): use it to write a sampler of one's own.
+
+    >>> bool(torch.equal(torch.rand(2, generator=generator("theta", 7, 0)), torch.rand(2, generator=generator("theta", 7, 0))))
+    True
+    """
+    key = zlib.crc32(role.encode()) + (t << 32) + (seed << 96)
+    # Python's big integers carry the whole key; a 64-bit mix of it decides the stream (splitmix64's constants).
+    for _ in range(3):
+        key = (key ^ (key >> 64) ^ ((key & (2**64 - 1)) >> 31)) * 0x9E3779B97F4A7C15 % 2**192
+    return torch.Generator(device=device).manual_seed((key >> 64) & (2**63 - 1))
+
+
+class Minibatches:
+    """A sampler over tensors: rows drawn without replacement within a batch, afresh for every (role, step, seed).
+
+    Args:
+        lower: the lower level's data, a tree of tensors that share their first axis.
+        upper: the upper level's data: one tree for all objectives, or a mapping from objective index to tree when each
+            objective has data of its own (role "...-upper-i" then draws from entry i, and `upper` functions are given as
+            a sequence).
+        size: rows per batch.
+    """
+
+    def __init__(self, lower: Any, upper: Any | Mapping[int, Any], size: int) -> None:
+        self.lower, self.upper, self.size = lower, upper, size
+        smallest = min(tree.flat_axis(data) for data in ([lower, *upper.values()] if self._per_objective else [lower, upper]))
+        if not 1 <= size <= smallest:
+            raise InvalidInput(f"size = {size}, but the smallest data set has {smallest} rows; choose 1 <= size <= {smallest}")
+
+    @property
+    def _per_objective(self) -> bool:
+        return isinstance(self.upper, Mapping) and all(isinstance(key, int) for key in self.upper)
+
+    def __call__(self, level: str, role: str, t: int, seed: int) -> Any:
+        data = self.lower if level == "lower" else self.upper
+        if role == "full":
+            return data
+        if level == "upper" and self._per_objective:
+            data = self.upper[int(role.rsplit("-", 1)[1])]
+        rows = self._rows(tree.first_leaf(data), role, t, seed)
+        return tree.select(data, rows)
+
+    def _rows(self, leaf: Tensor, role: str, t: int, seed: int) -> Tensor:
+        order = torch.randperm(leaf.shape[0], generator=generator(role, t, seed, leaf.device), device=leaf.device)
+        return order[: self.size]

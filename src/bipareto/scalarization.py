@@ -1,0 +1,124 @@
+"""Scalarizations: m objectives and a preference become one number.
+
+Each gives a value and the weights it puts on the gradients of the objectives (its own gradient in f), as functions of the
+objectives f (m,), the preference w (m,) in the simplex, the ideal point z (m,) and the smoothing mu.  To add one, write
+such a pair and enter it in `SCALARIZATIONS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from bipareto.errors import InvalidInput
+
+__all__ = ["SCALARIZATIONS", "Fixed", "Ideal", "Scalarization", "Tracked", "as_ideal", "get"]
+
+Form: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+class Scalarization(NamedTuple):
+    """A name, a value `(f, w, z, mu) -> ()` and its gradient in f, `(f, w, z, mu) -> (m,)`."""
+
+    name: str
+    value: Form
+    weights: Form
+
+
+def _stch(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+    return torch.logsumexp(mu * w * (f - z), dim=-1) / mu
+
+
+def _stch_weights(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+    return w * torch.softmax(mu * w * (f - z), dim=-1)
+
+
+def _tchebycheff(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+    return (w * (f - z)).amax(dim=-1)
+
+
+def _tchebycheff_weights(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+    # The first of tied objectives carries the whole weight: a subgradient, not the average that autograd would give.
+    return w * one_hot((w * (f - z)).argmax(dim=-1), f.shape[-1]).to(w.dtype)
+
+
+def _linear(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+    return (w * (f - z)).sum(dim=-1)
+
+
+def _linear_weights(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+    return w
+
+
+SCALARIZATIONS: dict[str, Scalarization] = {
+    # Smooth Tchebycheff, (1/mu) log sum_i exp(mu w_i (f_i - z_i)).  mu is the MOMEHA paper's, 1/mu of Lin et al. (2024):
+    # large mu approaches the maximum from above, by at most log(m)/mu.  Weights w_i tau_i, tau = softmax(mu w (f - z)).
+    "stch": Scalarization("stch", _stch, _stch_weights),
+    # Weighted Tchebycheff, max_i w_i (f_i - z_i); mu is not used.
+    "tchebycheff": Scalarization("tchebycheff", _tchebycheff, _tchebycheff_weights),
+    # Weighted sum, sum_i w_i (f_i - z_i); mu is not used.  Reaches only the convex part of a front.
+    "linear": Scalarization("linear", _linear, _linear_weights),
+}
+
+
+def get(name: str) -> Scalarization:
+    """The scalarization of that name."""
+    if name not in SCALARIZATIONS:
+        raise InvalidInput(f"scalarization {name!r} is not known; choose one of {', '.join(SCALARIZATIONS)}")
+    return SCALARIZATIONS[name]
+
+
+class Fixed(NamedTuple):
+    """The ideal point z stays where it was put: one number for all objectives, or a tuple of m numbers."""
+
+    value: float | tuple[float, ...]
+
+    def start(self, f: Tensor) -> Tensor:
+        """z_0, shape (m,)."""
+        if isinstance(self.value, tuple) and len(self.value) != f.shape[-1]:
+            raise InvalidInput(f"ideal has {len(self.value)} entries {self.value}, but upper returns m = {f.shape[-1]} objectives")
+        return torch.as_tensor(self.value, dtype=f.dtype, device=f.device).expand(f.shape).clone()
+
+    def update(self, z: Tensor, f: Tensor) -> Tensor:
+        """z_{t+1} = z_t."""
+        return z
+
+
+class Tracked(NamedTuple):
+    """z follows the smallest objectives seen, a margin below: z <- min(z, f - margin), so z < f always holds.
+
+    Args:
+        margin: a number > 0 in the units of the objectives.
+    """
+
+    margin: Any
+
+    def start(self, f: Tensor) -> Tensor:
+        """z_0 = f(x_0, y_0) - margin, shape (m,)."""
+        return f - self.margin
+
+    def update(self, z: Tensor, f: Tensor) -> Tensor:
+        """z_{t+1} = min(z_t, f - margin)."""
+        return torch.minimum(z, f - self.margin)
+
+
+Ideal: TypeAlias = Fixed | Tracked
+
+
+def as_ideal(value: Ideal | float | Sequence[float] | Tensor) -> Ideal:
+    """A number or a vector stands for a fixed ideal point."""
+    if isinstance(value, Tracked):
+        if not value.margin > 0:
+            raise InvalidInput(f"the margin of a tracked ideal point is {value.margin}; it must be > 0 to keep z < f")
+        return value
+    if isinstance(value, Fixed):
+        return value
+    try:
+        number = torch.as_tensor(value, dtype=torch.float64).tolist()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"ideal is {value!r}; pass a number, m numbers, or scalarization.Tracked(margin=...)") from error
+    return Fixed(tuple(number) if isinstance(number, list) else number)

@@ -1,0 +1,100 @@
+"""Sequences of steps, penalties and momenta: small named tuples of numbers, called with the iteration t.
+
+The class of a schedule is structure (it decides the compiled graph); its numbers travel in the state of a run as
+0-d tensors, so two runs with different numbers share one graph and one batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from bipareto.errors import InvalidInput
+
+__all__ = ["Complement", "Constant", "Power", "Schedule", "as_schedule", "theorem1", "theorem2"]
+
+
+class Constant(NamedTuple):
+    """s_t = value."""
+
+    value: Any
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return self.value
+
+
+class Power(NamedTuple):
+    """s_t = scale * (1 + t)^power."""
+
+    scale: Any
+    power: Any
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return self.scale * torch.pow(1 + t, self.power)
+
+
+class Complement(NamedTuple):
+    """s_t = 1 - scale * (1 + t)^power, the momentum beta_t when 1 - beta_t is a power."""
+
+    scale: Any
+    power: Any
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return 1 - self.scale * torch.pow(1 + t, self.power)
+
+
+Schedule: TypeAlias = Constant | Power | Complement
+
+
+def as_schedule(value: Schedule | float, name: str) -> Schedule:
+    """A number stands for the constant schedule."""
+    if isinstance(value, (Constant, Power, Complement)):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return Constant(float(value))
+    raise InvalidInput(f"{name} is {value!r}; pass a number or a schedule such as bipareto.schedule.Power(1.0, 0.25)")
+
+
+def theorem1(c0: float = 1.0, *, growing: bool = True) -> dict[str, Schedule]:
+    """Theorem 1 (MOMEHA): c_t = c_0 (1 + t)^(1/4) for a vanishing gap, or constant c_0; steps are constant.
+
+    Use as `MOMEHA(gamma=..., alpha_x=..., **theorem1(c0=2.0))`.
+    """
+    return {"c": Power(c0, 0.25) if growing else Constant(c0)}
+
+
+def theorem2(
+    alpha_theta: float,
+    alpha_y: float,
+    alpha_x: float,
+    *,
+    c0: float = 1.0,
+    k: float = 1.0,
+    delta: float | None = None,
+) -> dict[str, Schedule]:
+    """Theorem 2 (MB-MOMEHA): all its sequences as keyword arguments of the method.
+
+    alpha_theta,t = alpha_theta (1 + t)^-q, alpha_y,t and alpha_x,t fall as alpha_theta,t^2 with alpha_x <= alpha_y, and
+    1 - beta_t = k alpha_theta,t^(2/3).
+
+    Args:
+        alpha_theta, alpha_y, alpha_x: the values at t = 0.
+        c0: the penalty c_0.
+        k: the constant in 1 - beta_t = k alpha_theta,t^(2/3), capped so that beta_0 >= 0.
+        delta: None for the joint rate (q = 3/8, c_t = c_0 (1 + t)^(1/16)); a number in (0, 1/8) for the constant penalty
+            with q = 3/8 + delta.
+    """
+    if alpha_x > alpha_y:
+        raise InvalidInput(f"alpha_x = {alpha_x} exceeds alpha_y = {alpha_y}; Theorem 2 needs alpha_x <= alpha_y")
+    if delta is not None and not 0 < delta < 1 / 8:
+        raise InvalidInput(f"delta = {delta} is outside (0, 1/8), where Theorem 2 holds")
+    q = 3 / 8 + (delta or 0.0)
+    return {
+        "alpha_theta": Power(alpha_theta, -q),
+        "alpha_y": Power(alpha_y, -2 * q),
+        "alpha_x": Power(alpha_x, -2 * q),
+        "beta": Complement(min(1.0, k * alpha_theta ** (2 / 3)), -2 * q / 3),
+        "c": Power(c0, 1 / 16) if delta is None else Constant(c0),
+    }

@@ -1,0 +1,170 @@
+"""Pytrees of tensors and their arithmetic.
+
+A `Tree` is what x and y are made of: one tensor, or any nesting of dicts, lists, tuples and named tuples of tensors.
+A single tensor takes a short path everywhere, because flattening a tree costs more than a small tensor operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from bipareto.errors import InvalidInput
+
+__all__ = [
+    "Tree",
+    "add_scaled",
+    "as_tree",
+    "dot",
+    "expand",
+    "first_leaf",
+    "flat_axis",
+    "interpolate",
+    "leaves",
+    "map_",
+    "named_leaves",
+    "numbers",
+    "ravel",
+    "rebuild",
+    "select",
+    "squared_norm",
+    "stack",
+    "structure",
+    "sub",
+    "unravel",
+    "where_run",
+    "zeros_like",
+]
+
+Tree: TypeAlias = Any
+T = TypeVar("T")
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """The tensors of a tree in a fixed order."""
+    return [tree] if isinstance(tree, Tensor) else pytree.tree_leaves(tree)
+
+
+def structure(tree: Tree) -> str:
+    """A printable form of a tree's nesting: trees with equal text have equal structure."""
+    return str(pytree.tree_structure(tree))
+
+
+def named_leaves(tree: Tree, name: str) -> list[tuple[str, Any]]:
+    """Leaves with readable paths such as `x0['layer.weight']`, for error messages and files."""
+    pairs, _ = pytree.tree_flatten_with_path(tree)
+    return [(name + pytree.keystr(path), leaf) for path, leaf in pairs]
+
+
+def map_(fn: Callable[..., Any], tree: T, *rest: T) -> T:
+    """Apply `fn` leaf by leaf to trees of one structure."""
+    if isinstance(tree, Tensor):
+        return fn(tree, *rest)
+    return pytree.tree_map(fn, tree, *rest)
+
+
+def first_leaf(tree: Tree) -> Tensor:
+    """The first tensor: it decides device and dtype of a run."""
+    return leaves(tree)[0]
+
+
+def zeros_like(tree: Tree) -> Tree:
+    """A tree of zeros of the same structure."""
+    return map_(torch.zeros_like, tree)
+
+
+def sub(a: Tree, b: Tree) -> Tree:
+    """a - b."""
+    return map_(torch.sub, a, b)
+
+
+def add_scaled(a: Tree, scale: Tensor | float, b: Tree) -> Tree:
+    """a + scale * b."""
+    return map_(lambda u, v: u + scale * v, a, b)
+
+
+def interpolate(a: Tree, b: Tree, weight: Tensor | float) -> Tree:
+    """(1 - weight) * a + weight * b."""
+    return map_(lambda u, v: u + weight * (v - u), a, b)
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    """The inner product over all leaves, a 0-d tensor."""
+    if isinstance(a, Tensor):
+        return (a * b).sum()
+    return torch.stack([(u * v).sum() for u, v in zip(leaves(a), leaves(b), strict=True)]).sum()
+
+
+def squared_norm(a: Tree) -> Tensor:
+    """||a||^2 over all leaves, a 0-d tensor."""
+    return dot(a, a)
+
+
+def numbers(tree: T, dtype: torch.dtype, device: torch.device) -> T:
+    """Turn the Python numbers of a tree into 0-d tensors, so that their values are data and not part of a graph."""
+    return pytree.tree_map(lambda value: torch.as_tensor(value, dtype=dtype, device=device), tree)
+
+
+def stack(trees: list[T]) -> T:
+    """One tree whose leaves carry a new first axis, one entry per given tree."""
+    return pytree.tree_map(lambda *rows: torch.stack(rows), *trees)
+
+
+def expand(tree: Tree, runs: int) -> Tree:
+    """The same tree for `runs` runs: every leaf gets a first axis of that size (no copy is made)."""
+    return map_(lambda leaf: leaf.expand(runs, *leaf.shape), tree)
+
+
+def select(tree: T, index: Any) -> T:
+    """Index the first axis of every leaf: an int takes one run out, a tensor or slice takes several."""
+    return map_(lambda leaf: leaf[index], tree)
+
+
+def where_run(mask: Tensor, a: T, b: T) -> T:
+    """Per run: a where `mask` holds, else b.  `mask` has the shape of the run axis, () for a single run."""
+    return map_(lambda u, v: torch.where(mask.reshape(mask.shape + (1,) * (u.dim() - mask.dim())), u, v), a, b)
+
+
+def ravel(tree: Tree, batch_dims: int = 0) -> Tensor:
+    """All leaves side by side in one vector, or in rows when the first `batch_dims` (0 or 1) axes are runs."""
+    return torch.cat([leaf.flatten(batch_dims) for leaf in leaves(tree)], dim=-1)
+
+
+def rebuild(like: Tree, new_leaves: list[Tensor]) -> Tree:
+    """A tree with the structure of `like` and the given leaves."""
+    return new_leaves[0] if isinstance(like, Tensor) else pytree.tree_unflatten(new_leaves, pytree.tree_structure(like))
+
+
+def unravel(flat: Tensor, like: Tree) -> Tree:
+    """Undo `ravel` for one run: a vector becomes a tree with the shapes of `like`."""
+    parts = flat.split([leaf.numel() for leaf in leaves(like)])
+    return rebuild(like, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves(like), strict=True)])
+
+
+def flat_axis(tree: Tree) -> int:
+    """The length of the first axis that all leaves share."""
+    return first_leaf(tree).shape[0]
+
+
+def as_tree(value: Tree | nn.Module, name: str) -> Tree:
+    """Take what a user passes as x0 or y0: a tensor, a nesting of tensors, or a module (its parameters, copied).
+
+    The result is detached from the caller's graph and shares no memory with it, so a run cannot change its input.
+    """
+    if isinstance(value, nn.Module):
+        value = dict(value.named_parameters())
+    found = named_leaves(value, name)
+    if not found:
+        raise InvalidInput(f"{name} is empty ({value!r}); pass a tensor, a dict of tensors, or a torch.nn.Module with parameters")
+    for path, leaf in found:
+        if not isinstance(leaf, Tensor):
+            raise InvalidInput(
+                f"{path} is a {type(leaf).__module__}.{type(leaf).__name__}, not a tensor; wrap it, e.g. torch.as_tensor({path})"
+            )
+        if not leaf.is_floating_point():
+            raise InvalidInput(f"{path} has dtype {leaf.dtype}; gradients need a floating dtype, e.g. {path}.double()")
+    return map_(lambda leaf: leaf.detach().clone(), value)

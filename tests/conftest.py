@@ -1,0 +1,17 @@
+"""What all tests share: a fixed seed and one profile for property tests."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+# A first example may compile or import; a deadline would fail it for being first.
+settings.register_profile("bipareto", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("bipareto")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    """Tests that draw numbers draw the same ones alone and in the suite."""
+    torch.manual_seed(0)

@@ -1,0 +1,136 @@
+"""The arrows of the house: each room imports only from rooms above it (see docs/architecture.md).
+
+The source is read, not imported, so an import inside a function or under TYPE_CHECKING counts as well.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = "bipareto"
+SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
+
+#: Rooms from top to bottom; modules of one room may import each other.
+ROOMS: list[tuple[str, ...]] = [
+    ("errors", "tree"),
+    ("problem", "sampler"),
+    ("oracle",),
+    ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences"),
+    ("methods",),
+    ("certificate",),
+    ("loop",),
+    ("config", "store"),
+    ("engines",),
+    ("pareto",),
+    ("problems",),
+    ("data", "experiments"),
+    ("report", "cli"),
+    ("__init__", "__main__"),
+]
+FLOOR = {module: floor for floor, room in enumerate(ROOMS) for module in room}
+
+#: (importing file, imported module) pairs that may point upwards, each with its reason.  None so far.
+EXCEPTIONS: dict[tuple[str, str], str] = {}
+
+
+class Arrow(NamedTuple):
+    """`file` (relative to the package) imports `target`, a dotted module below the package, at `line`."""
+
+    file: str
+    line: int
+    target: str
+
+
+def room(path: str) -> str:
+    """The room of a file ("methods/base.py" -> "methods") or of a dotted module ("methods.base" -> "methods")."""
+    return path.removesuffix(".py").replace("/", ".").split(".")[0]
+
+
+def is_module(dotted: str) -> bool:
+    path = SOURCE.joinpath(*dotted.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def arrows(file: str, source: str) -> Iterator[Arrow]:
+    """Every import of the package's own modules in one file."""
+    for node in ast.walk(ast.parse(source, filename=file)):
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = [PACKAGE, *file.split("/")[:-1]]
+            base = ".".join([*package[: len(package) + 1 - node.level], *filter(None, [node.module])]) if node.level else node.module or ""
+            # `from bipareto import tree` names a module, `from bipareto.tree import Tree` a thing inside one.
+            targets = [f"{base}.{alias.name}" for alias in node.names] if base == PACKAGE else [base]
+        else:
+            continue
+        for target in targets:
+            head, _, rest = target.partition(".")
+            if head == PACKAGE:
+                yield Arrow(file, node.lineno, rest if rest and is_module(rest) else "__init__" if room(rest) not in FLOOR else rest)
+
+
+def complaint(arrow: Arrow) -> str | None:
+    """What is wrong with an arrow, or None."""
+    here, there = room(arrow.file), room(arrow.target)
+    if (arrow.file, arrow.target) in EXCEPTIONS or FLOOR[there] <= FLOOR[here]:
+        return None
+    return (
+        f"src/{PACKAGE}/{arrow.file}:{arrow.line} imports {PACKAGE}.{arrow.target}: room {here!r} ({FLOOR[here]}) "
+        f"may not import from room {there!r} ({FLOOR[there]}), which lies below it"
+    )
+
+
+def files() -> list[str]:
+    return sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+
+
+def test_every_file_has_a_room() -> None:
+    homeless = [file for file in files() if room(file) not in FLOOR]
+    assert not homeless, f"give these a room in ROOMS and in docs/architecture.md: {homeless}"
+
+
+def test_arrows_point_down() -> None:
+    complaints = [text for file in files() if room(file) in FLOOR for arrow in arrows(file, (SOURCE / file).read_text("utf-8")) if (text := complaint(arrow))]
+    assert not complaints, "\n".join(complaints)
+
+
+def test_exceptions_are_still_needed() -> None:
+    found = {(arrow.file, arrow.target) for file in files() for arrow in arrows(file, (SOURCE / file).read_text("utf-8"))}
+    assert found >= EXCEPTIONS.keys()
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    assert not [name for name in ("solve", "front", "certify") if is_module(name)], "a module would shadow the function of the lazy package"
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("import bipareto.loop", "loop"),
+        ("from bipareto.loop import solve", "loop"),
+        ("from bipareto import loop", "loop"),
+        ("from .. import loop", "loop"),
+        ("def f():\n    from ..loop import solve", "loop"),
+        ("if TYPE_CHECKING:\n    from bipareto.pareto import ParetoFront", "pareto"),
+        ("from bipareto import solve", "__init__"),
+        ("import bipareto", "__init__"),
+    ],
+)
+def test_check_sees_wrong_imports(source: str, target: str) -> None:
+    (arrow,) = arrows("methods/x.py", source)
+    assert arrow.target == target
+    message = complaint(arrow)
+    assert message is not None
+    assert f"methods/x.py:{source.count(chr(10)) + 1} " in message
+    assert "'methods'" in message
+    assert repr(room(target)) in message
+
+
+@pytest.mark.parametrize("source", ["from bipareto.tree import Tree", "from bipareto import oracle, tree", "from .base import Method", "import torch"])
+def test_check_accepts_right_imports(source: str) -> None:
+    assert not [text for arrow in arrows("methods/x.py", source) if (text := complaint(arrow))]
