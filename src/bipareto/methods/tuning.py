@@ -1,5 +1,281 @@
-def smoothing(problem,x0,y0): 
-    import torch
-    from bipareto.scalarization import Fixed
-    f=problem.upper(x0,y0,problem.batch("upper","full"))
-    return float(4*f.shape[0]/f.mean()), Fixed(0.0)
+"""Numbers for MOMEHA from a few probes of the problem at its start, and from the step budget.
+
+The rules, each with its reason:
+
+- rho_y and L: extreme curvatures of g in y, by Lanczos on Hessian products at the start, at the lower solution near it, and
+  around both.  gamma = 0.9/(2 rho_y) is as large as the theory allows (a small gamma makes the penalty weak and lower maxima
+  attractive); for a convex lower level 4/L.
+- alpha_theta = alpha_y, below 1/(L + 1/gamma) and below the bound 2 gamma^2 h/(1 - gamma^2 h^2) up to which a lower maximum
+  of curvature -h repels, taken at h = rho_y/2.
+- alpha_x: with y frozen the penalty's curvature in x is at most gamma ||g_xy||^2/(1 + gamma L), and the linearised iteration
+  is stable up to about four times its inverse; we take the inverse.
+- c_0: F tilts the lower level by grad F/c.  Where the envelope's restoring force, seen along random directions, peaks (it does
+  when g is nonconvex), a stronger tilt carries y out of its basin for good; c_0 keeps the tilt at a quarter of that peak.
+- p in c_t = c_0 (1 + t)^p: as large as the budget allows while x can still travel, sum_t alpha_x/c_t times the curvature of F.
+- mu: F varies over about 1/mu; mu = 4 m / mean(f - z) ties that to the objectives' own scale.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bipareto import envelope, oracle, tree
+from bipareto.problem import Problem
+from bipareto.schedule import Constant, Power
+from bipareto.scalarization import Fixed, Ideal, Tracked
+from bipareto.tree import Tree
+
+__all__ = ["smoothing", "tune_mbmomeha", "tune_momeha"]
+
+#: gradient steps on g before the joint ones
+WARMUP = 300
+#: budget assumed when none is given
+STEPS = 20_000
+
+
+def smoothing(problem: Problem, x0: Any, y0: Any) -> tuple[float, Ideal]:
+    """(mu, z): mu = 4 m / mean(f - z) at (x0, y*(x0)), with z = 0 where the objectives are positive, else tracked below them."""
+    x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
+    return _smoothing(_objectives(problem, x, _settle(problem, x, y)))
+
+
+def _smoothing(f: Tensor) -> tuple[float, Ideal]:
+    m = f.shape[0]
+    if bool((f > 0).all()):
+        return 4 * m / float(f.mean()), Fixed(0.0)
+    margin = float(f.abs().mean()) or 1.0
+    return 4 * m / margin, Tracked(margin)
+
+
+def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
+    """Keyword arguments for `MOMEHA`; the module's text gives the rules."""
+    x, y0 = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
+    problem.check(x, y0)
+    y = _settle(problem, x, y0)
+    lower = _curvature(problem, x, [y0, y], seed)
+    L = max(lower.largest, 1e-12)
+    rho = max(-lower.smallest, 0.0)
+    gamma = min(0.45 / rho if rho > 0.01 * L else math.inf, 4 / L)
+    alpha = 0.8 / (L + 1 / gamma)
+    if rho > 0.01 * L:
+        h = rho / 2
+        alpha = min(alpha, 0.8 * 2 * gamma**2 * h / (1 - (gamma * h) ** 2))
+    f = _objectives(problem, x, y)
+    mu, ideal = _smoothing(f)
+    coupling = _coupling(problem, x, y, seed)
+    upper = _upper_probe(problem, x, y, seed)
+    # How far y answers to x, at most; a coordinate's pull through x counts as far as it moves y.
+    response = coupling / L
+    tilt = upper.tilt_y + upper.tilt_x * response / (response**2 + alpha)
+    c0 = max(4 * tilt / _restoring_force(problem, x, y, gamma, lower.scale, seed), 1e-6)
+    stiffness = gamma * coupling**2 / (1 + gamma * L)
+    # The scalarization's own curvature, at equal weights and at its steepest: L_F <= L_f/m + (mu/4) ||difference||^2.
+    curvature_F = upper.curvature + 0.25 * mu * upper.spread
+    alpha_x = 1 / (stiffness + 2 * curvature_F / c0) if stiffness + curvature_F > 0 else alpha
+    power = _power(alpha_x / c0 * 0.1 * upper.mean_curvature, steps or STEPS)
+    return {
+        "gamma": gamma,
+        "mu": mu,
+        "alpha_theta": alpha,
+        "alpha_x": alpha_x,
+        "alpha_y": alpha,
+        "c": Power(c0, power),
+        "ideal": ideal,
+        "warmup": WARMUP,
+    }
+
+
+def _power(rate: float, steps: int) -> float:
+    """The largest p <= 0.45 with sum_t rate (1 + t)^-p >= 25, by bisection; at least 0.1, and 1/4 when the rate is unknown."""
+    if not rate > 0:
+        return 0.25
+    low, high = 0.1, 0.45
+
+    def travel(p: float) -> float:
+        return rate * steps ** (1 - p) / (1 - p)
+
+    if travel(high) >= 25:
+        return high
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if travel(middle) >= 25 else (low, middle)
+    return low
+
+
+def _objectives(problem: Problem, x: Tree, y: Tree) -> Tensor:
+    with torch.no_grad():
+        return problem.upper(x, y, problem.batch("upper", "full"))
+
+
+def _settle(problem: Problem, x: Tree, y: Tree) -> Tree:
+    """y moved to the lower solution near it, roughly: the probes need a typical point, not an exact one."""
+    one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
+    return tree.select(envelope.solve_lower(problem, *one, tol=1e-6, max_iter=20, batched=False).y, 0)
+
+
+class _LowerCurvature(NamedTuple):
+    smallest: float
+    largest: float
+    scale: float
+
+
+def _curvature(problem: Problem, x: Tree, points: list[Tree], seed: int) -> _LowerCurvature:
+    """Extreme eigenvalues of g's Hessian in y over the given points and random ones around the last, and the size of y."""
+    batch = problem.batch("lower", "full")
+    generator = torch.Generator().manual_seed(seed)
+    like = points[-1]
+    flat = [tree.ravel(point) for point in points]
+    spread = float((flat[0] - flat[-1]).abs().mean())
+    scale = max(spread, float(flat[-1].pow(2).mean().sqrt())) or 1.0
+    # One point of a large problem shows many curvatures, one of a small problem few.
+    count = min(max(2000 // flat[-1].numel(), 4), 32)
+    radii = torch.logspace(-1, 0.5, count, dtype=torch.float64).tolist()
+    around = [flat[-1] + r * scale * _normal(flat[-1], generator) for r in radii]
+    between = [flat[0] + s * (flat[-1] - flat[0]) for s in (0.33, 0.67)] if spread > 0 else []
+    extremes = []
+    for v in [*flat, *around, *between]:
+        extremes.append(_lanczos(lambda p, at=v: _hessian_product(problem, x, at, p, like, batch), _normal(v, generator), 12))
+    return _LowerCurvature(min(low for low, _ in extremes), max(high for _, high in extremes), scale)
+
+
+def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+
+def _hessian_product(problem: Problem, x: Tree, at: Tensor, p: Tensor, like: Tree, batch: Any) -> Tensor:
+    def gradient(v: Tensor) -> Tensor:
+        return tree.ravel(torch.func.grad(lambda u: problem.lower(x, u, batch))(tree.unravel(v, like)))
+
+    _, pull = torch.func.vjp(gradient, at)
+    return pull(p)[0]
+
+
+def _lanczos(product: Any, start: Tensor, count: int) -> tuple[float, float]:
+    """Smallest and largest Ritz values after `count` products (fully re-orthogonalised)."""
+    basis = [start / start.norm()]
+    diagonal: list[float] = []
+    off: list[float] = []
+    for _ in range(min(count, start.numel())):
+        w = product(basis[-1])
+        diagonal.append(float((w * basis[-1]).sum()))
+        stacked = torch.stack(basis)
+        for _ in range(2):
+            w = w - stacked.T @ (stacked @ w)
+        size = float(w.norm())
+        if size <= 1e-10 * max(map(abs, diagonal)):
+            break
+        off.append(size)
+        basis.append(w / size)
+    T = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+    for i in range(len(diagonal) - 1):
+        T[i, i + 1] = T[i + 1, i] = off[i]
+    values = torch.linalg.eigvalsh(T)
+    return float(values[0]), float(values[-1])
+
+
+def _coupling(problem: Problem, x: Tree, y: Tree, seed: int, count: int = 8) -> float:
+    """||g_xy|| at (x, y), by power iteration on g_yx g_xy."""
+    batch = problem.batch("lower", "full")
+    flat_x, flat_y = tree.ravel(x), tree.ravel(y)
+
+    def gradient_y(a: Tensor, b: Tensor) -> Tensor:
+        return tree.ravel(torch.func.grad(lambda v: problem.lower(tree.unravel(a, x), v, batch))(tree.unravel(b, y)))
+
+    def gradient_x(a: Tensor, b: Tensor) -> Tensor:
+        return tree.ravel(torch.func.grad(lambda u: problem.lower(u, tree.unravel(b, y), batch))(tree.unravel(a, x)))
+
+    _, to_x = torch.func.vjp(lambda a: gradient_y(a, flat_y), flat_x)
+    _, to_y = torch.func.vjp(lambda b: gradient_x(flat_x, b), flat_y)
+    v = _normal(flat_y, torch.Generator().manual_seed(seed))
+    size = 0.0
+    for _ in range(count):
+        v = v / v.norm()
+        v = to_y(to_x(v)[0])[0]
+        size = float(v.norm())
+        if size == 0:
+            return 0.0
+    return math.sqrt(size)
+
+
+class _Upper(NamedTuple):
+    tilt_x: float
+    tilt_y: float
+    curvature: float
+    mean_curvature: float
+    spread: float
+
+
+def _upper_probe(problem: Problem, x: Tree, y: Tree, seed: int) -> _Upper:
+    """Sizes of grad f_i per coordinate (largest, but at most four times the root mean square), and curvatures of the f_i."""
+    batch = problem.batch("upper", "full")
+    both = tree.ravel((x, y))
+    like, split = (x, y), tree.ravel(x).numel()
+    m = _objectives(problem, x, y).shape[0]
+
+    def f_i(v: Tensor, i: int) -> Tensor:
+        a, b = tree.unravel(v, like)
+        return problem.objective(i, a, b, batch)
+
+    rows = [oracle.grad(lambda v, i=i: f_i(v, i), both) for i in range(m)]
+    generator = torch.Generator().manual_seed(seed)
+    largest, means = [], []
+    for i in range(m):
+        _, pull = torch.func.vjp(torch.func.grad(lambda v, i=i: f_i(v, i)), both)
+        low, high = _lanczos(lambda p, pull=pull: pull(p)[0], _normal(both, generator), 8)
+        largest.append(max(abs(low), abs(high)))
+        probe = _normal(both, generator).sign()
+        means.append(float((probe * pull(probe)[0]).sum()) / probe.numel())
+    spread = max((float((a - b).pow(2).sum()) for a in rows for b in rows), default=0.0) / m**2
+
+    def size(part: Tensor) -> float:
+        return min(float(part.abs().max()), 4 * float(part.pow(2).mean().sqrt()))
+
+    return _Upper(max(size(r[:split]) for r in rows), max(size(r[split:]) for r in rows), max(largest), max(means), spread)
+
+
+def _restoring_force(problem: Problem, x: Tree, y: Tree, gamma: float, scale: float, seed: int) -> float:
+    """The peak, over the distance from y, of the envelope gap's slope per coordinate along random sign directions."""
+    batch = problem.batch("lower", "full")
+    flat = tree.ravel(y)
+    generator = torch.Generator().manual_seed(seed)
+    radii = scale * torch.logspace(-1.5, 0.5, 12, dtype=torch.float64).to(flat)
+    peaks = []
+    for _ in range(3):
+        v = _normal(flat, generator).sign()
+        points = flat + radii[:, None] * v
+        stacked = tree.stack([tree.unravel(point, y) for point in points])
+        xs = tree.map_(lambda leaf: leaf.expand(len(radii), *leaf.shape), x)
+        theta = tree.ravel(envelope.proximal_point(problem, xs, stacked, gamma, tol=1e-6, max_iter=30, batched=False).y, batch_dims=1)
+        slopes = []
+        for point, prox in zip(points, theta, strict=True):
+            at = tree.unravel(point, y)
+            gradient = tree.ravel(oracle.grad(lambda u: problem.lower(x, u, batch), at)) - (point - prox) / gamma
+            slopes.append(float((gradient * v).mean()))
+        # Beyond its first peak the force belongs to another basin.
+        peak = slopes[0]
+        for slope in slopes[1:]:
+            if slope < peak:
+                break
+            peak = slope
+        peaks.append(peak)
+    return max(sum(peaks) / len(peaks), 1e-12)
+
+
+def tune_mbmomeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
+    """As `tune_momeha`, for noisy gradients: steps that fall, x's fastest, and a penalty that hardly grows.
+
+    Noise in y and theta shakes x whatever the penalty, while the pull of F on x falls with c: a growing penalty only loses
+    signal.  The powers are the best of 72 tried on PL-SIN2 with noise 0.1 on every gradient coordinate.
+    """
+    found = tune_momeha(problem, x0, y0, steps=steps, seed=seed)
+    return found | {
+        "alpha_theta": Power(found["alpha_theta"], -0.25),
+        "alpha_y": Power(found["alpha_y"], -0.25),
+        "alpha_x": Power(0.5 * found["alpha_x"], -0.4),
+        "c": Power(0.5 * found["c"].scale, 1 / 16),
+        "beta": Constant(0.9),
+    }

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
+from bipareto import scalarization as scalarizations
+from bipareto import tree
+from bipareto.errors import InvalidInput
 from bipareto.oracle import noisy
-from bipareto.problem import Problem, Sampler
-from bipareto.scalarization import as_ideal
+from bipareto.problem import Problem
+from bipareto.sampler import generator
+from bipareto.scalarization import Scalarization, as_ideal
 from bipareto.tree import Tree
 
-__all__ = ["Constants", "KnownProblem", "Point"]
+__all__ = ["Constants", "Front", "KnownProblem", "Point", "Single", "at_least", "normal"]
 
 
 class Point(NamedTuple):
@@ -26,7 +32,10 @@ class Point(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """What the theory asks for: joint Lipschitz constants of grad g and of every grad f_i, weak convexity of g in y."""
+    """What the theory asks for: joint Lipschitz constants of grad g and of every grad f_i, weak convexity of g in y.
+
+    L_g and L_f are constants in (x, y) together, infinite where no global constant exists.
+    """
 
     L_g: float
     L_f: float
@@ -38,63 +47,158 @@ class Constants(NamedTuple):
         return 1 / (2 * self.rho_y) if self.rho_y > 0 else float("inf")
 
 
+class Front(Protocol):
+    """A front in objective space, its points named by coordinates t (k,)."""
+
+    def points(self, n: int) -> Tensor:
+        """At least n points, shape (count, m)."""
+
+    def distance(self, objectives: Tensor) -> Tensor:
+        """Euclidean distance of each row of (R, m), shape (R,)."""
+
+    def minimise(self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+        """t of the point of the front with the smallest scalarized value."""
+
+
+class Single:
+    """The front of one objective: the number F*.  Its only point has t = 0."""
+
+    def __init__(self, value: float) -> None:
+        self._value = torch.tensor([[value]], dtype=torch.float64)
+
+    def points(self, n: int) -> Tensor:
+        """F*, shape (1, 1), whatever n is."""
+        return self._value
+
+    def distance(self, objectives: Tensor) -> Tensor:
+        """|F - F*|, shape (R,)."""
+        return (objectives - self._value).abs()[:, 0]
+
+    def minimise(self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+        """t = 0, shape (1,)."""
+        return torch.zeros(1, dtype=torch.float64)
+
+
 class KnownProblem(Problem, ABC):
     """A problem with its starts, its exact front, the exact point of every preference, and its constants.
 
-    All tensors are float64 on the CPU; distances are relative to the extent of the front, the diagonal of its bounding box.
+    All tensors are float64 on the CPU; distances are relative to the extent of the front.  A known problem can be pickled:
+    it is rebuilt from its arguments.
+
+    A subclass gives the objectives, a `Front`, and four maps: `pareto_point` and `coordinates` between the Pareto set and
+    t, `lower_solution` for y*(x), and `start` where standard normal starts will not do.
 
     Args:
+        upper, lower: f and g as in `Problem`.
+        x0, y0: the default start.
+        constants: see `Constants`.
+        geometry: the front.
         noise: standard deviation of N(0, noise^2) added to every gradient coordinate, 0 for none (see `oracle.noisy`).
     """
 
     #: name on the command line
-    name: str
+    name: ClassVar[str]
     #: one line for `bipareto list`
-    summary: str
-    x0: Tree
-    y0: Tree
-    constants: Constants
+    summary: ClassVar[str]
+    _arguments_given: tuple[tuple[Any, ...], dict[str, Any]]
 
-    def __init__(self, upper: Any, lower: Any, x0: Tree, y0: Tree, constants: Constants, *, noise: float = 0.0) -> None:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        problem = super().__new__(cls)
+        problem._arguments_given = (args, kwargs)
+        return problem
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        args, kwargs = self._arguments_given
+        return partial(type(self), *args, **kwargs), ()
+
+    def __init__(
+        self,
+        upper: Callable[[Tree, Tree], Tensor],
+        lower: Callable[[Tree, Tree], Tensor],
+        x0: Tree,
+        y0: Tree,
+        constants: Constants,
+        geometry: Front,
+        *,
+        noise: float = 0.0,
+    ) -> None:
+        at_least("noise", noise, 0)
         plain = Problem(upper, lower)
-        source = noisy(plain, noise, x0, y0) if noise else plain
-        sampler: Sampler | None = source.sampler
-        super().__init__(source.upper if noise else upper, source.lower if noise else lower, sampler=sampler)
-        self.x0, self.y0, self.constants, self.noise = x0, y0, constants, noise
+        if noise:
+            source = noisy(plain, noise, x0, y0)
+            super().__init__(source.upper, source.lower, sampler=source.sampler)
+        else:
+            super().__init__(upper, lower)
+        self.x0, self.y0, self.constants, self.geometry, self.noise = x0, y0, constants, geometry, noise
         with torch.no_grad():
             self.m = int(plain.upper(x0, y0).shape[0])
 
     @abstractmethod
-    def start(self, seed: int) -> tuple[Tree, Tree]:
-        """A random start (x0, y0)."""
+    def lower_solution(self, x: Tree) -> Tree:
+        """y*(x) for one x: the global minimiser of g(x, .), and the one that f prefers where there are several."""
 
     @abstractmethod
-    def front(self, n: int = 201) -> Tensor:
-        """At least n points of the exact Pareto front, shape (count, m); for m = 2 in order along the front."""
-
-    @abstractmethod
-    def distance_to_front(self, objectives: Tensor) -> Tensor:
-        """Euclidean distance (R,) of each row of `objectives` (R, m) to the exact front, divided by `extent`."""
-
-    @abstractmethod
-    def exact(self, preference: Tensor, scalarization: str, ideal: Tensor, mu: float) -> Point:
-        """The minimiser over x of the scalarized f(x, y*(x)): what a perfect method returns for that preference."""
+    def pareto_point(self, t: Tensor) -> Tree:
+        """x at the coordinates t (k,) of the Pareto set."""
 
     @abstractmethod
     def coordinates(self, x: Tree) -> Tensor:
-        """Where x (stacked over R runs) lies on the Pareto set, in [0, 1] along each direction, shape (R, k)."""
+        """Where x (stacked over R runs) lies along the Pareto set, shape (R, k); x on the set has entries in [0, 1]."""
+
+    def start(self, seed: int) -> tuple[Tree, Tree]:
+        """A random start (x0, y0), standard normal unless the problem says otherwise."""
+        stream = generator("start", 0, seed)
+        return tree.map_(partial(normal, stream), self.x0), tree.map_(partial(normal, stream), self.y0)
+
+    def objectives(self, x: Tree, y: Tree | None = None) -> Tensor:
+        """f(x, y) without noise for one x, shape (m,); y defaults to y*(x)."""
+        return self.upper(x, self.lower_solution(x) if y is None else y, self.batch("upper", "full"))
+
+    def front(self, n: int = 201) -> Tensor:
+        """At least n points of the exact Pareto front, shape (count, m); for m = 2 in order along the front, for m = 1 the one point."""
+        return self.geometry.points(n)
+
+    def distance_to_front(self, objectives: Tensor) -> Tensor:
+        """Euclidean distance (R,) of each row of `objectives` (R, m) to the exact front, divided by `extent`."""
+        rows = torch.as_tensor(objectives).detach().to("cpu", torch.float64)
+        if rows.dim() != 2 or rows.shape[1] != self.m:
+            raise InvalidInput(f"objectives has shape {tuple(rows.shape)}; pass one row per run, shape (R, {self.m})")
+        return self.geometry.distance(rows) / self.extent
+
+    def exact(self, preference: Tensor, scalarization: str, ideal: Tensor, mu: float) -> Point:
+        """The minimiser over x of the scalarized f(x, y*(x)): what a perfect method returns for that preference.
+
+        Where the front has several branches this is the best of all of them; a local method may end on another.
+
+        Args:
+            preference: w, shape (m,).
+            scalarization: "stch", "tchebycheff" or "linear".
+            ideal: z, shape (m,).
+            mu: smoothing of "stch".
+        """
+        w, z = (torch.as_tensor(value, dtype=torch.float64) for value in (preference, ideal))
+        t = self.geometry.minimise(scalarizations.get(scalarization), w, z, torch.tensor(mu, dtype=torch.float64))
+        x = self.pareto_point(t)
+        y = self.lower_solution(x)
+        return Point(x, y, self.objectives(x, y), t)
+
+    @cached_property
+    def _box(self) -> tuple[Tensor, Tensor]:
+        """Smallest and largest values on the front, each (m,)."""
+        points = self.front()
+        return points.amin(0), points.amax(0)
 
     @property
     def extent(self) -> float:
-        """The diagonal of the front's bounding box."""
-        points = self.front()
-        return float((points.amax(0) - points.amin(0)).norm())
+        """The diagonal of the front's bounding box; for one objective max(|F*|, 1)."""
+        low, high = self._box
+        return float((high - low).norm()) if self.m > 1 else max(float(high.abs()), 1.0)
 
     @property
     def reference(self) -> Tensor:
         """A reference point (m,) for hypervolumes: the front's worst values plus a tenth of its ranges."""
-        points = self.front()
-        return points.amax(0) + 0.1 * (points.amax(0) - points.amin(0))
+        low, high = self._box
+        return high + 0.1 * (high - low if self.m > 1 else self.extent)
 
     def solution(self, preference: Any, *, scalarization: str = "stch", mu: float | None = None, ideal: Any = None) -> Point:
         """The exact point of a preference.
@@ -106,9 +210,8 @@ class KnownProblem(Problem, ABC):
 
         default_mu, default_ideal = smoothing(self, self.x0, self.y0)
         rule = default_ideal if ideal is None else as_ideal(ideal)
-        w = torch.as_tensor(preference, dtype=torch.float64)
         z = rule.start(torch.zeros(self.m, dtype=torch.float64))
-        return self.exact(w, scalarization, z, default_mu if mu is None else float(mu))
+        return self.exact(torch.as_tensor(preference, dtype=torch.float64), scalarization, z, default_mu if mu is None else float(mu))
 
     def position_error(self, x: Tree, preference: Tensor, **question: Any) -> Tensor:
         """max |coordinates(x) - coordinates of the exact point| for each run, shape (R,).
@@ -120,3 +223,14 @@ class KnownProblem(Problem, ABC):
         """
         wanted = torch.stack([self.solution(w, **question).coordinates for w in preference])
         return (self.coordinates(x) - wanted).abs().amax(-1)
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    """Refuse an option below its least value."""
+    if not value >= least:
+        raise InvalidInput(f"{name} = {value}; it must be at least {least}")
+
+
+def normal(stream: torch.Generator, like: Tensor) -> Tensor:
+    """Standard normal numbers of the shape of `like`, float64."""
+    return torch.randn(like.shape, generator=stream, dtype=torch.float64)

@@ -8,13 +8,14 @@ A point of the hull is named by t = (lambda_2, ..., lambda_m), its barycentric c
 from __future__ import annotations
 
 from itertools import product
+from math import comb
 
 import torch
 from torch import Tensor
 
 from bipareto.preferences import grid
 from bipareto.problems.curve import Curve
-from bipareto.scalarization import Scalarization
+from bipareto.scalarization import SCALARIZATIONS, Scalarization
 
 __all__ = ["Hull", "SharedHessian"]
 
@@ -76,7 +77,7 @@ class Hull:
     def points(self, n: int) -> Tensor:
         """At least n points of the front, shape (count, m): a regular lattice, corners included."""
         side = 2
-        while grid(self.m, side, boundary=True).shape[0] < n:
+        while comb(side + self.m - 2, self.m - 1) < n:
             side += 1
         return self.values(grid(self.m, side, boundary=True) @ self.centres)
 
@@ -85,9 +86,9 @@ class Hull:
         if form.name == "linear":
             c = w @ self.centres / w.sum()
         elif form.name == "stch":
-            c = self._smooth_minimum(form, w, z, mu, torch.full_like(w, 1 / self.m) @ self.centres)
+            c = self._smooth_minimum(form, w, z, mu, self.centres.mean(0))
         else:
-            c = self._sharp_minimum(w, z, form)
+            c = self._sharp_minimum(form, w, z, mu)
         return torch.linalg.solve(self._corners.T, c)
 
     def _smooth_minimum(self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor, c: Tensor) -> Tensor:
@@ -109,33 +110,91 @@ class Hull:
                 break
         return c
 
-    def _sharp_minimum(self, w: Tensor, z: Tensor, form: Scalarization) -> Tensor:
+    def _sharp_minimum(self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
         """min_c max_i w_i (F_i(c) - z_i): Newton on the optimality system of every set of active objectives.
 
         The problem has no constraint on c, so the best of the candidates is the minimiser; the right active set is among them.
         """
+        smooth = SCALARIZATIONS["stch"]
         scale = (w * (self.values(self.centres) - z)).abs().amax()
-        smooth = Scalarization("stch", *_stch_pair())
-        c = torch.full_like(w, 1 / self.m) @ self.centres
+        c = self.centres.mean(0)
         for sharpness in (1e1, 1e2, 1e3, 1e4, 1e5):
             c = self._smooth_minimum(smooth, w, z, sharpness / scale, c)
-        weight = smooth.weights(self.values(c), w, z, 1e5 / scale) / w.clamp_min(torch.finfo(w.dtype).tiny)
-        found = [c, *(self._equalise(face, c, weight, w, z) for face in self._faces)]
-        return min(found, key=lambda at: float(form.value(self.values(at), w, z, scale)))
+        found = [c, *(self._equalise(face, c, w, z, 1e5 / scale) for face in self._faces)]
+        return min(found, key=lambda at: float(form.value(self.values(at), w, z, mu)))
 
-    def _equalise(self, active: Tensor, c: Tensor, weight: Tensor, w: Tensor, z: Tensor) -> Tensor:
-        """Solve sum_A l_i w_i (c - c_i) = 0, w_i (F_i - z_i) = tau for i in A, sum_A l_i = 1 for (c, l, tau)."""
-        centres, w_a, k = self.centres[active], w[active], c.shape[0]
-        multipliers = weight[active] / weight[active].sum().clamp_min(torch.finfo(w.dtype).tiny)
-        tau = (w * (self.values(c) - z))[active].mean()
-        size = w_a.shape[0]
+    def _equalise(self, active: Tensor, c: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+        """Solve sum_A l_i w_i (c - c_i) = 0, w_i (F_i(c) - z_i) = tau for i in A, sum_A l_i = 1 for (c, l, tau)."""
+        centres, w, z, k = self.centres[active], w[active], z[active], c.shape[0]
+
+        def levels(at: Tensor) -> Tensor:
+            return w * (self.values(at)[active] - z)
+
+        share, tau = torch.softmax(mu * levels(c), dim=0), levels(c).mean()
         for _ in range(20):
-            rays = w_a[:, None] * (c - centres)
-            system = c.new_zeros(k + size + 1, k + size + 1)
-            system[:k, :k] = (multipliers @ w_a) * torch.eye(k, dtype=c.dtype)
+            rays = w[:, None] * (c - centres)
+            system = c.new_zeros(k + len(w) + 1, k + len(w) + 1)
+            system[:k, :k] = (share @ w) * torch.eye(k, dtype=c.dtype)
             system[:k, k:-1], system[k:-1, :k] = rays.T, rays
             system[k:-1, -1], system[-1, k:-1] = -1, 1
-            residual = torch.cat([multipliers @ rays, (w * (self.values(c) - z))[active] - tau, (multipliers.sum() - 1)[None]])
-            step = torch.linalg.lstsq(system, -residual[:, None], driver="gelsd").solution[:, 0]
-            c, multipliers, tau = c + step[:k], multipliers + step[k:-1], tau + step[-1]
+            residual = torch.cat([share @ rays, levels(c) - tau, share.sum()[None] - 1])
+            step = -torch.linalg.lstsq(system, residual[:, None], driver="gelsd").solution[:, 0]
+            c, share, tau = c + step[:k], share + step[k:-1], tau + step[-1]
         return c
+
+    def distance(self, objectives: Tensor) -> Tensor:
+        """Euclidean distance of each row (R, m) to the front, shape (R,).
+
+        Newton steps over the simplex of barycentric coordinates, from the best lattice point near every corner.
+        """
+        sampled = (self.values(self._lattice @ self.centres) - objectives[:, None]).square().sum(-1)
+        nearest = torch.stack(
+            [sampled.masked_fill(self._lattice.argmax(-1) != corner, torch.inf).argmin(-1) for corner in range(self.m)], dim=1
+        )
+        targets = objectives.repeat_interleave(self.m, 0)
+        weights = self._lattice[nearest.flatten()]
+
+        def half_square(at: Tensor) -> Tensor:
+            return 0.5 * (self.values(at @ self.centres) - targets).square().sum(-1)
+
+        value, damping = half_square(weights), torch.zeros_like(targets[:, 0])
+        for _ in range(60):
+            c = weights @ self.centres
+            rays = c[:, None] - self.centres
+            residual = self.values(c) - targets
+            # Gradient and Hessian in c; the second term is the curvature that all F_i share.
+            gradient = (residual[:, None] @ rays)[:, 0]
+            hessian = rays.mT @ rays + residual.sum(-1)[:, None, None] * torch.eye(self.m - 1, dtype=c.dtype)
+            floor = 1e-12 * rays.square().sum((1, 2)).clamp_min(1)
+            lift = (floor - torch.linalg.eigvalsh(torch.where(hessian.isfinite(), hessian, 0.0))[:, 0]).clamp_min(0) + damping
+            hessian = hessian + lift[:, None, None] * torch.eye(self.m - 1, dtype=c.dtype)
+            trial = self._model_minimum(weights, gradient, hessian)
+            new_value = half_square(trial)
+            better = new_value < value
+            stiffness = hessian.diagonal(dim1=1, dim2=2).mean(-1)
+            damping = torch.where(better, damping / 8, torch.maximum(4 * damping, 1e-3 * stiffness))
+            weights = torch.where(better[:, None], trial, weights)
+            value = torch.where(better, new_value, value)
+        return (2 * value).sqrt().reshape(-1, self.m).amin(-1)
+
+    def _model_minimum(self, weights: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
+        """Minimise <gradient, d> + <d, hessian d>/2 over barycentric coordinates, d the move of c, row by row.
+
+        Exact: on each of the 2^m - 1 faces of the simplex the optimum solves a linear system; the best of those inside wins.
+        """
+        curvature = self.centres @ hessian @ self.centres.T
+        pull = (self.centres @ gradient[..., None])[..., 0] - (curvature @ weights[..., None])[..., 0]
+        rows, faces = weights.shape[0], self._faces
+        inside = faces.to(weights.dtype)
+        system = weights.new_zeros(rows, len(faces), self.m + 1, self.m + 1)
+        # Coordinates off the face are fixed to zero by unit rows; the last row and column carry the sum.
+        system[..., :-1, :-1] = inside[:, :, None] * curvature[:, None] + torch.diag_embed(1 - inside)
+        system[..., :-1, -1], system[..., -1, :-1] = inside, 1
+        right = torch.cat([-inside * pull[:, None], weights.new_ones(rows, len(faces), 1)], dim=-1)
+        solved, info = torch.linalg.solve_ex(system, right)
+        found = solved[..., :-1]
+        slope = (found * pull[:, None]).sum(-1) + 0.5 * (found * (curvature[:, None] @ found[..., None])[..., 0]).sum(-1)
+        allowed = (found >= -1e-14).all(-1) & (info == 0)
+        best = torch.where(allowed, slope, torch.inf).argmin(-1)
+        chosen = found[torch.arange(rows), best].clamp_min(0)
+        return chosen / chosen.sum(-1, keepdim=True)

@@ -1,0 +1,88 @@
+"""Where words, tables and results go: with --json one object on stdout and all else on stderr."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from bipareto.cli.values import finite
+from bipareto.errors import BiparetoWarning
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Output", "fail"]
+
+
+class Output:
+    """The voice of one command.
+
+    Args:
+        as_json: the result is one JSON object, last on stdout; everything else goes to stderr.
+        quiet: no tables, no words, no progress bar; warnings and the JSON object stay.
+    """
+
+    def __init__(self, as_json: bool, quiet: bool = False) -> None:
+        self.as_json, self.quiet = as_json, quiet
+        self.warnings: list[str] = []
+
+    @property
+    def progress(self) -> bool | None:
+        """What `solve` and `front` take: None shows a bar on a terminal."""
+        return False if self.quiet else None
+
+    @cached_property
+    def console(self) -> Console:
+        """Where people read."""
+        from rich.console import Console
+
+        console = Console(stderr=self.as_json, quiet=self.quiet, highlight=False)
+        if not console.is_terminal:
+            console.width = 160  # a file or a pipe has no width; do not fold tables into it
+        return console
+
+    def say(self, text: str) -> None:
+        """One paragraph of words."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
+        """An aligned table; the first `left` columns are words, the others numbers."""
+        from rich import box
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        for index, name in enumerate(header):
+            table.add_column(name, justify="left" if index < left else "right", no_wrap=index >= left)
+        for row in rows:
+            table.add_row(*row)
+        self.console.print(table)
+
+    def warn(self, text: str) -> None:
+        """One line on stderr, remembered for the JSON object; the same text once."""
+        if text not in self.warnings:
+            self.warnings.append(text)
+            typer.secho(f"warning: {text}", fg="yellow", err=True)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Turn the warnings that Python would show into lines of `warn`."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", BiparetoWarning)
+            warnings.showwarning = lambda message, *_, **__: self.warn(str(message))
+            yield
+
+    def result(self, data: dict[str, Any]) -> None:
+        """The answer of the command, for machines."""
+        if self.as_json:
+            typer.echo(json.dumps(finite({**data, "warnings": self.warnings}), allow_nan=False))
+
+
+def fail(message: str) -> None:
+    """One red line on stderr."""
+    typer.secho(f"error: {message}", fg="red", err=True)

@@ -1,0 +1,320 @@
+"""`bipareto solve` and `bipareto front`: methods on the problems whose fronts are known."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bipareto.cli import values
+from bipareto.cli.output import Output
+from bipareto.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from bipareto.methods import Method
+    from bipareto.pareto import ParetoFront
+    from bipareto.problems.base import KnownProblem
+    from bipareto.tree import Tree
+
+__all__ = ["front", "solve"]
+
+ProblemName = Annotated[str, typer.Argument(metavar="PROBLEM", help="One of `bipareto list`.")]
+MethodName = Annotated[str, typer.Option("--method", metavar="NAME", help="One of `bipareto list`.")]
+Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Iterations of every run.")]
+Dim = Annotated[int | None, typer.Option("--dim", metavar="N", min=1, help="Short for -o dim=N.")]
+Noise = Annotated[float, typer.Option("--noise", metavar="SIGMA", min=0.0, help="Noise on every gradient coordinate.")]
+Options = Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="An option of the problem; repeatable.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A number of the method: mu=8, c=power(5,0.45); repeatable.")
+]
+Numbers = Annotated[str, typer.Option("--numbers", metavar="SOURCE", help="Where its other numbers come from: tuned, plain or paper.")]
+Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write files to this folder.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No tables, no words, no progress bar.")]
+Compile = Annotated[bool | None, typer.Option("--compile/--no-compile", help="Compile the step; by default when it pays.")]
+
+
+def solve(
+    problem: ProblemName,
+    preference: Annotated[str | None, typer.Option("--preference", "-p", metavar="W1,W2,..", help="Weights that sum to 1; else equal ones.")] = None,
+    method: MethodName = "momeha",
+    steps: Steps = 20_000,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Which draws a noisy problem makes.")] = 0,
+    dim: Dim = None,
+    noise: Noise = 0.0,
+    option: Options = None,
+    settings: Settings = None,
+    numbers: Numbers = "tuned",
+    compiled: Compile = None,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Solve one problem for one preference.
+
+    Prints the point found, its distance to the exact front and to the exact
+    point of the preference.
+
+    With --out: solution.json, and history.csv with what was seen on the way.
+
+    Examples:
+
+      bipareto solve pl-sin2 --dim 20 --preference 0.7,0.3
+      bipareto solve quadratic -o m=3 -p 0.5,0.3,0.2 --steps 5000 --json
+      bipareto solve sin --method meha --set "c=power(5,0.45)" --out runs/sin
+    """
+    import bipareto as bp
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        known = _problem(problem, option, dim, noise)
+        weights = None if preference is None else values.numbers(preference, "--preference")
+        began = time.perf_counter()
+        chosen = _method(method, numbers, settings, known, steps)
+        found = bp.solve(
+            known, known.x0, known.y0, preference=weights, method=chosen, steps=steps, seed=seed, compile=compiled, progress=out.progress
+        )
+        seconds = time.perf_counter() - began
+        x, y, objectives = _resolved(known, found.x, found.y)
+        w = None if found.preference is None else found.preference[None]
+        distance, position = known.distance_to_front(objectives), _position_error(known, chosen, x, w)
+        if found.failure is not None:
+            out.warn(str(found.failure))
+    if not quiet:
+        at = "" if w is None else f" at preference {_numbers(w[0])}"
+        out.say(f"{known.name}{at}: f = {_numbers(objectives[0])} with the lower level solved (f = {_numbers(found.objectives)} at the returned y)")
+        out.say(f"distance to the exact front {_number(distance)} of its extent, position error {_number(position)}")
+        out.say(f"stopped after {found.steps} steps in {seconds:.1f} s, because: {found.reason}")
+    data = {
+        "problem": {"name": known.name, **_described(option, dim, noise)},
+        "method": _numbers_of(method, chosen),
+        "preference": None if w is None else w[0].tolist(),
+        "seed": seed,
+        "x": _plain(found.x),
+        "y": _plain(found.y),
+        "objectives": found.objectives.tolist(),
+        "resolved": {"y": _plain(_only(y)), "objectives": objectives[0].tolist()},
+        "distance_to_front": _worst(distance),
+        "position_error": _worst(position),
+        "reason": found.reason,
+        "failure": None if found.failure is None else asdict(found.failure),
+        "steps": found.steps,
+        "oracles": found.oracles,
+        "best": {"step": found.best.step, "residual": found.best.residual, "objectives": found.best.objectives.tolist()},
+    }
+    if out_dir is not None:
+        from bipareto.report import write_history
+
+        out_dir.mkdir(parents=True, exist_ok=True)
+        (out_dir / "solution.json").write_text(json.dumps(values.finite(data), indent=2) + "\n", encoding="utf-8")
+        write_history(found, out_dir / "history.csv")
+        out.say(f"wrote solution.json and history.csv to {out_dir}")
+    out.result({**data, "seconds": seconds})
+    _leave(found.failure is not None)
+
+
+def front(
+    problem: ProblemName,
+    method: MethodName = "momeha",
+    preferences: Annotated[int, typer.Option("--preferences", metavar="N", min=1, help="How many along each edge of the simplex.")] = 11,
+    steps: Steps = 20_000,
+    seed: Annotated[list[str] | None, typer.Option("--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable.")] = None,
+    dim: Dim = None,
+    noise: Noise = 0.0,
+    option: Options = None,
+    settings: Settings = None,
+    numbers: Numbers = "tuned",
+    compiled: Compile = None,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Trace the front of a problem: many preferences and seeds, run side by side.
+
+    All figures are taken with the lower level solved again at the returned x.
+    Distances are relative to the extent of the exact front; the position error
+    compares each point with the exact point of its preference.
+
+    With --out: front.csv (every digit, no times), front.png and front.npz
+    (for bipareto.ParetoFront.load).
+
+    Examples:
+
+      bipareto front pl-sin2 --dim 20 --out runs/pl-sin2
+      bipareto front quadratic -o m=3 --preferences 5 --steps 5000
+      bipareto front pl-sin2 --method mb-momeha --noise 0.1 --seed 0,1,2 --json
+      bipareto front pl-sin2 --set mu=8 --set "c=power(5,0.45)"
+    """
+    import bipareto as bp
+
+    out = Output(as_json, quiet)
+    run_seeds = values.seeds(seed or ["0"])
+    with out.listening():
+        known = _problem(problem, option, dim, noise)
+        began = time.perf_counter()
+        chosen = _method(method, numbers, settings, known, steps)
+        wanted = bp.preferences.grid(known.m, preferences) if chosen.uses_preference else None
+        raw = bp.front(
+            known, known.x0, known.y0, preferences=wanted, seeds=run_seeds, method=chosen, steps=steps, compile=compiled, progress=out.progress
+        )
+        seconds = time.perf_counter() - began
+        found = raw.resolve_lower()
+        distance = known.distance_to_front(found.objectives)
+        position = _position_error(known, chosen, found.x, found.preference if chosen.uses_preference else None)
+        for run, failure in enumerate(found.failure):
+            if failure is not None:
+                out.warn(f"run {run}: {failure}")
+    reference = known.reference
+    data = {
+        "problem": {"name": known.name, **_described(option, dim, noise)},
+        "method": _numbers_of(method, chosen),
+        "steps": steps,
+        "seeds": run_seeds,
+        "runs": len(found),
+        "hypervolume": found.hypervolume(reference),
+        "reference": reference.tolist(),
+        "distance_to_front": _worst(distance),
+        "distance_to_front_mean": float(distance.mean()),
+        "position_error": _worst(position),
+        "position_error_mean": None if position is None else float(position.mean()),
+        "nondominated": len(found.nondominated()),
+        "reasons": {reason: found.reason.count(reason) for reason in sorted(set(found.reason))},
+        "seconds": seconds,
+    }
+    _front_table(out, known, found, distance, position, many_seeds=len(run_seeds) > 1)
+    out.say(
+        f"hypervolume {data['hypervolume']:.6g} up to {_numbers(reference)}; worst distance {_number(distance)} of the front's extent, "
+        f"worst position error {_number(position)}; {len(found)} runs of {steps} steps in {seconds:.1f} s"
+    )
+    if out_dir is not None:
+        from bipareto.report import plot_front, write_csv
+
+        out_dir.mkdir(parents=True, exist_ok=True)
+        write_csv(found, out_dir / "front.csv", distance)
+        plot_front(found, known, out_dir / "front.png")
+        found.save(out_dir / "front.npz")
+        data["files"] = [str(out_dir / name) for name in ("front.csv", "front.png", "front.npz")]
+        out.say(f"wrote front.csv, front.png and front.npz to {out_dir}")
+    out.result(data)
+    _leave(all(failure is not None for failure in found.failure))
+
+
+def _problem(name: str, option: list[str] | None, dim: int | None, noise: float) -> KnownProblem:
+    from bipareto import problems
+
+    return problems.get(name, **_described(option, dim, noise))
+
+
+def _described(option: list[str] | None, dim: int | None, noise: float) -> dict[str, Any]:
+    """The options of the problem that were asked for."""
+    given = values.pairs(option or [], "-o")
+    return given | ({} if dim is None else {"dim": dim}) | ({"noise": noise} if noise else {})
+
+
+def _method(name: str, source: str, settings: list[str] | None, known: KnownProblem, steps: int) -> Method:
+    """The method with its numbers: tuned, plain or the paper's, with those of --set on top."""
+    from bipareto.methods import METHODS
+
+    if name not in METHODS:
+        raise InvalidInput(f"method {name!r} is not known; choose one of {', '.join(METHODS)}")
+    kind = METHODS[name]
+    changes = values.pairs(settings or [], "--set")
+    names = [field.name for field in fields(kind)]
+    for key in changes:
+        if key not in names:
+            raise InvalidInput(f"{name} has no number {key!r}; choose one of {', '.join(names)}")
+    if source == "tuned":
+        base: Method = kind.tuned(known, known.x0, known.y0, steps=steps)
+    elif source == "plain":
+        base = kind()
+    elif source == "paper" and hasattr(kind, "paper"):
+        base = kind.paper()
+    else:
+        choices = ["tuned", "plain", *(["paper"] if hasattr(kind, "paper") else [])]
+        raise InvalidInput(f"--numbers {source!r} is not known for {name}; choose one of {', '.join(choices)}")
+    try:
+        return replace(base, **changes)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(f"--set {' '.join(settings or [])}: {error}; give numbers, or schedules such as power(5,0.45)") from error
+
+
+def _resolved(known: KnownProblem, x: Tree, y: Tree) -> tuple[Tree, Tree, Tensor]:
+    """(x, y, objectives) of one run with a first axis of 1, the lower level solved again."""
+    from bipareto import envelope, tree
+
+    xs = tree.expand(x, 1)
+    ys = envelope.solve_lower(known, xs, tree.expand(y, 1)).y
+    return xs, ys, known.upper(x, tree.select(ys, 0), known.batch("upper", "full"))[None].detach()
+
+
+def _only(stacked: Tree) -> Tree:
+    from bipareto import tree
+
+    return tree.select(stacked, 0)
+
+
+def _position_error(known: KnownProblem, method: Method, x: Tree, preference: Tensor | None) -> Tensor | None:
+    """How far each run is from the exact point of its preference; None where the method does not say which point that is."""
+    from bipareto.scalarization import Fixed
+
+    if preference is None:
+        # One objective has one exact point, whatever the scalarization.
+        return known.position_error(x, x.new_ones(len(x), 1)) if known.m == 1 else None
+    if not isinstance(getattr(method, "ideal", None), Fixed) or not hasattr(method, "scalarization"):
+        return None
+    question = {"scalarization": method.scalarization, "ideal": method.ideal, "mu": getattr(method, "mu", None)}
+    return known.position_error(x, preference, **question)
+
+
+def _front_table(out: Output, known: KnownProblem, found: ParetoFront, distance: Tensor, position: Tensor | None, *, many_seeds: bool) -> None:
+    names = known.names or [f"f{i + 1}" for i in range(known.m)]
+    header = ["run", *(["seed"] if many_seeds else []), "preference", *names, "distance", "position error", "stopped by"]
+    rows = [
+        [
+            str(run),
+            *([str(int(found.seed[run]))] if many_seeds else []),
+            _numbers(found.preference[run], "{:.3f}"),
+            *(f"{value:.6g}" for value in found.objectives[run].tolist()),
+            f"{float(distance[run]):.2e}",
+            "-" if position is None else f"{float(position[run]):.2e}",
+            found.reason[run],
+        ]
+        for run in range(len(found))
+    ]
+    out.table(f"{known.name}: objectives with the lower level solved", header, rows, left=0)
+
+
+def _numbers_of(name: str, method: Method) -> dict[str, Any]:
+    """A method and its numbers, in the form that --set reads."""
+    return {"name": name, **{field.name: values.show(getattr(method, field.name)) for field in fields(method)}}
+
+
+def _plain(tree_: Tree) -> Any:
+    from bipareto import tree
+
+    return tree.map_(lambda leaf: leaf.tolist(), tree_)
+
+
+def _worst(per_run: Tensor | None) -> float | None:
+    return None if per_run is None else float(per_run.max())
+
+
+def _number(per_run: Tensor | None) -> str:
+    return "-" if per_run is None else f"{float(per_run.max()):.2e}"
+
+
+def _numbers(vector: Tensor, form: str = "{:.5g}") -> str:
+    return "(" + ", ".join(form.format(value) for value in vector.tolist()) + ")"
+
+
+def _leave(failed: bool) -> None:
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,147 @@
+"""Values as people write them on the command line, and the way back.
+
+Numbers, fractions (1/3), vectors (0.7,0.3), true and false, words, and the schedules and ideal points of the library:
+constant(0.1), power(5,0.45), complement(0.1,-0.25), tracked(0.1).  What `show` prints, `parse` reads.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from bipareto.errors import InvalidInput
+
+__all__ = ["finite", "numbers", "pairs", "parse", "seeds", "show"]
+
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+def parse(text: str) -> Any:
+    """One value.
+
+    >>> parse("1/4"), parse("0.7,0.3"), parse("true"), parse("linear")
+    (0.25, (0.7, 0.3), True, 'linear')
+    >>> parse("power(5, 0.45)")
+    Power(scale=5, power=0.45)
+    """
+    try:
+        return _evaluate(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, _NotAValue):
+        return text
+
+
+class _NotAValue(Exception):
+    """The text is Python but no value; it is taken as a word."""
+
+
+def _evaluate(node: ast.expr) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return _WORDS.get(name.lower(), name)
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            return tuple(_evaluate(part) for part in parts)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_number(operand)
+        case ast.BinOp(left=left, op=ast.Div(), right=right) if _number(right) != 0:
+            return _number(left) / _number(right)
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
+            return _form(name)(*map(_number, arguments))
+    raise _NotAValue
+
+
+def _number(node: ast.expr) -> float:
+    value = _evaluate(node)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _NotAValue
+    return value
+
+
+def _forms() -> dict[str, Callable[..., Any]]:
+    from bipareto.scalarization import Fixed, Tracked
+    from bipareto.schedule import Complement, Constant, Power
+
+    return {form.__name__.lower(): form for form in (Constant, Power, Complement, Fixed, Tracked)}
+
+
+def _form(name: str) -> Callable[..., Any]:
+    forms = _forms()
+    if name.lower() not in forms:
+        raise InvalidInput(f"{name}(...) is not known; choose one of {', '.join(f'{form}(...)' for form in forms)}")
+
+    def build(*arguments: float) -> Any:
+        try:
+            return forms[name.lower()](*arguments)
+        except TypeError as error:
+            fields: Sequence[str] = getattr(forms[name.lower()], "_fields", ())
+            raise InvalidInput(f"{name} was given {len(arguments)} numbers; write {name}({', '.join(fields)})") from error
+
+    return build
+
+
+def show(value: Any) -> Any:
+    """A method's number as JSON: numbers stay numbers, a constant schedule is its number, others are the text `parse` reads.
+
+    >>> from bipareto.schedule import Constant, Power
+    >>> show(Constant(0.1)), show(Power(5.0, 0.45))
+    (0.1, 'power(5.0,0.45)')
+    """
+    kind = type(value).__name__
+    if kind in ("Constant", "Fixed"):
+        return show(value[0])
+    if isinstance(value, tuple):
+        numbers_ = [show(part) for part in value]
+        return f"{kind.lower()}({','.join(map(str, numbers_))})" if hasattr(value, "_fields") else numbers_
+    return value
+
+
+def numbers(text: str, name: str) -> list[float]:
+    """Comma-separated numbers.
+
+    >>> numbers(".7,.3", "--preference")
+    [0.7, 0.3]
+    """
+    value = parse(text)
+    found = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(number, (int, float)) for number in found):
+        raise InvalidInput(f"{name} {text!r} is not a list of numbers; write them with commas, e.g. 0.7,0.3")
+    return [float(number) for number in found]
+
+
+def seeds(texts: Iterable[str]) -> list[int]:
+    """Seeds from an option that may be repeated and may hold commas.
+
+    >>> seeds(["0,1", "7"])
+    [0, 1, 7]
+    """
+    try:
+        return [int(part) for text in texts for part in text.split(",")]
+    except ValueError as error:
+        raise InvalidInput(f"--seed {' '.join(texts)!r} is not a list of whole numbers; write e.g. --seed 0,1,2") from error
+
+
+def pairs(texts: Iterable[str], name: str) -> dict[str, Any]:
+    """key=value options as a dict.
+
+    >>> pairs(["dim=20", "kappa=1.5"], "-o")
+    {'dim': 20, 'kappa': 1.5}
+    """
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise InvalidInput(f"{name} {text!r} is not of the form key=value, e.g. {name} dim=20")
+        found[key.strip().replace("-", "_")] = parse(value)
+    return found
+
+
+def finite(value: Any) -> Any:
+    """Data for JSON, which knows no NaN and no infinity: these become null."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

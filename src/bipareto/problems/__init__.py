@@ -1,0 +1,52 @@
+"""Problems with known fronts, by name.
+
+>>> problem = get("quadratic", dim=3)
+>>> problem.front(11).shape
+torch.Size([11, 2])
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from bipareto.errors import InvalidInput
+from bipareto.problems.base import Constants, KnownProblem, Point
+from bipareto.problems.quadratic import PLSin2, Quadratic
+
+__all__ = ["PROBLEMS", "Constants", "KnownProblem", "PLSin2", "Point", "Quadratic", "get", "names", "options"]
+
+#: every known problem by its name; each class carries a one-line `summary`
+PROBLEMS: dict[str, type[KnownProblem]] = {
+    problem.name: problem
+    for problem in (Quadratic, PLSin2)
+}
+
+
+def names() -> tuple[str, ...]:
+    """The names that `get` knows."""
+    return tuple(PROBLEMS)
+
+
+def options(name: str) -> dict[str, Any]:
+    """The options of a problem and their defaults.
+
+    >>> options("quadratic")
+    {'dim': 5, 'm': 2, 'seed': 0, 'noise': 0.0}
+    """
+    return {key: value.default for key, value in inspect.signature(_known(name)).parameters.items()}
+
+
+def get(name: str, **given: Any) -> KnownProblem:
+    """The problem of that name; options that are not given keep their defaults."""
+    allowed = options(name)
+    for key in given:
+        if key not in allowed:
+            raise InvalidInput(f"problem {name!r} has no option {key!r}; choose from {', '.join(allowed)}")
+    return _known(name)(**given)
+
+
+def _known(name: str) -> type[KnownProblem]:
+    if name not in PROBLEMS:
+        raise InvalidInput(f"problem {name!r} is not known; choose one of {', '.join(PROBLEMS)}")
+    return PROBLEMS[name]

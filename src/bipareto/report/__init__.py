@@ -1,0 +1,8 @@
+"""Fronts as pictures and tables."""
+
+from __future__ import annotations
+
+from bipareto.report.figures import plot_front
+from bipareto.report.tables import write_csv, write_history
+
+__all__ = ["plot_front", "write_csv", "write_history"]
