@@ -14,9 +14,11 @@ import sys
 import time
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -31,7 +33,7 @@ from bipareto.problem import Problem
 from bipareto.sampler import draw
 from bipareto.tree import Tree
 
-__all__ = ["COMPILE_FROM", "Callback", "Failure", "Iterate", "Reason", "Record", "Run", "Solution", "drive", "solution_of", "solve", "stepper"]
+__all__ = ["COMPILE_FROM", "Callback", "Failure", "Iterate", "Reason", "Record", "Run", "Solution", "drive", "solution_of", "solve", "stepper", "Stepper"]
 
 #: From this many steps on, compiling pays on every machine tried; below it the plain step finishes first.
 COMPILE_FROM = 3000
@@ -224,21 +226,33 @@ def drive(
     draws = _Draws(problem, method.roles(m), seeds)
     compile = steps >= COMPILE_FROM if compile is None else compile
     step = stepper(problem, method, batched=batched, shared_draw=draws.shared, compile=compile)
-    watch = _Watch(len(seeds), batched, math.ceil(steps / block), method.residual)
+
+    def report(before: State, after: State, info: Info, batches: Draw) -> Info:
+        one = partial(method.report, problem)
+        return torch.func.vmap(one, in_dims=(0, 0, 0, None if draws.shared else 0))(before, after, info, batches) if batched else one(before, after, info, batches)
+
+    def replay(before: State, t: int) -> tuple[State, Info]:
+        batches = draws(t)
+        after, info = step(before, batches)
+        return after, report(before, after, info, batches)
+
+    watch = _Watch(len(seeds), batched, math.ceil(steps / block))
     done = 0
     with _bar(progress, label, steps) as advance:
         while done < steps and not watch.finished():
             count = min(block, steps - done)
-            first = previous = state
+            first, packed = state, step.pack(state, draws(done))
             try:
                 for t in range(done, done + count):
-                    previous = state
-                    state, info = step(state, draws(t))
+                    previous = packed
+                    packed, info = step.advance(packed, draws(t))
             except KeyboardInterrupt:
-                watch.stop_all("interrupted", state, done)
+                watch.stop_all("interrupted", step.unpack(packed), t)
                 break
             done += count
-            watch.look(done, first, previous, state, info, lambda s, t: step(s, draws(t)), count, tol)
+            before, state = step.unpack(previous), step.unpack(packed)
+            info = report(before, state, info, draws(done - 1))
+            watch.look(done, first, before, state, info, replay, count, tol)
             advance(count)
             # A list, so that every callback is called even when an earlier one ends the run.
             if any([callback(Record(done, state, info)) for callback in callbacks]):
@@ -266,8 +280,8 @@ class _Draws:
 class _Watch:
     """What the loop sees at the end of each block, and the runs that have already ended."""
 
-    def __init__(self, runs: int, batched: bool, records: int, residual: str) -> None:
-        self.runs, self.batched, self.records, self.residual = runs, batched, records, residual
+    def __init__(self, runs: int, batched: bool, records: int) -> None:
+        self.runs, self.batched, self.records = runs, batched, records
         self.ended: dict[int, tuple[State, int, Reason, Failure | None]] = {}
         self.history: dict[str, Tensor] = {}
         self.steps: list[int] = []
@@ -288,7 +302,7 @@ class _Watch:
         if bad:
             self._locate(bad, first, done - count, count, step)
         if tol is not None:
-            small = (info[self.residual].reshape(-1) <= tol).tolist()
+            small = (info["residual"].reshape(-1) <= tol).tolist()
             self._end([r for r in range(self.runs) if small[r]], "converged", state, done)
 
     def stop_all(self, reason: Reason, state: State, done: int) -> None:
@@ -310,7 +324,7 @@ class _Watch:
         self.steps.append(done)
 
     def _keep_best(self, t: int, point: State, info: Info) -> None:
-        residual = torch.nan_to_num(info[self.residual], nan=math.inf)
+        residual = torch.nan_to_num(info["residual"], nan=math.inf)
         step = torch.full_like(residual, t)
         seen = {"x": point.x, "y": point.y, "objectives": info["objectives"], "residual": residual, "step": step}
         self.best = seen if not self.best else tree.where_run(residual < self.best["residual"], seen, self.best)
@@ -364,11 +378,101 @@ def _term(info: Info, state: State) -> str:
     return next((name for name, value in info.items() if not torch.isfinite(value).all()), "the state")
 
 
-_STEPPERS: WeakKeyDictionary[Problem, dict[Any, Step]] = WeakKeyDictionary()
+class Stepper:
+    """The step of a method on a problem, batched as asked: `stepper(state, draw) -> (state, info)`.
+
+    Between steps the loop holds a *packed* state, which only the stepper understands: here the state itself.
+    """
+
+    def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool) -> None:
+        # A stepper is kept as long as its problem (below); holding the problem here would keep both for ever.
+        find = weakref.ref(problem)
+
+        def step(state: State, batches: Draw) -> tuple[State, Info]:
+            return method.step(find(), state, batches)  # type: ignore[arg-type]
+
+        self.plain: Step = torch.func.vmap(step, in_dims=(0, None if shared_draw else 0)) if batched else step
+
+    def pack(self, state: State, batches: Draw) -> Any:
+        return state
+
+    def unpack(self, packed: Any) -> State:
+        return packed
+
+    def advance(self, packed: Any, batches: Draw) -> tuple[Any, Info]:
+        try:
+            return self.plain(packed, batches)
+        except RuntimeError as error:
+            raise _batching_error(error) from error
+
+    def __call__(self, state: State, batches: Draw) -> tuple[State, Info]:
+        packed, info = self.advance(self.pack(state, batches), batches)
+        return self.unpack(packed), info
 
 
-def stepper(problem: Problem, method: Method, *, batched: bool, shared_draw: bool = True, compile: bool | str = False) -> Step:
-    """The step of a method on a problem as a function (state, draw) -> (state, info), batched and compiled as asked.
+class CompiledStepper(Stepper):
+    """The same through `torch.compile`, with the state packed flat: leaves that move, leaves that are kept, and all numbers in one.
+
+    Flattening a state and handing constants in and out of the graph at every step would cost more than a small step.
+    """
+
+    def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool, backend: str) -> None:
+        super().__init__(problem, method, batched, shared_draw)
+        self.template: State = None
+        self.kinds: list[str] = []
+        self.broken = False
+
+        def moving(moved: list[Tensor], kept: list[Tensor], numbers: Tensor, batches: Draw) -> tuple[list[Tensor], Info]:
+            state, info = self.plain(self._join(moved, kept, numbers), batches)
+            return self._pick(state, "moved"), info
+
+        # Dynamo keeps its cache on the code object and refuses the ninth variant of it; each stepper gets one of its own.
+        code = moving.__code__.replace(co_name=f"step_{id(self):x}")
+        own = types.FunctionType(code, moving.__globals__, code.co_name, moving.__defaults__, moving.__closure__)
+        self.fast = torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
+
+    def _join(self, moved: list[Tensor], kept: list[Tensor], numbers: Tensor) -> State:
+        parts = {"moved": iter(moved), "kept": iter(kept), "number": iter(numbers.unbind(-1))}
+        return tree.rebuild(self.template, [next(parts[kind]) for kind in self.kinds])
+
+    def _pick(self, state: State, wanted: str) -> list[Tensor]:
+        return [leaf for leaf, kind in zip(tree.leaves(state), self.kinds, strict=True) if kind == wanted]
+
+    def pack(self, state: State, batches: Draw) -> Any:
+        if self.template is None:
+            # Preference, numbers and the like come out of a step as the very memory that went in.
+            after, _ = super().advance(state, batches)
+            scalar = state.t.dim()
+            for u, v in zip(tree.leaves(state), tree.leaves(after), strict=True):
+                unchanged = u.data_ptr() == v.data_ptr()
+                self.kinds.append(("number" if u.dim() == scalar and u.dtype == state.t.dtype else "kept") if unchanged else "moved")
+            self.template = tree.map_(lambda leaf: 0, state)
+        numbers = self._pick(state, "number")
+        stacked = torch.stack(numbers, -1) if numbers else state.t.new_zeros((*state.t.shape, 0))
+        return self._pick(state, "moved"), self._pick(state, "kept"), stacked
+
+    def unpack(self, packed: Any) -> State:
+        return self._join(*packed)
+
+    def advance(self, packed: Any, batches: Draw) -> tuple[Any, Info]:
+        moved, kept, numbers = packed
+        if not self.broken:
+            try:
+                moved, info = self.fast(moved, kept, numbers, batches)
+                return (moved, kept, numbers), info
+            except torch._dynamo.exc.TorchDynamoException as error:
+                self.broken = True
+                reason = str(error).strip().splitlines()[0]
+                warnings.warn(f"torch.compile could not take this problem ({reason}); going on uncompiled", BiparetoWarning, stacklevel=2)
+        state, info = super().advance(self.unpack(packed), batches)
+        return (self._pick(state, "moved"), kept, numbers), info
+
+
+_COMPILED: WeakKeyDictionary[Problem, dict[Any, CompiledStepper]] = WeakKeyDictionary()
+
+
+def stepper(problem: Problem, method: Method, *, batched: bool, shared_draw: bool = True, compile: bool | str = False) -> Stepper:
+    """The step of a method on a problem, batched and compiled as asked.
 
     Args:
         batched: states carry a first run axis.
@@ -379,50 +483,13 @@ def stepper(problem: Problem, method: Method, *, batched: bool, shared_draw: boo
     of any value share one graph.
     """
     if not compile:
-        return _plain_step(problem, method, batched, shared_draw)
-    key = (method.structure(), batched, shared_draw, compile)
-    known = _STEPPERS.setdefault(problem, {})
+        return Stepper(problem, method, batched, shared_draw)
+    backend = "inductor" if compile is True else compile
+    known = _COMPILED.setdefault(problem, {})
+    key = (method.structure(), batched, shared_draw, backend)
     if key not in known:
-        known[key] = _compiled(_plain_step(problem, method, batched, shared_draw), "inductor" if compile is True else compile)
+        known[key] = CompiledStepper(problem, method, batched, shared_draw, backend)
     return known[key]
-
-
-def _plain_step(problem: Problem, method: Method, batched: bool, shared_draw: bool) -> Step:
-    def step(state: State, batches: Draw) -> tuple[State, Info]:
-        return method.step(problem, state, batches)
-
-    if not batched:
-        return step
-    mapped = torch.func.vmap(step, in_dims=(0, None if shared_draw else 0))
-
-    def steps(state: State, batches: Draw) -> tuple[State, Info]:
-        try:
-            return mapped(state, batches)
-        except RuntimeError as error:
-            raise _batching_error(error) from error
-
-    return mapped if torch.compiler.is_compiling() else steps
-
-
-def _compiled(step: Step, backend: str) -> Step:
-    # Dynamo keeps its cache on the code object and refuses the ninth variant of it; each stepper gets a code object of its own.
-    code = step.__code__.replace(co_name=f"{step.__code__.co_name}_{id(step):x}")
-    own = types.FunctionType(code, step.__globals__, code.co_name, step.__defaults__, step.__closure__)
-    fast = torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
-    broken = False
-
-    def run(state: State, batches: Draw) -> tuple[State, Info]:
-        nonlocal broken
-        if not broken:
-            try:
-                return fast(state, batches)
-            except torch._dynamo.exc.TorchDynamoException as error:
-                broken = True
-                reason = str(error).strip().splitlines()[0]
-                warnings.warn(f"torch.compile could not take this problem ({reason}); going on uncompiled", BiparetoWarning, stacklevel=2)
-        return step(state, batches)
-
-    return run
 
 
 def _batching_error(error: RuntimeError) -> Exception:

@@ -16,25 +16,22 @@ from bipareto.tree import Tree
 
 __all__ = ["Counting", "grad", "grad_and_aux", "noisy"]
 
-Aux = Any
-
-
-def grad_and_aux(fn: Callable[[Tree], tuple[Tensor, Aux]], point: Tree) -> tuple[Tree, Aux]:
-    """The gradient of `fn` at `point` (a tree like it) and what `fn` returns beside its value.
+def grad_and_aux(fn: Callable[[Tree], tuple[Tensor, tuple[Tensor, ...]]], point: Tree) -> tuple[Tree, tuple[Tensor, ...]]:
+    """The gradient of `fn` at `point` (a tree like it), and the tensors that `fn` returns beside its value.
 
     `torch.func.grad` is what `vmap` and `torch.compile` understand; in a plain single run `torch.autograd.grad` gives the
     same numbers at about half the overhead.
     """
-    if torch.compiler.is_compiling() or any(map(torch._C._functorch.is_functorch_wrapped_tensor, tree.leaves(point))):
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tree.first_leaf(point)):
         return torch.func.grad(fn, has_aux=True)(point)
     with torch.enable_grad():
         variable = tree.map_(lambda leaf: leaf.detach().requires_grad_(), point)
         value, aux = fn(variable)
-        inputs = tree.leaves(variable)
-        # A leaf that a term does not use (an unused bias, say) has gradient zero; so has a value that uses none of them.
-        found = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True) if value.requires_grad else inputs
-    gradient = tree.rebuild(point, list(found))
-    return (gradient if value.requires_grad else tree.zeros_like(point)), tree.map_(lambda leaf: leaf.detach(), aux)
+        if not value.requires_grad:
+            return tree.zeros_like(point), aux
+        # A leaf that a term does not use (an unused bias, say) has gradient zero.
+        found = torch.autograd.grad(value, tree.leaves(variable), allow_unused=True, materialize_grads=True)
+    return tree.rebuild(point, list(found)), tuple(tensor.detach() for tensor in aux)
 
 
 def grad(fn: Callable[[Tree], Tensor], point: Tree) -> Tree:

@@ -101,6 +101,8 @@ def dot(a: Tree, b: Tree) -> Tensor:
 
 def squared_norm(a: Tree) -> Tensor:
     """||a||^2 over all leaves, a 0-d tensor."""
+    if isinstance(a, Tensor):
+        return torch.linalg.vector_norm(a).square()
     return dot(a, a)
 
 

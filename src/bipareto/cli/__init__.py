@@ -19,7 +19,8 @@ from bipareto.errors import BiparetoError
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+# Plain help: it is compact, and Rich's would take twice the time to start.
+app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 @app.callback()
@@ -29,8 +30,8 @@ def bipareto(
     """Multi-objective bilevel learning: which x serves several objectives best,
     when a lower problem answers each x with its own y?
 
+    \b
     Start here:
-
       bipareto demo                              a front on real data, a minute
       bipareto list                              the problems and methods
       bipareto front pl-sin2 --dim 20            a front, against the exact one

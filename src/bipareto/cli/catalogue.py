@@ -16,10 +16,10 @@ __all__ = ["demo", "list_"]
 def list_(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:
-    """Show the problems with known fronts and the methods that solve them.
+    """Show the problems with known fronts, and the methods.
 
+    \b
     Examples:
-
       bipareto list
       bipareto list --json
     """
@@ -44,14 +44,14 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No words and no progress bar.")] = False,
 ) -> None:
-    """Trace a front on real data: noisy handwritten digits, two competing domains.
+    """Trace a front on real data: noisy handwritten digits.
 
-    The upper level weighs every training sample, the lower level trains a small
-    network on the weighted samples, and each preference between the domains gives
-    one point of the front.  Nothing is downloaded.
+    Two domains compete.  The upper level weighs every training sample, the lower
+    level trains a small network on the weighted samples, and each preference
+    between the domains gives one point of the front.  Nothing is downloaded.
 
+    \b
     Examples:
-
       bipareto demo
       bipareto demo --out demo-out --json
     """

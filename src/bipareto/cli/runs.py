@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,9 +31,7 @@ Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Iterati
 Dim = Annotated[int | None, typer.Option("--dim", metavar="N", min=1, help="Short for -o dim=N.")]
 Noise = Annotated[float, typer.Option("--noise", metavar="SIGMA", min=0.0, help="Noise on every gradient coordinate.")]
 Options = Annotated[list[str] | None, typer.Option("-o", "--option", metavar="KEY=VALUE", help="An option of the problem; repeatable.")]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A number of the method: mu=8, c=power(5,0.45); repeatable.")
-]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A number of the method: mu=8, c=power(5,0.45); repeatable.")]
 Numbers = Annotated[str, typer.Option("--numbers", metavar="SOURCE", help="Where its other numbers come from: tuned, plain or paper.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Write files to this folder.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")]
@@ -63,8 +62,8 @@ def solve(
 
     With --out: solution.json, and history.csv with what was seen on the way.
 
+    \b
     Examples:
-
       bipareto solve pl-sin2 --dim 20 --preference 0.7,0.3
       bipareto solve quadratic -o m=3 -p 0.5,0.3,0.2 --steps 5000 --json
       bipareto solve sin --method meha --set "c=power(5,0.45)" --out runs/sin
@@ -72,8 +71,9 @@ def solve(
     import bipareto as bp
 
     out = Output(as_json, quiet)
+    _folder(out_dir)
     with out.listening():
-        known = _problem(problem, option, dim, noise)
+        known, asked = _problem(problem, option, dim, noise)
         weights = None if preference is None else values.numbers(preference, "--preference")
         began = time.perf_counter()
         chosen = _method(method, numbers, settings, known, steps)
@@ -92,7 +92,7 @@ def solve(
         out.say(f"distance to the exact front {_number(distance)} of its extent, position error {_number(position)}")
         out.say(f"stopped after {found.steps} steps in {seconds:.1f} s, because: {found.reason}")
     data = {
-        "problem": {"name": known.name, **_described(option, dim, noise)},
+        "problem": asked,
         "method": _numbers_of(method, chosen),
         "preference": None if w is None else w[0].tolist(),
         "seed": seed,
@@ -111,7 +111,6 @@ def solve(
     if out_dir is not None:
         from bipareto.report import write_history
 
-        out_dir.mkdir(parents=True, exist_ok=True)
         (out_dir / "solution.json").write_text(json.dumps(values.finite(data), indent=2) + "\n", encoding="utf-8")
         write_history(found, out_dir / "history.csv")
         out.say(f"wrote solution.json and history.csv to {out_dir}")
@@ -135,7 +134,7 @@ def front(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Trace the front of a problem: many preferences and seeds, run side by side.
+    """Trace a front: many preferences and seeds, side by side.
 
     All figures are taken with the lower level solved again at the returned x.
     Distances are relative to the extent of the exact front; the position error
@@ -144,8 +143,8 @@ def front(
     With --out: front.csv (every digit, no times), front.png and front.npz
     (for bipareto.ParetoFront.load).
 
+    \b
     Examples:
-
       bipareto front pl-sin2 --dim 20 --out runs/pl-sin2
       bipareto front quadratic -o m=3 --preferences 5 --steps 5000
       bipareto front pl-sin2 --method mb-momeha --noise 0.1 --seed 0,1,2 --json
@@ -154,9 +153,10 @@ def front(
     import bipareto as bp
 
     out = Output(as_json, quiet)
+    _folder(out_dir)
     run_seeds = values.seeds(seed or ["0"])
     with out.listening():
-        known = _problem(problem, option, dim, noise)
+        known, asked = _problem(problem, option, dim, noise)
         began = time.perf_counter()
         chosen = _method(method, numbers, settings, known, steps)
         wanted = bp.preferences.grid(known.m, preferences) if chosen.uses_preference else None
@@ -172,7 +172,7 @@ def front(
                 out.warn(f"run {run}: {failure}")
     reference = known.reference
     data = {
-        "problem": {"name": known.name, **_described(option, dim, noise)},
+        "problem": asked,
         "method": _numbers_of(method, chosen),
         "steps": steps,
         "seeds": run_seeds,
@@ -195,7 +195,6 @@ def front(
     if out_dir is not None:
         from bipareto.report import plot_front, write_csv
 
-        out_dir.mkdir(parents=True, exist_ok=True)
         write_csv(found, out_dir / "front.csv", distance)
         plot_front(found, known, out_dir / "front.png")
         found.save(out_dir / "front.npz")
@@ -205,16 +204,13 @@ def front(
     _leave(all(failure is not None for failure in found.failure))
 
 
-def _problem(name: str, option: list[str] | None, dim: int | None, noise: float) -> KnownProblem:
+def _problem(name: str, option: list[str] | None, dim: int | None, noise: float) -> tuple[KnownProblem, dict[str, Any]]:
+    """The problem, and what was asked of it."""
     from bipareto import problems
 
-    return problems.get(name, **_described(option, dim, noise))
-
-
-def _described(option: list[str] | None, dim: int | None, noise: float) -> dict[str, Any]:
-    """The options of the problem that were asked for."""
-    given = values.pairs(option or [], "-o")
-    return given | ({} if dim is None else {"dim": dim}) | ({"noise": noise} if noise else {})
+    given = values.pairs(option or [], "-o", f"problem {name!r}", problems.options(name))
+    given |= ({} if dim is None else {"dim": dim}) | ({"noise": noise} if noise else {})
+    return problems.get(name, **given), {"name": name, **given}
 
 
 def _method(name: str, source: str, settings: list[str] | None, known: KnownProblem, steps: int) -> Method:
@@ -224,26 +220,22 @@ def _method(name: str, source: str, settings: list[str] | None, known: KnownProb
     if name not in METHODS:
         raise InvalidInput(f"method {name!r} is not known; choose one of {', '.join(METHODS)}")
     kind = METHODS[name]
-    changes = values.pairs(settings or [], "--set")
-    names = [field.name for field in fields(kind)]
-    for key in changes:
-        if key not in names:
-            raise InvalidInput(f"{name} has no number {key!r}; choose one of {', '.join(names)}")
-    if source == "tuned":
-        base: Method = kind.tuned(known, known.x0, known.y0, steps=steps)
-    elif source == "plain":
-        base = kind()
-    elif source == "paper" and hasattr(kind, "paper"):
-        base = kind.paper()
-    else:
-        choices = ["tuned", "plain", *(["paper"] if hasattr(kind, "paper") else [])]
-        raise InvalidInput(f"--numbers {source!r} is not known for {name}; choose one of {', '.join(choices)}")
-    try:
-        return replace(base, **changes)
-    except (TypeError, ValueError) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise InvalidInput(f"--set {' '.join(settings or [])}: {error}; give numbers, or schedules such as power(5,0.45)") from error
+    changes = values.pairs(settings or [], "--set", f"method {name!r}", {field.name: field.default for field in fields(kind)})
+    sources: dict[str, Callable[[], Method]] = {"tuned": lambda: kind.tuned(known, known.x0, known.y0, steps=steps), "plain": kind}
+    if hasattr(kind, "paper"):
+        sources["paper"] = kind.paper
+    if source not in sources:
+        raise InvalidInput(f"--numbers {source!r} is not known for {name}; choose one of {', '.join(sources)}")
+    return replace(sources[source](), **changes)
+
+
+def _folder(path: Path | None) -> None:
+    """Make the folder before the work, not after it."""
+    if path is not None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"--out {path} cannot be made ({error.strerror}); choose another folder") from error
 
 
 def _resolved(known: KnownProblem, x: Tree, y: Tree) -> tuple[Tree, Tree, Tensor]:
@@ -268,9 +260,9 @@ def _position_error(known: KnownProblem, method: Method, x: Tree, preference: Te
     if preference is None:
         # One objective has one exact point, whatever the scalarization.
         return known.position_error(x, x.new_ones(len(x), 1)) if known.m == 1 else None
-    if not isinstance(getattr(method, "ideal", None), Fixed) or not hasattr(method, "scalarization"):
+    question = {name: getattr(method, name, None) for name in ("scalarization", "ideal", "mu")}
+    if question["scalarization"] is None or not isinstance(question["ideal"], Fixed):
         return None
-    question = {"scalarization": method.scalarization, "ideal": method.ideal, "mu": getattr(method, "mu", None)}
     return known.position_error(x, preference, **question)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from bipareto.errors import InvalidInput
@@ -123,19 +123,44 @@ def seeds(texts: Iterable[str]) -> list[int]:
         raise InvalidInput(f"--seed {' '.join(texts)!r} is not a list of whole numbers; write e.g. --seed 0,1,2") from error
 
 
-def pairs(texts: Iterable[str], name: str) -> dict[str, Any]:
-    """key=value options as a dict.
+def pairs(texts: Iterable[str], flag: str, owner: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """key=value options as a dict, their keys and kinds checked against the defaults.
 
-    >>> pairs(["dim=20", "kappa=1.5"], "-o")
+    Args:
+        texts: what was written.
+        flag: the option it was written with, for messages.
+        owner: whose options these are, for messages.
+        defaults: every key there is, with its default value.
+
+    >>> pairs(["dim=20", "kappa=3/2"], "-o", "pl-sin2", {"dim": 20, "kappa": 1.5})
     {'dim': 20, 'kappa': 1.5}
     """
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            raise InvalidInput(f"{name} {text!r} is not of the form key=value, e.g. {name} dim=20")
-        found[key.strip().replace("-", "_")] = parse(value)
+        key = key.strip().replace("-", "_")
+        if not equals:
+            raise InvalidInput(
+                f"{flag} {text!r} is not of the form key=value, e.g. {flag} {next(iter(defaults))}={show(next(iter(defaults.values())))}"
+            )
+        if key not in defaults:
+            raise InvalidInput(f"{owner} has no {key!r}; choose one of {', '.join(defaults)}")
+        found[key] = parse(value)
+        if (kind := _wanted(defaults[key], found[key])) is not None:
+            raise InvalidInput(f"{flag} {text!r}: {key} must be {kind}, e.g. {key}={show(defaults[key])}")
     return found
+
+
+def _wanted(default: Any, value: Any) -> str | None:
+    """What a value should have been, judged by the default; None if it may be right."""
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "true or false"
+    if isinstance(default, int):
+        return None if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
+    if isinstance(default, float):
+        # A vector or a schedule may stand where a number is the default.
+        return "a number" if isinstance(value, (str, bool, type(None))) else None
+    return None
 
 
 def finite(value: Any) -> Any:

@@ -20,7 +20,7 @@ __all__ = ["Draw", "Info", "Method", "Start", "State"]
 
 #: role -> batch; empty for a problem without data.
 Draw = Mapping[str, Any]
-#: what a step reports, 0-d tensors and `objectives` (m,): f and g at (x_t, y_t), and the method's own residuals.
+#: what a step saw: `objectives` (m,) at (x_t, y_t), and what else the method has at hand, as tensors.
 Info = dict[str, Tensor]
 #: a named tuple of tensors with at least the fields x, y and t.
 State = Any
@@ -44,8 +44,6 @@ class Method(ABC):
 
     #: whether `init` takes a preference
     uses_preference: ClassVar[bool] = True
-    #: the smallest info entry marks the best iterate
-    residual: ClassVar[str] = "residual"
 
     def init(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module, preference: Any = None) -> State:
         """The state before the first step.
@@ -81,6 +79,14 @@ class Method(ABC):
     @abstractmethod
     def step(self, problem: Problem, state: State, draw: Draw | None = None) -> tuple[State, Info]:
         """One iteration of one run: the next state and what was seen on the way."""
+
+    def report(self, problem: Problem, before: State, after: State, info: Info, draw: Draw | None = None) -> Info:
+        """What the loop records of a step from `before` to `after`: its info, with `lower` (g) and `residual`.
+
+        The smallest residual marks the best iterate.  Called now and then, so what need not be computed at every step
+        belongs here and not in the step.  Written for one run, pure.
+        """
+        return info
 
     @abstractmethod
     def roles(self, m: int) -> tuple[str, ...]:

@@ -105,20 +105,21 @@ class MEHA(Method):
         def penalised(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
             F = problem.upper(v, y, upper)[0]
             g_y, g_theta = problem.lower_pair(v, y, theta, lower)
-            return F / c + g_y - g_theta, (F, g_y, g_theta)
+            return F / c + g_y - g_theta, (F,)
 
-        d_x, (F, g_y, g_theta) = oracle.grad_and_aux(penalised, x)
+        d_x, (F,) = oracle.grad_and_aux(penalised, x)
         x = tree.add_scaled(x, -knobs.alpha(t), d_x)
 
         d_y = oracle.grad(lambda v: problem.upper(x, v, upper)[0] / c + problem.lower(x, v, lower), y)
         d_y = tree.map_(lambda d, v, u: d - (v - u) / gamma, d_y, y, theta)
-        gap = g_y - g_theta - tree.squared_norm(tree.sub(theta, y)) / (2 * gamma)
-        stationarity = c * (tree.squared_norm(d_x) + tree.squared_norm(d_y)).sqrt()
-        info = {
-            "objectives": F.reshape(1),
-            "lower": g_y,
-            "gap": gap,
-            "stationarity": stationarity,
-            "residual": torch.maximum(gap, stationarity),
-        }
-        return MehaState(x, tree.add_scaled(y, -knobs.beta(t), d_y), theta, t + 1, knobs), info
+        return MehaState(x, tree.add_scaled(y, -knobs.beta(t), d_y), theta, t + 1, knobs), {"objectives": F.reshape(1)}
+
+    def report(self, problem: Problem, before: MehaState, after: MehaState, info: Info, draw: Draw | None = None) -> Info:
+        """The gap as theta sees it, c ||(d_x, d_y)|| with the directions read off the moves, and the larger of both."""
+        knobs, t = before.knobs, before.t
+        lower, lower_theta = problem.lower_pair(before.x, before.y, after.theta, (draw or {}).get("lower"))
+        gap = lower - lower_theta - tree.squared_norm(tree.sub(after.theta, before.y)) / (2 * knobs.gamma)
+        d_x = tree.squared_norm(tree.sub(before.x, after.x)).sqrt() / knobs.alpha(t)
+        d_y = tree.squared_norm(tree.sub(before.y, after.y)).sqrt() / knobs.beta(t)
+        stationarity = knobs.c(t) * torch.hypot(d_x, d_y)
+        return info | {"lower": lower, "gap": gap, "stationarity": stationarity, "residual": torch.maximum(gap, stationarity)}

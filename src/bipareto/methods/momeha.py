@@ -170,9 +170,9 @@ class MOMEHA(Method):
             f = self._objectives(problem, v, y, batches, "x", state.preference.shape[-1])
             weights = self._weights(problem, f, v, y, batches, state)
             g_y, g_theta = problem.lower_pair(v, y, theta, self._lower_batch(batches, "x"))
-            return inverse_c * (weights * f).sum() + g_y - g_theta, (f, weights, g_y, g_theta)
+            return inverse_c * (weights * f).sum() + g_y - g_theta, (f,)
 
-        d_x, (f, weights, g_y, g_theta) = oracle.grad_and_aux(x_terms, x)
+        d_x, (f,) = oracle.grad_and_aux(x_terms, x)
         x, m_x = self._move(x, d_x, knobs.alpha_x(t), "x", state)
 
         def y_terms(v: Tree) -> Tensor:
@@ -188,17 +188,23 @@ class MOMEHA(Method):
             x, new_y, theta, state.preference, knobs.ideal.update(state.ideal, f), t + 1, knobs,
             Momentum(m_theta, m_x, m_y) if momentum else (),
         )  # fmt: skip
-        # With the paper's multipliers lambda = weights/s, p = c/s the residual H_p is (c/s) ||(d_x, d_y)||, up to theta's lag.
-        gap = g_y - g_theta - 0.5 * inverse_gamma * tree.squared_norm(tree.sub(theta, y))
-        direction = (tree.squared_norm(d_x) + tree.squared_norm(d_y)).sqrt()
-        stationarity = direction / (inverse_c * weights.sum())
-        return new, {
-            "objectives": f,
-            "lower": g_y,
-            "gap": gap,
-            "stationarity": stationarity,
-            "residual": torch.maximum(gap, stationarity),
-        }
+        return new, {"objectives": f}
+
+    def report(self, problem: Problem, before: MomehaState, after: MomehaState, info: Info, draw: Draw | None = None) -> Info:
+        """The gap g - v_gamma as theta sees it, and the residual H_p with the paper's multipliers lambda = weights/s, p = c/s.
+
+        H_p = (c/s) ||(d_x, d_y)||, up to theta's lag; the directions are read off the moves (averages of them in Algorithm 2).
+        `residual` is the larger of the two: the iterate is eps-eps-Pareto stationary for eps = residual.
+        """
+        knobs, t = before.knobs, before.t
+        lower, lower_theta = problem.lower_pair(before.x, before.y, after.theta, self._lower_batch(draw or {}, "x"))
+        gap = lower - lower_theta - tree.squared_norm(tree.sub(after.theta, before.y)) / (2 * knobs.gamma)
+        d_x = tree.squared_norm(tree.sub(before.x, after.x)).sqrt() / knobs.alpha_x(t)
+        d_y = tree.squared_norm(tree.sub(before.y, after.y)).sqrt() / knobs.alpha_y(t)
+        weigh = scalarization.get(self.scalarization).weights
+        s = weigh(info["objectives"], before.preference, before.ideal, knobs.mu).sum()
+        stationarity = knobs.c(t) / s * torch.hypot(d_x, d_y)
+        return info | {"lower": lower, "gap": gap, "stationarity": stationarity, "residual": torch.maximum(gap, stationarity)}
 
     def _lower_batch(self, batches: Draw, name: str) -> Any:
         return batches.get("lower")

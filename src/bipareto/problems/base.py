@@ -13,13 +13,15 @@ from torch import Tensor
 from bipareto import scalarization as scalarizations
 from bipareto import tree
 from bipareto.errors import InvalidInput
+from bipareto.methods.tuning import smoothing
 from bipareto.oracle import noisy
 from bipareto.problem import Problem
+from bipareto.problems.draws import normal
 from bipareto.sampler import generator
 from bipareto.scalarization import Scalarization, as_ideal
 from bipareto.tree import Tree
 
-__all__ = ["Constants", "Front", "KnownProblem", "Point", "Single", "at_least", "normal"]
+__all__ = ["Constants", "Front", "KnownProblem", "Point", "Single", "at_least"]
 
 
 class Point(NamedTuple):
@@ -148,7 +150,11 @@ class KnownProblem(Problem, ABC):
     def start(self, seed: int) -> tuple[Tree, Tree]:
         """A random start (x0, y0), standard normal unless the problem says otherwise."""
         stream = generator("start", 0, seed)
-        return tree.map_(partial(normal, stream), self.x0), tree.map_(partial(normal, stream), self.y0)
+
+        def draw(like: Tensor) -> Tensor:
+            return normal(stream, *like.shape)
+
+        return tree.map_(draw, self.x0), tree.map_(draw, self.y0)
 
     def objectives(self, x: Tree, y: Tree | None = None) -> Tensor:
         """f(x, y) without noise for one x, shape (m,); y defaults to y*(x)."""
@@ -206,8 +212,6 @@ class KnownProblem(Problem, ABC):
         Without `mu` and `ideal` these are what `MOMEHA.tuned` takes at this problem's own start, so that
         `front(problem, problem.x0, problem.y0)` and this agree on the question.
         """
-        from bipareto.methods.tuning import smoothing
-
         default_mu, default_ideal = smoothing(self, self.x0, self.y0)
         rule = default_ideal if ideal is None else as_ideal(ideal)
         z = rule.start(torch.zeros(self.m, dtype=torch.float64))
@@ -229,8 +233,3 @@ def at_least(name: str, value: float, least: float) -> None:
     """Refuse an option below its least value."""
     if not value >= least:
         raise InvalidInput(f"{name} = {value}; it must be at least {least}")
-
-
-def normal(stream: torch.Generator, like: Tensor) -> Tensor:
-    """Standard normal numbers of the shape of `like`, float64."""
-    return torch.randn(like.shape, generator=stream, dtype=torch.float64)

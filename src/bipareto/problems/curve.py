@@ -7,13 +7,16 @@ their arguments do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 from bipareto.scalarization import Scalarization
 
-__all__ = ["Curve", "bisect", "nondominated"]
+__all__ = ["Curve", "Interval", "bisect", "nondominated", "opposed", "slopes"]
+
+Interval: TypeAlias = tuple[float, float]
 
 #: local minima on the sampling grid that are refined; two branches of a front give two of almost equal value
 _CANDIDATES = 3
@@ -40,7 +43,7 @@ class Curve:
         samples: grid points per interval, from which every minimisation starts.
     """
 
-    def __init__(self, values: Callable[[Tensor], Tensor], intervals: Sequence[tuple[float, float]], samples: int = 513) -> None:
+    def __init__(self, values: Callable[[Tensor], Tensor], intervals: Sequence[Interval], samples: int = 513) -> None:
         self.values, self.intervals = values, tuple(intervals)
         grids = [torch.linspace(low, high, samples, dtype=torch.float64) for low, high in self.intervals]
         self._low = torch.cat([torch.cat([grid[:1], grid[:-1]]) for grid in grids])
@@ -56,16 +59,13 @@ class Curve:
     def distance(self, objectives: Tensor) -> Tensor:
         """Euclidean distance of each row (R, 2) to the curve, shape (R,)."""
         targets = objectives[:, None]
-        t = self._local_minima(
-            (self._samples - targets).square().sum(-1), lambda f, tangent: ((f - targets) * tangent).sum(-1)
-        )
+        t = self._local_minima((self._samples - targets).square().sum(-1), lambda f, tangent: ((f - targets) * tangent).sum(-1))
         return (self.values(t) - targets).norm(dim=-1).amin(-1)
 
     def minimise(self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
         """The t in the intervals that minimises form(F(t); w, z, mu), shape (1,); the best of all intervals."""
-        t = self._local_minima(
-            form.value(self._samples, w, z, mu)[None], lambda f, tangent: (form.weights(f, w, z, mu) * tangent).sum(-1)
-        )[0]
+        sampled = form.value(self._samples, w, z, mu)[None]
+        t = self._local_minima(sampled, lambda f, tangent: (form.weights(f, w, z, mu) * tangent).sum(-1))[0]
         return t[form.value(self.values(t), w, z, mu).argmin()][None]
 
     def _local_minima(self, sampled: Tensor, slope: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
@@ -79,43 +79,58 @@ class Curve:
         starts = torch.where(ranked.gather(1, starts).isfinite(), starts, starts[:, :1])
 
         def rises(t: Tensor) -> Tensor:
-            return slope(*torch.func.jvp(self.values, (t,), (torch.ones_like(t),))) > 0
+            return slope(*slopes(self.values, t)) > 0
 
         return bisect(rises, self._low[starts], self._high[starts])
 
 
-def nondominated(values: Callable[[Tensor], Tensor], intervals: Sequence[tuple[float, float]], samples: int = 2001) -> list[tuple[float, float]]:
-    """The parts of the intervals whose F(t) no point of the union dominates.
+def slopes(values: Callable[[Tensor], Tensor], t: Tensor) -> tuple[Tensor, Tensor]:
+    """F(t) and F'(t) of a function that works elementwise: shape (...) -> (..., 2) each."""
+    f, tangent = torch.func.jvp(values, (t,), (torch.ones_like(t),))
+    return f, tangent
 
-    On each interval F must fall in one objective while it rises in the other, as it does on a locally Pareto-optimal arc.
-    Ends are bisected to rounding; parts narrower than the sampling distance are not seen.
 
-    Args:
-        values: as in `Curve`.
-        intervals: pairs (low, high).
-        samples: grid points per interval.
+def opposed(values: Callable[[Tensor], Tensor], low: float, high: float, samples: int = 2001) -> list[Interval]:
+    """The parts of [low, high] on which one objective falls while the other rises: the locally Pareto-optimal arcs.
+
+    Their ends, where one slope vanishes, are bisected to rounding; parts narrower than the sampling distance are not seen.
     """
-    arcs = [(torch.tensor(low, dtype=torch.float64), torch.tensor(high, dtype=torch.float64)) for low, high in intervals]
 
-    def dominated(t: Tensor, own: int) -> Tensor:
-        f = values(t)
-        found = torch.zeros_like(t, dtype=torch.bool)
-        for index, (low, high) in enumerate(arcs):
-            if index == own:
-                continue
-            falls = bool(values(low)[0] > values(high)[0])
-            # The point of that arc with the smallest f_2 among those with f_1 no larger than here.
-            there = bisect(lambda s, falls=falls: (values(s)[..., 0] > f[..., 0]) != falls, low.expand_as(t), high.expand_as(t))
-            reached = torch.minimum(values(low)[0], values(high)[0]) <= f[..., 0]
-            found |= reached & (values(there)[..., 1] < f[..., 1])
-        return found
+    def conflict(t: Tensor) -> Tensor:
+        return slopes(values, t)[1].prod(-1) < 0
 
-    kept: list[tuple[float, float]] = []
+    return _where(conflict, low, high, samples)
+
+
+def nondominated(values: Callable[[Tensor], Tensor], arcs: Sequence[Interval], samples: int = 2001) -> list[Interval]:
+    """The parts of locally Pareto-optimal arcs (see `opposed`) that no other arc dominates, ends bisected to rounding."""
+    kept: list[Interval] = []
     for own, (low, high) in enumerate(arcs):
-        t = torch.linspace(float(low), float(high), samples, dtype=torch.float64)
-        bad = dominated(t, own)
-        turns = (bad[1:] != bad[:-1]).nonzero().flatten()
-        edges = [bisect(lambda s, first=bad[i]: dominated(s, own) != first, t[i], t[i + 1]) for i in turns]
-        ends = ([] if bad[0] else [low]) + edges + ([] if bad[-1] else [high])
-        kept += [(float(a), float(b)) for a, b in zip(ends[::2], ends[1::2], strict=True)]
+        others = [arc for index, arc in enumerate(arcs) if index != own]
+
+        def free(t: Tensor, others: Sequence[Interval] = others) -> Tensor:
+            f = values(t)
+            return ~torch.stack([torch.zeros_like(t, dtype=torch.bool), *(_dominates(values, arc, f) for arc in others)]).any(0)
+
+        kept += _where(free, low, high, samples)
     return kept
+
+
+def _dominates(values: Callable[[Tensor], Tensor], arc: Interval, f: Tensor) -> Tensor:
+    """Whether some point of the arc has f_1 no larger and f_2 smaller than the rows of f (..., 2)."""
+    low, high = (torch.full_like(f[..., 0], end) for end in arc)
+    first, last = values(low)[..., 0], values(high)[..., 0]
+    rising = first < last
+    # Along the arc f_2 is smallest where f_1 is as large as allowed.
+    there = bisect(lambda t: (values(t)[..., 0] > f[..., 0]) == rising, low, high)
+    return (torch.minimum(first, last) <= f[..., 0]) & (values(there)[..., 1] < f[..., 1])
+
+
+def _where(holds: Callable[[Tensor], Tensor], low: float, high: float, samples: int) -> list[Interval]:
+    """The intervals in [low, high] on which a predicate holds."""
+    t = torch.linspace(low, high, samples, dtype=torch.float64)
+    inside = holds(t)
+    turns = (inside[1:] != inside[:-1]).nonzero()[:, 0]
+    edges = bisect(lambda s: holds(s) != inside[turns], t[turns], t[turns + 1]).tolist()
+    ends = [*([low] if inside[0] else []), *edges, *([high] if inside[-1] else [])]
+    return list(zip(ends[::2], ends[1::2], strict=True))

@@ -13,13 +13,23 @@ from math import comb
 import torch
 from torch import Tensor
 
+from bipareto import simplex
+from bipareto.errors import InvalidInput
 from bipareto.preferences import grid
 from bipareto.problems.curve import Curve
 from bipareto.scalarization import SCALARIZATIONS, Scalarization
 
-__all__ = ["Hull", "SharedHessian"]
+__all__ = ["Hull", "SharedHessian", "check_size"]
 
 _EPS = torch.finfo(torch.float64).eps
+
+
+def check_size(m: int, dim: int) -> None:
+    """Refuse sizes for which no front of this kind is at hand."""
+    if m not in (2, 3, 4):
+        raise InvalidInput(f"m = {m}; choose 2, 3 or 4 objectives")
+    if not dim >= m - 1:
+        raise InvalidInput(f"dim = {dim}; the minima of m = {m} objectives span a simplex only if dim is at least {m - 1}")
 
 
 class SharedHessian:
@@ -148,53 +158,42 @@ class Hull:
         Newton steps over the simplex of barycentric coordinates, from the best lattice point near every corner.
         """
         sampled = (self.values(self._lattice @ self.centres) - objectives[:, None]).square().sum(-1)
-        nearest = torch.stack(
-            [sampled.masked_fill(self._lattice.argmax(-1) != corner, torch.inf).argmin(-1) for corner in range(self.m)], dim=1
-        )
-        targets = objectives.repeat_interleave(self.m, 0)
-        weights = self._lattice[nearest.flatten()]
-
-        def half_square(at: Tensor) -> Tensor:
-            return 0.5 * (self.values(at @ self.centres) - targets).square().sum(-1)
-
-        value, damping = half_square(weights), torch.zeros_like(targets[:, 0])
-        for _ in range(60):
-            c = weights @ self.centres
-            rays = c[:, None] - self.centres
-            residual = self.values(c) - targets
-            # Gradient and Hessian in c; the second term is the curvature that all F_i share.
-            gradient = (residual[:, None] @ rays)[:, 0]
-            hessian = rays.mT @ rays + residual.sum(-1)[:, None, None] * torch.eye(self.m - 1, dtype=c.dtype)
-            floor = 1e-12 * rays.square().sum((1, 2)).clamp_min(1)
-            lift = (floor - torch.linalg.eigvalsh(torch.where(hessian.isfinite(), hessian, 0.0))[:, 0]).clamp_min(0) + damping
-            hessian = hessian + lift[:, None, None] * torch.eye(self.m - 1, dtype=c.dtype)
-            trial = self._model_minimum(weights, gradient, hessian)
-            new_value = half_square(trial)
-            better = new_value < value
-            stiffness = hessian.diagonal(dim1=1, dim2=2).mean(-1)
-            damping = torch.where(better, damping / 8, torch.maximum(4 * damping, 1e-3 * stiffness))
-            weights = torch.where(better[:, None], trial, weights)
-            value = torch.where(better, new_value, value)
+        near = self._lattice.argmax(-1)
+        starts = torch.stack([sampled.masked_fill(near != corner, torch.inf).argmin(-1) for corner in range(self.m)], dim=1)
+        targets, weights = objectives.repeat_interleave(self.m, 0), self._lattice[starts.flatten()]
+        value, damping = self._half_square(weights, targets), torch.zeros_like(targets[:, 0])
+        rounding = (_EPS * self.values(self.centres).abs().amax()) ** 2
+        running = value.isfinite().nonzero()[:, 0]
+        for _ in range(100):
+            if not len(running):
+                break
+            before, damped = value[running], damping[running]
+            trial, stiffness = self._newton(weights[running], targets[running], damped)
+            after = self._half_square(trial, targets[running])
+            better = after < before
+            weights[running] = torch.where(better[:, None], trial, weights[running])
+            value[running] = torch.where(better, after, before)
+            damping[running] = torch.where(better, damped / 8, torch.maximum(4 * damped, 1e-3 * stiffness))
+            gains = torch.where(better, before - after > 4 * _EPS * before, damped < 1e2 * stiffness)
+            running = running[gains & (value[running] > rounding)]
         return (2 * value).sqrt().reshape(-1, self.m).amin(-1)
 
-    def _model_minimum(self, weights: Tensor, gradient: Tensor, hessian: Tensor) -> Tensor:
-        """Minimise <gradient, d> + <d, hessian d>/2 over barycentric coordinates, d the move of c, row by row.
+    def _half_square(self, weights: Tensor, targets: Tensor) -> Tensor:
+        """||F - target||^2 / 2 at barycentric coordinates (R, m), shape (R,)."""
+        return 0.5 * (self.values(weights @ self.centres) - targets).square().sum(-1)
 
-        Exact: on each of the 2^m - 1 faces of the simplex the optimum solves a linear system; the best of those inside wins.
-        """
+    def _newton(self, weights: Tensor, targets: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights (R, m) that minimise the damped quadratic model of `_half_square`, and the scale (R,) of its Hessian."""
+        rays = (weights @ self.centres)[:, None] - self.centres
+        residual = self.values(weights @ self.centres) - targets
+        gradient = (residual[:, None] @ rays)[:, 0]
+        # The sum of the residuals is the curvature that all F_i share: negative above the front, where the model is lifted.
+        hessian = rays.mT @ rays
+        stiffness = hessian.diagonal(dim1=1, dim2=2).sum(-1)
+        shift = residual.sum(-1) + damping
+        shift = torch.maximum(shift, 1e-12 * stiffness - torch.linalg.eigvalsh(hessian)[:, 0])
+        hessian = hessian + torch.diag_embed(shift[:, None].expand(-1, self.m - 1))
+        # The model <gradient, d> + <d, hessian d>/2 of the move d = (new - weights) @ centres, written in the new weights.
         curvature = self.centres @ hessian @ self.centres.T
-        pull = (self.centres @ gradient[..., None])[..., 0] - (curvature @ weights[..., None])[..., 0]
-        rows, faces = weights.shape[0], self._faces
-        inside = faces.to(weights.dtype)
-        system = weights.new_zeros(rows, len(faces), self.m + 1, self.m + 1)
-        # Coordinates off the face are fixed to zero by unit rows; the last row and column carry the sum.
-        system[..., :-1, :-1] = inside[:, :, None] * curvature[:, None] + torch.diag_embed(1 - inside)
-        system[..., :-1, -1], system[..., -1, :-1] = inside, 1
-        right = torch.cat([-inside * pull[:, None], weights.new_ones(rows, len(faces), 1)], dim=-1)
-        solved, info = torch.linalg.solve_ex(system, right)
-        found = solved[..., :-1]
-        slope = (found * pull[:, None]).sum(-1) + 0.5 * (found * (curvature[:, None] @ found[..., None])[..., 0]).sum(-1)
-        allowed = (found >= -1e-14).all(-1) & (info == 0)
-        best = torch.where(allowed, slope, torch.inf).argmin(-1)
-        chosen = found[torch.arange(rows), best].clamp_min(0)
-        return chosen / chosen.sum(-1, keepdim=True)
+        linear = (curvature @ weights[..., None])[..., 0] - gradient @ self.centres.T
+        return simplex.quadratic(0.5 * curvature, linear).weights, stiffness

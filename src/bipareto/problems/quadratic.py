@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
 
 import torch
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
 from bipareto.problems.base import Constants, KnownProblem, at_least
-from bipareto.problems.hull import SharedHessian
+from bipareto.problems.draws import normal, orthogonal, scattered, uniform
+from bipareto.problems.hull import SharedHessian, check_size
 from bipareto.sampler import generator
 from bipareto.tree import Tree
 
 __all__ = ["PLSin2", "Quadratic"]
-
-
-def _normal(stream: torch.Generator, *shape: int) -> Tensor:
-    return torch.randn(*shape, generator=stream, dtype=torch.float64)
-
-
-def _uniform(stream: torch.Generator, low: float, high: float, count: int) -> Tensor:
-    return low + (high - low) * torch.rand(count, generator=stream, dtype=torch.float64)
-
-
-def _orthogonal(stream: torch.Generator, dim: int) -> Tensor:
-    return torch.linalg.qr(_normal(stream, dim, dim)).Q
 
 
 class _AffineResponse(KnownProblem):
@@ -34,42 +22,45 @@ class _AffineResponse(KnownProblem):
     f_i(x, Ax + b) has the Hessian M = I + A^T A for every i, the minimiser x_i = M^-1 (p_i + A^T (q_i - b)), and the
     Pareto set is the convex hull of the x_i; coordinates are barycentric, for m = 2 the t of x = x_1 + t (x_2 - x_1).
 
-    A has singular values in [0.3, 0.9], b is standard normal, q_i = A p_i + b + e_i with normal p_i and half as large e_i,
-    both scaled so that the nearest two minima have ||x_i - x_j||_M^2 = 2d, and s_i in [0.5, 1.5] keeps f_i > 0.
+    A has singular values in [0.3, 0.9], b is standard normal, and q_i = A p_i + b + e, so that f pulls y off y*(x) by about
+    e, ||e||^2 = d/2, all along the front.  Then x_i = p_i + M^-1 A^T e; normal p_i are scaled so that the mean of
+    ||x_i - x_j||_M^2 is 2d, and s_i in [0.5, 1.5] keeps f_i > 0.
+
+    A subclass gives g(x, y) = h(y - Ax - b).
 
     Args:
-        lower: from (stream of random numbers, d), the function h and what it is on r = y - Ax - b: g(x, y) = h(r), the
-            Lipschitz constant of grad h, and the weak convexity of h.
         dim: d >= m - 1.
         m: number of objectives, 2 to 4.
         seed: of the data.
         noise: see `KnownProblem`.
     """
 
-    def __init__(
-        self, lower: Callable[[torch.Generator, int], tuple[Callable[[Tensor], Tensor], float, float]], dim: int, m: int, seed: int, noise: float
-    ) -> None:
-        if m not in (2, 3, 4):
-            raise InvalidInput(f"m = {m}; choose 2, 3 or 4 objectives")
-        at_least("dim", dim, m - 1)
-        stream = generator("quadratic", 0, seed)
-        self.A = _orthogonal(stream, dim) * _uniform(stream, 0.3, 0.9, dim) @ _orthogonal(stream, dim)
-        self.b = _normal(stream, dim)
-        self.s = _uniform(stream, 0.5, 1.5, m)
-        p, miss = _normal(stream, m, dim), 0.5 * _normal(stream, m, dim)
-
+    def __init__(self, dim: int, m: int, seed: int, noise: float) -> None:
+        check_size(m, dim)
+        stream = generator("known problem", 0, seed)
+        self.A = orthogonal(stream, dim) * uniform(stream, 0.3, 0.9, dim) @ orthogonal(stream, dim)
+        self.b, self.s = normal(stream, dim), uniform(stream, 0.5, 1.5, m)
         hessian = torch.eye(dim, dtype=torch.float64) + self.A.T @ self.A
-        # x_i = p_i + M^-1 A^T e_i is linear in (p_i, e_i), so a factor on these scales the front.
-        minima = p + torch.linalg.solve(hessian, self.A.T @ miss.T).T
-        scale = (2 * dim) ** 0.5 / torch.pdist(minima @ torch.linalg.cholesky(hessian)).min()
-        self.p, self.q, self.minima = scale * p, scale * (p @ self.A.T + miss) + self.b, scale * minima
+        self.p = scattered(stream, m, hessian)
+        miss = normal(stream, dim)
+        miss = miss * (0.5 * dim) ** 0.5 / miss.norm()
+        self.q = self.p @ self.A.T + self.b + miss
+        self.minima = self.p + torch.linalg.solve(hessian, self.A.T @ miss)
         floor = torch.stack([self._f(x, self.lower_solution(x))[i] for i, x in enumerate(self.minima)])
         self._hull = SharedHessian(self.minima, hessian, floor)
 
-        self._h, smoothness, weak_convexity = lower(stream, dim)
+        smoothness, weak_convexity = self._draw(stream, dim)
         joint = 1 + float(torch.linalg.matrix_norm(self.A, 2)) ** 2  # ||[-A I]||^2
         zero = torch.zeros(dim, dtype=torch.float64)
         super().__init__(self._f, self._g, zero, zero, Constants(smoothness * joint, 1.0, weak_convexity), self._hull.front, noise=noise)
+
+    @abstractmethod
+    def _draw(self, stream: torch.Generator, dim: int) -> tuple[float, float]:
+        """Draw the data of h; returns the Lipschitz constant of grad h and the weak convexity of h."""
+
+    @abstractmethod
+    def _h(self, r: Tensor) -> Tensor:
+        """h(r), shape ()."""
 
     def _f(self, x: Tensor, y: Tensor) -> Tensor:
         return 0.5 * ((x - self.p).square().sum(-1) + (y - self.q).square().sum(-1)) + self.s
@@ -98,14 +89,14 @@ class Quadratic(_AffineResponse):
     summary = "strongly convex lower level, shared-Hessian quadratics above; any dimension, m = 2, 3, 4"
 
     def __init__(self, dim: int = 5, m: int = 2, seed: int = 0, noise: float = 0.0) -> None:
-        super().__init__(self._lower, dim, m, seed, noise)
+        super().__init__(dim, m, seed, noise)
 
-    def _lower(self, stream: torch.Generator, dim: int) -> tuple[Callable[[Tensor], Tensor], float, float]:
-        turn, eigenvalues = _orthogonal(stream, dim), _uniform(stream, 0.5, 2.0, dim)
+    def _draw(self, stream: torch.Generator, dim: int) -> tuple[float, float]:
+        turn, eigenvalues = orthogonal(stream, dim), uniform(stream, 0.5, 2.0, dim)
         self.H = turn * eigenvalues @ turn.T
-        return self._form, float(eigenvalues.max()), 0.0
+        return float(eigenvalues.max()), 0.0
 
-    def _form(self, r: Tensor) -> Tensor:
+    def _h(self, r: Tensor) -> Tensor:
         return 0.5 * (r * (self.H @ r)).sum()
 
 
@@ -122,12 +113,12 @@ class PLSin2(_AffineResponse):
     def __init__(self, dim: int = 20, kappa: float = 1.5, m: int = 2, seed: int = 0, noise: float = 0.0) -> None:
         at_least("kappa", kappa, 0)
         self.kappa = kappa
-        super().__init__(self._lower, dim, m, seed, noise)
+        super().__init__(dim, m, seed, noise)
 
-    def _lower(self, stream: torch.Generator, dim: int) -> tuple[Callable[[Tensor], Tensor], float, float]:
-        self.R = _orthogonal(stream, dim)
-        return self._phi, 1 + 2 * self.kappa, max(0.0, 2 * self.kappa - 1)
+    def _draw(self, stream: torch.Generator, dim: int) -> tuple[float, float]:
+        self.R = orthogonal(stream, dim)
+        return 1 + 2 * self.kappa, max(0.0, 2 * self.kappa - 1)
 
-    def _phi(self, r: Tensor) -> Tensor:
+    def _h(self, r: Tensor) -> Tensor:
         u = self.R @ r
         return (0.5 * u.square() + self.kappa * u.sin().square()).sum()

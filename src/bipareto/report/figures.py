@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_front"]
 
-_EXACT = {"color": "0.75", "label": "exact front"}
-_FOUND = "found, coloured by the first weight"
+_EXACT = "0.75"
 
 
 def plot_front(
@@ -30,6 +29,8 @@ def plot_front(
 ) -> None:
     """Draw a front into an image file: one axis per objective up to three, parallel coordinates beyond.
 
+    Points are coloured by the weight of the first objective.
+
     Args:
         front: what was found; resolve its lower level first, or points may lie below the exact front.
         known: the problem whose exact front is drawn beneath.
@@ -38,58 +39,70 @@ def plot_front(
         names: a label per objective; None takes the problem's names, else f_1, f_2, ...
     """
     # The figure is built by hand: pyplot would keep global state and look for a display.
+    from matplotlib.cm import ScalarMappable
     from matplotlib.figure import Figure
 
     points = front.objectives.detach().cpu()
     m = points.shape[1]
-    weights = front.preference[:, 0].nan_to_num(0.5).tolist()
+    mapping = ScalarMappable(cmap="viridis")
+    mapping.set_clim(0, 1)
+    # Methods without preferences have NaN for weights; their points share one colour.
+    colours = mapping.to_rgba(front.preference[:, 0].nan_to_num(0.5).numpy())
     exact = None if known is None else known.front(401)
     labels = _labels(front, known, names, m)
     figure = Figure(figsize=(6.4, 4.8), layout="constrained")
-    if m == 3:
-        axes: Any = figure.add_subplot(projection="3d")
-        _scatter(axes, points, weights, exact, labels)
-        axes.set_zlabel(labels[2])
-    else:
-        axes = figure.add_subplot()
-        draw = {1: _strip, 2: _scatter}.get(m, _parallel)
-        draw(axes, points, weights, exact, labels)
-        axes.grid(alpha=0.3)
-    axes.legend()
+    axes: Any = figure.add_subplot(projection="3d" if m == 3 else None)
+    draw: Callable[..., None] = {1: _strip, 2: _plane, 3: _space}.get(m, _parallel)
+    draw(axes, points, colours, exact, labels)
+    axes.legend(loc="best" if m != 3 else "upper left")
     axes.set_title(_title(front, known) if title is None else title)
+    if m > 1 and not front.preference.isnan().any():
+        figure.colorbar(mapping, ax=axes, label=f"weight of {labels[0]}", shrink=0.8, pad=0.1 if m == 3 else 0.02)
     # No version or date in the file: equal fronts give equal pictures.
     figure.savefig(path, dpi=150, metadata={"Software": None} if str(path).endswith(".png") else None)
 
 
-def _scatter(axes: Any, points: Tensor, weights: list[float], exact: Tensor | None, labels: Sequence[str]) -> None:
-    if exact is not None:
-        # Dots, not a line: a front may have gaps.
-        axes.scatter(*exact.T.tolist(), s=4, **_EXACT)
-    axes.scatter(*points.T.tolist(), c=weights, s=36, cmap="viridis", vmin=0, vmax=1, edgecolors="black", linewidths=0.5, label=_FOUND)
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
-
-
-def _strip(axes: Axes, points: Tensor, weights: list[float], exact: Tensor | None, labels: Sequence[str]) -> None:
+def _strip(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
     """One objective: its value for every run."""
     if exact is not None:
-        axes.axhline(float(exact.min()), **(_EXACT | {"label": "exact minimum"}))
-    axes.plot(range(len(points)), points[:, 0].tolist(), "o", label="found")
+        axes.axhline(float(exact.min()), color=_EXACT, label="exact minimum")
+    axes.scatter(range(len(points)), points[:, 0].tolist(), c=colours, label="found")
     axes.set_xlabel("run")
     axes.set_ylabel(labels[0])
+    axes.grid(alpha=0.3)
 
 
-def _parallel(axes: Axes, points: Tensor, weights: list[float], exact: Tensor | None, labels: Sequence[str]) -> None:
+def _plane(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
+    _scatter(axes, points, colours, exact)
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.grid(alpha=0.3)
+
+
+def _space(axes: Any, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
+    _scatter(axes, points, colours, exact, depthshade=False)
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.set_zlabel(labels[2])
+    axes.view_init(elev=25, azim=45)  # from the side of large values the whole front is in sight
+
+
+def _scatter(axes: Any, points: Tensor, colours: Any, exact: Tensor | None, **style: Any) -> None:
+    if exact is not None:
+        # Dots, not a line: a front may have gaps.
+        axes.scatter(*exact.T.tolist(), s=4, color=_EXACT, label="exact front", **style)
+    axes.scatter(*points.T.tolist(), s=36, c=colours, edgecolors="black", linewidths=0.5, label="found", **style)
+
+
+def _parallel(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
     """Many objectives: one line per run across the objectives, over the range of the exact front."""
-    from matplotlib import colormaps
-
     positions = range(len(labels))
     if exact is not None:
-        axes.fill_between(positions, exact.amin(0).tolist(), exact.amax(0).tolist(), **(_EXACT | {"label": "range of the exact front"}), alpha=0.5)
-    for index, (row, weight) in enumerate(zip(points.tolist(), weights, strict=True)):
-        axes.plot(positions, row, marker="o", color=colormaps["viridis"](weight), label=_FOUND if index == 0 else None)
+        axes.fill_between(positions, exact.amin(0).tolist(), exact.amax(0).tolist(), color=_EXACT, alpha=0.5, label="range of the exact front")
+    for index, row in enumerate(points.tolist()):
+        axes.plot(positions, row, marker="o", color=colours[index], label="found" if index == 0 else None)
     axes.set_xticks(positions, labels)
-    axes.set_ylabel("objective value")
+    axes.set_ylabel("value of the objective")
 
 
 def _labels(front: ParetoFront, known: KnownProblem | None, names: Sequence[str] | None, m: int) -> Sequence[str]:

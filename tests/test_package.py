@@ -1,0 +1,75 @@
+"""The package as users meet it: lazy names, documented things, explicit exports."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import bipareto
+
+SOURCE = Path(bipareto.__file__).parent
+MODULES = sorted(
+    ".".join(["bipareto", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
+    for path in SOURCE.rglob("*.py")
+    if path.name != "__main__.py"
+)
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = "import sys, bipareto; print(sorted({'torch', 'numpy', 'typer', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", bipareto.__all__)
+def test_public_names_resolve_to_their_homes(name: str) -> None:
+    value = getattr(bipareto, name)
+    home = bipareto._HOMES.get(name)
+    if home is None:
+        assert isinstance(value, ModuleType)
+        assert value.__name__ == f"bipareto.{name}"
+    else:
+        assert value is getattr(importlib.import_module(f"bipareto.{home}"), name)
+    assert name in dir(bipareto)
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        bipareto.nonsense  # noqa: B018
+
+
+def test_type_checkers_see_the_names_that_are_loaded_lazily() -> None:
+    """The imports under TYPE_CHECKING, the table of homes and __all__ say the same."""
+    block = next(node for node in ast.parse((SOURCE / "__init__.py").read_text("utf-8")).body if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    seen = {alias.name: node.module for node in imports for alias in node.names}
+    assert seen == {name: f"bipareto.{bipareto._HOMES[name]}" if name in bipareto._HOMES else "bipareto" for name in bipareto.__all__}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_list_their_exports(name: str) -> None:
+    module = importlib.import_module(name)
+    missing = [export for export in module.__all__ if not hasattr(module, export)]
+    assert not missing, f"{name}.__all__ names things it does not have: {missing}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_public_methods_are_documented(name: str) -> None:
+    """A docstring of their own, or the one they inherit: an override need not repeat it."""
+    module = importlib.import_module(name)
+    classes = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == name and not value.__name__.startswith("_")]
+    silent = [
+        f"{cls.__name__}.{member}"
+        for cls in classes
+        for member, value in vars(cls).items()
+        if not member.startswith("_") and (inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod)))
+        if not inspect.getdoc(getattr(cls, member))
+    ]
+    assert not silent, f"{name}: no docstring: {silent}"
