@@ -16,7 +16,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -243,9 +243,13 @@ def drive(
             count = min(block, steps - done)
             first, packed = state, step.pack(state, draws(done))
             try:
-                for t in range(done, done + count):
-                    previous = packed
-                    packed, info = step.advance(packed, draws(t))
+                # The block's first step has torch.compile check that its graph still fits; the others take its word.
+                previous, t = packed, done
+                packed, info = step.advance(packed, draws(t))
+                with step.unguarded():
+                    for t in range(done + 1, done + count):
+                        previous = packed
+                        packed, info = step.advance(packed, draws(t))
             except KeyboardInterrupt:
                 watch.stop_all("interrupted", step.unpack(packed), t)
                 break
@@ -405,6 +409,10 @@ class Stepper:
         except RuntimeError as error:
             raise _batching_error(error) from error
 
+    def unguarded(self) -> AbstractContextManager[object]:
+        """Steps taken in here may assume that nothing but the state has changed since the last one."""
+        return nullcontext()
+
     def __call__(self, state: State, batches: Draw) -> tuple[State, Info]:
         packed, info = self.advance(self.pack(state, batches), batches)
         return self.unpack(packed), info
@@ -453,6 +461,10 @@ class CompiledStepper(Stepper):
 
     def unpack(self, packed: Any) -> State:
         return self._join(*packed)
+
+    def unguarded(self) -> AbstractContextManager[object]:
+        # Checking hundreds of guards takes longer than a small step.
+        return torch.compiler.set_stance("default", skip_guard_eval_unsafe=True)
 
     def advance(self, packed: Any, batches: Draw) -> tuple[Any, Info]:
         moved, kept, numbers = packed

@@ -237,7 +237,7 @@ def _interior_point(hessian: Tensor, linear: Tensor, rows: Tensor, values: Tenso
         d_z = (free + from_rows @ d_dual).squeeze(-1)
         d_s = (0.1 * mean - s * d_z) / z - s
         step = torch.minimum(_to_boundary(z, d_z), _to_boundary(s, d_s))
-        running = (mean > eps * eps) & torch.isfinite(d_z + d_s).all(-1, keepdim=True)
+        running = (mean > eps) & torch.isfinite(d_z + d_s).all(-1, keepdim=True)
         z = torch.where(running, z + step * d_z, z)
         s = torch.where(running, s + step * d_s, s)
         dual = torch.where(running, dual + step * d_dual.squeeze(-1), dual)

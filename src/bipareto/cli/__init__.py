@@ -23,9 +23,15 @@ __all__ = ["app", "main"]
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
 def bipareto(
-    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and leave.")] = False,
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")] = False,
 ) -> None:
     """Multi-objective bilevel learning: which x serves several objectives best,
     when a lower problem answers each x with its own y?
@@ -40,9 +46,6 @@ def bipareto(
     Commands print tables for people, or with --json one object for programs;
     `bipareto COMMAND --help` has examples.
     """
-    if version:
-        typer.echo(__version__)
-        raise typer.Exit
 
 
 app.command("list")(list_)

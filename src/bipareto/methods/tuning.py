@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto import envelope, oracle, tree
+from bipareto import envelope, oracle, probes, tree
 from bipareto.problem import Problem
-from bipareto.schedule import Constant, Power
 from bipareto.scalarization import Fixed, Ideal, Tracked
+from bipareto.schedule import Constant, Power
 from bipareto.tree import Tree
 
 __all__ = ["smoothing", "tune_mbmomeha", "tune_momeha"]
@@ -66,7 +66,7 @@ def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None,
         alpha = min(alpha, 0.8 * 2 * gamma**2 * h / (1 - (gamma * h) ** 2))
     f = _objectives(problem, x, y)
     mu, ideal = _smoothing(f)
-    coupling = _coupling(problem, x, y, seed)
+    coupling = probes.coupling(problem, x, y, seed)
     upper = _upper_probe(problem, x, y, seed)
     # How far y answers to x, at most; a coordinate's pull through x counts as far as it moves y.
     response = coupling / L
@@ -125,80 +125,18 @@ class _LowerCurvature(NamedTuple):
 
 def _curvature(problem: Problem, x: Tree, points: list[Tree], seed: int) -> _LowerCurvature:
     """Extreme eigenvalues of g's Hessian in y over the given points and random ones around the last, and the size of y."""
-    batch = problem.batch("lower", "full")
     generator = torch.Generator().manual_seed(seed)
-    like = points[-1]
+    lower = probes.lower_in_y(problem, x, points[-1])
     flat = [tree.ravel(point) for point in points]
     spread = float((flat[0] - flat[-1]).abs().mean())
     scale = max(spread, float(flat[-1].pow(2).mean().sqrt())) or 1.0
     # One point of a large problem shows many curvatures, one of a small problem few.
     count = min(max(2000 // flat[-1].numel(), 4), 32)
     radii = torch.logspace(-1, 0.5, count, dtype=torch.float64).tolist()
-    around = [flat[-1] + r * scale * _normal(flat[-1], generator) for r in radii]
+    around = [flat[-1] + r * scale * probes.normal(flat[-1], generator) for r in radii]
     between = [flat[0] + s * (flat[-1] - flat[0]) for s in (0.33, 0.67)] if spread > 0 else []
-    extremes = []
-    for v in [*flat, *around, *between]:
-        extremes.append(_lanczos(lambda p, at=v: _hessian_product(problem, x, at, p, like, batch), _normal(v, generator), 12))
+    extremes = [probes.lanczos(probes.hessian(lower, v), probes.normal(v, generator), 12) for v in [*flat, *around, *between]]
     return _LowerCurvature(min(low for low, _ in extremes), max(high for _, high in extremes), scale)
-
-
-def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
-
-
-def _hessian_product(problem: Problem, x: Tree, at: Tensor, p: Tensor, like: Tree, batch: Any) -> Tensor:
-    def gradient(v: Tensor) -> Tensor:
-        return tree.ravel(torch.func.grad(lambda u: problem.lower(x, u, batch))(tree.unravel(v, like)))
-
-    _, pull = torch.func.vjp(gradient, at)
-    return pull(p)[0]
-
-
-def _lanczos(product: Any, start: Tensor, count: int) -> tuple[float, float]:
-    """Smallest and largest Ritz values after `count` products (fully re-orthogonalised)."""
-    basis = [start / start.norm()]
-    diagonal: list[float] = []
-    off: list[float] = []
-    for _ in range(min(count, start.numel())):
-        w = product(basis[-1])
-        diagonal.append(float((w * basis[-1]).sum()))
-        stacked = torch.stack(basis)
-        for _ in range(2):
-            w = w - stacked.T @ (stacked @ w)
-        size = float(w.norm())
-        if size <= 1e-10 * max(map(abs, diagonal)):
-            break
-        off.append(size)
-        basis.append(w / size)
-    T = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-    for i in range(len(diagonal) - 1):
-        T[i, i + 1] = T[i + 1, i] = off[i]
-    values = torch.linalg.eigvalsh(T)
-    return float(values[0]), float(values[-1])
-
-
-def _coupling(problem: Problem, x: Tree, y: Tree, seed: int, count: int = 8) -> float:
-    """||g_xy|| at (x, y), by power iteration on g_yx g_xy."""
-    batch = problem.batch("lower", "full")
-    flat_x, flat_y = tree.ravel(x), tree.ravel(y)
-
-    def gradient_y(a: Tensor, b: Tensor) -> Tensor:
-        return tree.ravel(torch.func.grad(lambda v: problem.lower(tree.unravel(a, x), v, batch))(tree.unravel(b, y)))
-
-    def gradient_x(a: Tensor, b: Tensor) -> Tensor:
-        return tree.ravel(torch.func.grad(lambda u: problem.lower(u, tree.unravel(b, y), batch))(tree.unravel(a, x)))
-
-    _, to_x = torch.func.vjp(lambda a: gradient_y(a, flat_y), flat_x)
-    _, to_y = torch.func.vjp(lambda b: gradient_x(flat_x, b), flat_y)
-    v = _normal(flat_y, torch.Generator().manual_seed(seed))
-    size = 0.0
-    for _ in range(count):
-        v = v / v.norm()
-        v = to_y(to_x(v)[0])[0]
-        size = float(v.norm())
-        if size == 0:
-            return 0.0
-    return math.sqrt(size)
 
 
 class _Upper(NamedTuple):
@@ -211,24 +149,18 @@ class _Upper(NamedTuple):
 
 def _upper_probe(problem: Problem, x: Tree, y: Tree, seed: int) -> _Upper:
     """Sizes of grad f_i per coordinate (largest, but at most four times the root mean square), and curvatures of the f_i."""
-    batch = problem.batch("upper", "full")
-    both = tree.ravel((x, y))
-    like, split = (x, y), tree.ravel(x).numel()
+    both, split = tree.ravel((x, y)), tree.ravel(x).numel()
     m = _objectives(problem, x, y).shape[0]
-
-    def f_i(v: Tensor, i: int) -> Tensor:
-        a, b = tree.unravel(v, like)
-        return problem.objective(i, a, b, batch)
-
-    rows = [oracle.grad(lambda v, i=i: f_i(v, i), both) for i in range(m)]
+    functions = [probes.objective_in_both(problem, i, x, y) for i in range(m)]
+    rows = [oracle.grad(f_i, both) for f_i in functions]
     generator = torch.Generator().manual_seed(seed)
     largest, means = [], []
-    for i in range(m):
-        _, pull = torch.func.vjp(torch.func.grad(lambda v, i=i: f_i(v, i)), both)
-        low, high = _lanczos(lambda p, pull=pull: pull(p)[0], _normal(both, generator), 8)
+    for f_i in functions:
+        product = probes.hessian(f_i, both)
+        low, high = probes.lanczos(product, probes.normal(both, generator), 8)
         largest.append(max(abs(low), abs(high)))
-        probe = _normal(both, generator).sign()
-        means.append(float((probe * pull(probe)[0]).sum()) / probe.numel())
+        probe = probes.normal(both, generator).sign()
+        means.append(float((probe * product(probe)).sum()) / probe.numel())
     spread = max((float((a - b).pow(2).sum()) for a in rows for b in rows), default=0.0) / m**2
 
     def size(part: Tensor) -> float:
@@ -245,7 +177,7 @@ def _restoring_force(problem: Problem, x: Tree, y: Tree, gamma: float, scale: fl
     radii = scale * torch.logspace(-1.5, 0.5, 12, dtype=torch.float64).to(flat)
     peaks = []
     for _ in range(3):
-        v = _normal(flat, generator).sign()
+        v = probes.normal(flat, generator).sign()
         points = flat + radii[:, None] * v
         stacked = tree.stack([tree.unravel(point, y) for point in points])
         xs = tree.map_(lambda leaf: leaf.expand(len(radii), *leaf.shape), x)

@@ -12,14 +12,38 @@ from typing import Any
 
 from bipareto.errors import InvalidInput
 from bipareto.problems.base import Constants, KnownProblem, Point
+from bipareto.problems.bistable import Bistable
+from bipareto.problems.ds1 import DS1
+from bipareto.problems.merely_convex import MerelyConvex
 from bipareto.problems.quadratic import PLSin2, Quadratic
+from bipareto.problems.ridge import Ridge
+from bipareto.problems.sine import MoSin, MoSin2, Sin, SinTrap
+from bipareto.problems.tp2 import TP2S
 
-__all__ = ["PROBLEMS", "Constants", "KnownProblem", "PLSin2", "Point", "Quadratic", "get", "names", "options"]
+__all__ = [
+    "DS1",
+    "PROBLEMS",
+    "TP2S",
+    "Bistable",
+    "Constants",
+    "KnownProblem",
+    "MerelyConvex",
+    "MoSin",
+    "MoSin2",
+    "PLSin2",
+    "Point",
+    "Quadratic",
+    "Ridge",
+    "Sin",
+    "SinTrap",
+    "get",
+    "names",
+    "options",
+]
 
 #: every known problem by its name; each class carries a one-line `summary`
 PROBLEMS: dict[str, type[KnownProblem]] = {
-    problem.name: problem
-    for problem in (Quadratic, PLSin2)
+    problem.name: problem for problem in (Quadratic, PLSin2, Sin, SinTrap, MoSin, MoSin2, MerelyConvex, TP2S, DS1, Ridge, Bistable)
 }
 
 

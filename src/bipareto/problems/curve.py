@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bipareto.scalarization import Scalarization
 
-__all__ = ["Curve", "Interval", "bisect", "nondominated", "opposed", "slopes"]
+__all__ = ["Curve", "Interval", "Sweep", "bisect", "nondominated", "opposed", "slopes"]
 
 Interval: TypeAlias = tuple[float, float]
 
@@ -38,7 +38,7 @@ class Curve:
     """The front {F(t) : t in a union of closed intervals} of two objectives.
 
     Args:
-        values: F, elementwise in t: shape (...) -> (..., 2); differentiable by `torch.func.jvp`.
+        values: F, elementwise in t: shape (...) -> (..., 2); differentiable.
         intervals: pairs (low, high) in increasing order.
         samples: grid points per interval, from which every minimisation starts.
     """
@@ -52,9 +52,10 @@ class Curve:
         self._per_interval = samples
 
     def points(self, n: int) -> Tensor:
-        """At least n points of the front, shape (count, 2), ends of every interval included, in order of t."""
+        """At least n points of the front, shape (count, 2), ends of every interval included, f_1 rising."""
         each = max(2, -(-n // len(self.intervals)))
-        return self.values(torch.cat([torch.linspace(low, high, each, dtype=torch.float64) for low, high in self.intervals]))
+        points = self.values(torch.cat([torch.linspace(low, high, each, dtype=torch.float64) for low, high in self.intervals]))
+        return points[points[:, 0].argsort()]
 
     def distance(self, objectives: Tensor) -> Tensor:
         """Euclidean distance of each row (R, 2) to the curve, shape (R,)."""
@@ -84,10 +85,36 @@ class Curve:
         return bisect(rises, self._low[starts], self._high[starts])
 
 
+class Sweep:
+    """A Pareto set traced by a real variable s, and its front; its coordinate t runs from 0 to 1 along s.
+
+    Args:
+        values: the objectives at s, elementwise as in `Curve`.
+        intervals: those s that are Pareto-optimal, in increasing order.
+    """
+
+    def __init__(self, values: Callable[[Tensor], Tensor], intervals: Sequence[Interval]) -> None:
+        self.intervals = tuple(intervals)
+        self._low, self._width = intervals[0][0], intervals[-1][1] - intervals[0][0]
+        scaled = [((low - self._low) / self._width, (high - self._low) / self._width) for low, high in intervals]
+        self.front = Curve(lambda t: values(self.point(t)), scaled)
+
+    def point(self, t: Tensor) -> Tensor:
+        """s at t."""
+        return self._low + self._width * t
+
+    def coordinate(self, s: Tensor) -> Tensor:
+        """t at s."""
+        return (s - self._low) / self._width
+
+
 def slopes(values: Callable[[Tensor], Tensor], t: Tensor) -> tuple[Tensor, Tensor]:
     """F(t) and F'(t) of a function that works elementwise: shape (...) -> (..., 2) each."""
-    f, tangent = torch.func.jvp(values, (t,), (torch.ones_like(t),))
-    return f, tangent
+    with torch.enable_grad():
+        t = t.detach().requires_grad_()
+        f = values(t)
+        tangents = [torch.autograd.grad(part.sum(), t, retain_graph=True)[0] for part in f.unbind(-1)]
+    return f.detach(), torch.stack(tangents, dim=-1)
 
 
 def opposed(values: Callable[[Tensor], Tensor], low: float, high: float, samples: int = 2001) -> list[Interval]:

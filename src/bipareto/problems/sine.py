@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 from bipareto.problems.base import Constants, Front, KnownProblem, Single, at_least
-from bipareto.problems.curve import Curve, Interval, nondominated
+from bipareto.problems.curve import Interval, Sweep, nondominated
 from bipareto.problems.draws import normal
 from bipareto.sampler import generator
 from bipareto.tree import Tree
@@ -128,11 +128,41 @@ class MoSin(_Sine):
         at_least("n", n, 2)
         if len(a) != 2 or not 0 < abs(a[0] - a[1]) <= pi:
             raise InvalidInput(f"a = {a}; pass two different numbers at most pi apart")
-        middle, reach = sum(a) / 2, abs(a[0] - a[1]) / 2
-        nearest = float(_nearest_minimum(torch.tensor(2 * middle, dtype=torch.float64)))
+        middle = sum(a) / 2
+        targets = torch.tensor(a, dtype=torch.float64)
+
+        def along(x: Tensor) -> Tensor:
+            """f(x, y*(x)) for every entry of x: shape (...) -> (..., 2)."""
+            x = x[..., None]
+            return (x - targets).square() + n * (_nearest_minimum(x + middle) - x - targets).square()
+
+        nearest = float(_nearest_minimum(2 * targets.mean()))
         arcs: list[Interval] = []
-        for k in (-2, -1, 0, 1, 2):
-            best = nearest + 2 * pi * k
-            low, high = sorted(((1 - n) * a_i + n * best) / (n + 1) for a_i in a)
-            arcs.append((low, high))
-        ...
+        # Objective i alone prefers a C_k within pi of 2 a_i, so one of these.
+        for best in (nearest - 2 * pi, nearest, nearest + 2 * pi):
+            ends = sorted(((1 - n) * target + n * best) / (n + 1) for target in a)
+            low, high = max(ends[0], best - middle - pi), min(ends[1], best - middle + pi)
+            arcs += [(low, high)] if low < high else []
+        self._sweep = Sweep(along, nondominated(along, arcs))
+        super().__init__(n, a, self._sweep.front, noise)
+
+    @property
+    def intervals(self) -> tuple[Interval, ...]:
+        """The Pareto-optimal x, one interval per branch."""
+        return self._sweep.intervals
+
+    def pareto_point(self, t: Tensor) -> Tensor:
+        return self._sweep.point(t)
+
+    def coordinates(self, x: Tree) -> Tensor:
+        return self._sweep.coordinate(x)
+
+
+class MoSin2(MoSin):
+    """`MoSin` with targets so far apart that the front has a part on each of two branches."""
+
+    name = "mo-sin2"
+    summary = "as mo-sin, with a disconnected Pareto set on two branches"
+
+    def __init__(self, n: int = 4, a: tuple[float, float] = (0.5, 3.0), noise: float = 0.0) -> None:
+        super().__init__(n, a, noise)
