@@ -27,7 +27,7 @@ typecheck: $(READY) ## mypy --strict on src
 	$(BIN)/mypy
 
 bench: $(READY) ## benchmarks, printed as ratios
-	$(BIN)/python -m benchmarks
+	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script" || exit 1; done
 
 slow: $(READY) ## the tests marked slow
 	$(BIN)/pytest -m slow

@@ -20,7 +20,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("errors", "tree"),
     ("problem", "sampler"),
     ("oracle",),
-    ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences"),
+    ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "constants"),
     ("methods",),
     ("certificate",),
     ("loop",),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bipareto import errors, methods, oracle, preferences, problems, sampler, scalarization, schedule
+    from bipareto.certificate import certify
     from bipareto.loop import Solution, solve
     from bipareto.methods import MBMOMEHA, MEHA, MOMEHA
     from bipareto.pareto import ParetoFront, front
@@ -26,6 +27,7 @@ __all__ = [
     "ParetoFront",
     "Problem",
     "Solution",
+    "certify",
     "errors",
     "front",
     "methods",
@@ -48,6 +50,7 @@ _HOMES = {
     "ParetoFront": "pareto",
     "Problem": "problem",
     "Solution": "loop",
+    "certify": "certificate",
     "front": "pareto",
     "solve": "loop",
 }

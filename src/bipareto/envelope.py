@@ -8,7 +8,8 @@ grow only as they succeed, so it stays in the basin it starts in.  Runs are rows
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,7 +77,7 @@ def _minimise(problem: Problem, x: Tree, y: Tree, inverse_gamma: float, tol: flo
         return g + 0.5 * inverse_gamma * ((v - a) ** 2).sum() if inverse_gamma else g
 
     def product_row(x_: Tree, a: Tensor, v: Tensor, p: Tensor) -> Tensor:
-        _, pull = torch.func.vjp(lambda u: torch.func.grad(value_row, argnums=2)(x_, a, u), v)
+        pull: Callable[..., Any] = torch.func.vjp(lambda u: torch.func.grad(value_row, argnums=2)(x_, a, u), v)[1]
         return pull(p)[0]
 
     values = _rows(value_row, batched)
@@ -106,7 +107,7 @@ def _trust_region(
     iterations = 0
     while iterations < max_iter and bool(((residual > tol) & (radius > torch.finfo(v.dtype).eps)).any()):
         iterations += 1
-        step, predicted = _steihaug(lambda p, at=v: product(at, p), r, radius, tol)
+        step, predicted = _steihaug(partial(product, v), r, radius, tol)
         trial = v + step
         h_trial, r_trial = value(trial), gradient(trial)
         residual_trial = r_trial.norm(dim=1)

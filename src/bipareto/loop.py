@@ -33,10 +33,24 @@ from bipareto.problem import Problem
 from bipareto.sampler import draw
 from bipareto.tree import Tree
 
-__all__ = ["COMPILE_FROM", "Callback", "Failure", "Iterate", "Reason", "Record", "Run", "Solution", "drive", "solution_of", "solve", "stepper", "Stepper"]
+__all__ = [
+    "COMPILE_FROM",
+    "Callback",
+    "Failure",
+    "Iterate",
+    "Reason",
+    "Record",
+    "Run",
+    "Solution",
+    "Stepper",
+    "drive",
+    "solution_of",
+    "solve",
+    "stepper",
+]
 
-#: From this many steps on, compiling pays on every machine tried; below it the plain step finishes first.
-COMPILE_FROM = 3000
+#: From this many steps on, compiling (15 to 30 s) pays for a batch and for a single run; below it the plain step finishes first.
+COMPILE_FROM = {True: 3_000, False: 20_000}
 
 Reason = Literal["steps", "converged", "callback", "interrupted", "nonfinite"]
 Step = Callable[[State, Draw], tuple[State, Info]]
@@ -140,7 +154,7 @@ def solve(
         method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`.
         steps: iterations.
         seed: which draws a problem with a sampler makes.
-        compile: True, False or a backend's name; None compiles when it pays (3,000 steps or more).
+        compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on; for a front, from 3,000).
         record_every: record, look for trouble and call back every so many steps; None gives about 200 records.
         tol: stop when the method's residual falls to it.
         callbacks: functions of a `Record`; one that returns True ends the run.
@@ -171,7 +185,10 @@ def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, ste
 
 def solution_of(problem: Problem, method: Method, run: Run, index: int | None, seed: int) -> Solution:
     """One run of a `Run` as a Solution; `index` None for a single run."""
-    pick = (lambda value: value) if index is None else (lambda value: tree.select(value, index))
+
+    def pick(value: Any) -> Any:
+        return value if index is None else tree.select(value, index)
+
     i = index or 0
     state = pick(run.state)
     with torch.no_grad():
@@ -224,12 +241,16 @@ def drive(
     block = record_every or max(1, math.ceil(steps / 200))
     start_time = time.perf_counter()
     draws = _Draws(problem, method.roles(m), seeds)
-    compile = steps >= COMPILE_FROM if compile is None else compile
+    compile = steps >= COMPILE_FROM[batched] if compile is None else compile
     step = stepper(problem, method, batched=batched, shared_draw=draws.shared, compile=compile)
 
     def report(before: State, after: State, info: Info, batches: Draw) -> Info:
         one = partial(method.report, problem)
-        return torch.func.vmap(one, in_dims=(0, 0, 0, None if draws.shared else 0))(before, after, info, batches) if batched else one(before, after, info, batches)
+        return (
+            torch.func.vmap(one, in_dims=(0, 0, 0, None if draws.shared else 0))(before, after, info, batches)
+            if batched
+            else one(before, after, info, batches)
+        )
 
     def replay(before: State, t: int) -> tuple[State, Info]:
         batches = draws(t)
@@ -374,7 +395,8 @@ def _term(info: Info, state: State) -> str:
     for i, value in enumerate(info["objectives"].reshape(-1).tolist()):
         if not math.isfinite(value):
             return f"f_{i + 1}"
-    if not math.isfinite(float(info["lower"])):
+    # The gap holds g at theta as well as at y.
+    if not all(math.isfinite(float(info[name])) for name in ("lower", "gap") if name in info):
         return "g"
     for name in ("theta", "x", "y"):
         if any(not torch.isfinite(leaf).all() for leaf in tree.leaves(getattr(state, name, ()))):
@@ -455,6 +477,9 @@ class CompiledStepper(Stepper):
                 unchanged = u.data_ptr() == v.data_ptr()
                 self.kinds.append(("number" if u.dim() == scalar and u.dtype == state.t.dtype else "kept") if unchanged else "moved")
             self.template = tree.map_(lambda leaf: 0, state)
+        # Leaves that share memory (theta_0 is y_0) would compile to a graph of their own, good for the first step only.
+        seen: set[int] = set()
+        state = tree.map_(lambda leaf: leaf.clone() if leaf.data_ptr() in seen or seen.add(leaf.data_ptr()) else leaf, state)  # type: ignore[func-returns-value]
         numbers = self._pick(state, "number")
         stacked = torch.stack(numbers, -1) if numbers else state.t.new_zeros((*state.t.shape, 0))
         return self._pick(state, "moved"), self._pick(state, "kept"), stacked
@@ -466,15 +491,24 @@ class CompiledStepper(Stepper):
         # Checking hundreds of guards takes longer than a small step.
         return torch.compiler.set_stance("default", skip_guard_eval_unsafe=True)
 
+    def _call(self, *arguments: Any) -> tuple[list[Tensor], Info]:
+        try:
+            return self.fast(*arguments)
+        except RuntimeError as error:
+            if "skip_guard_eval_unsafe" not in str(error):
+                raise
+            with torch.compiler.set_stance("default"):
+                return self.fast(*arguments)
+
     def advance(self, packed: Any, batches: Draw) -> tuple[Any, Info]:
         moved, kept, numbers = packed
         if not self.broken:
             try:
-                moved, info = self.fast(moved, kept, numbers, batches)
+                moved, info = self._call(moved, kept, numbers, batches)
                 return (moved, kept, numbers), info
             except torch._dynamo.exc.TorchDynamoException as error:
                 self.broken = True
-                reason = str(error).strip().splitlines()[0]
+                reason = " ".join(str(error).strip().splitlines()[:2])
                 warnings.warn(f"torch.compile could not take this problem ({reason}); going on uncompiled", BiparetoWarning, stacklevel=2)
         state, info = super().advance(self.unpack(packed), batches)
         return (self._pick(state, "moved"), kept, numbers), info

@@ -16,6 +16,7 @@ from bipareto.tree import Tree
 
 __all__ = ["Counting", "grad", "grad_and_aux", "noisy"]
 
+
 def grad_and_aux(fn: Callable[[Tree], tuple[Tensor, tuple[Tensor, ...]]], point: Tree) -> tuple[Tree, tuple[Tensor, ...]]:
     """The gradient of `fn` at `point` (a tree like it), and the tensors that `fn` returns beside its value.
 
@@ -86,11 +87,8 @@ def noisy(problem: Problem, std: float, x0: Tree, y0: Tree) -> Problem:
         return {"batch": batch, "x": tree.map_(normal, x0), "y": tree.map_(normal, y0)}
 
     def tilt(x: Tree, y: Tree, draw: dict[str, Any]) -> Tensor:
-        return sum(
-            (noise * (leaf - leaf.detach())).sum()
-            for variable, name in ((x, "x"), (y, "y"))
-            for leaf, noise in zip(tree.leaves(variable), tree.leaves(draw[name]), strict=True)
-        )
+        still = tree.map_(lambda leaf: leaf.detach(), (x, y))
+        return tree.dot((draw["x"], draw["y"]), tree.sub((x, y), still))
 
     def batch_of(draw: dict[str, Any]) -> Any:
         return None if inner is None else draw["batch"]

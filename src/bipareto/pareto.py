@@ -268,7 +268,9 @@ def _run(problem: Problem, method: Method, states: list[State], seeds: list[int]
         part, part_seeds = states[begin : begin + size], seeds[begin : begin + size]
         missing = size - len(part)
         label = f"runs {begin + 1}-{begin + len(part)} of {len(states)}"
-        run = drive(problem, method, tree.stack(part + part[-1:] * missing), part_seeds + part_seeds[-1:] * missing, batched=True, label=label, **options)
+        run = drive(
+            problem, method, tree.stack(part + part[-1:] * missing), part_seeds + part_seeds[-1:] * missing, batched=True, label=label, **options
+        )
         parts.append(_first(run, len(part)))
     return _join(parts), True
 

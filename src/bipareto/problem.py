@@ -1,6 +1,6 @@
 """The problem: upper objectives f(x, y) in R^m and a scalar lower objective g(x, y), as plain functions on trees.
 
-    min_x [f_1, ..., f_m](x, y*(x))   with y*(x) a stationary point of g(x, .)
+min_x [f_1, ..., f_m](x, y*(x))   with y*(x) a stationary point of g(x, .)
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ class Problem:
     def check(self, x0: Tree, y0: Tree) -> int:
         """Evaluate once at the start and return m; refuse what no method could work with, and say what to change."""
         _check_leaves(x0, y0)
-        x, y = (tree.map_(lambda leaf: leaf.detach().requires_grad_(), value) for value in (x0, y0))
+        # A little off the start, where a gradient that is exactly zero means that a variable is not used (y0 = 0 is a usual
+        # start, and y^2 has gradient zero there).
+        stream = torch.Generator().manual_seed(0)
+        x, y = (tree.map_(lambda leaf: _nudged(leaf, stream).requires_grad_(), value) for value in (x0, y0))
         with torch.enable_grad():
             f = self.upper(x, y, self.batch("upper", "full"))
             g = self.lower(x, y, self.batch("lower", "full"))
@@ -124,23 +127,30 @@ def _check_outputs(f: Any, g: Any) -> None:
         raise InvalidInput(f"lower returned {shape}; it must be a scalar of shape (): reduce it with .sum() or .mean()")
 
 
-def _check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree) -> None:
-    def depends(value: Tensor, variable: Tree) -> bool:
-        if not value.requires_grad:
-            return False
-        return any(d is not None for d in torch.autograd.grad(value, tree.leaves(variable), retain_graph=True, allow_unused=True))
+def _nudged(leaf: Tensor, stream: torch.Generator) -> Tensor:
+    noise = torch.randn(leaf.shape, generator=stream, dtype=torch.float64).to(leaf)
+    return leaf.detach() + 1e-3 * (1 + leaf.detach().abs()) * noise
 
-    if not depends(g, y):
+
+def _depends(value: Tensor, variable: Tree) -> bool:
+    if not value.requires_grad:
+        return False
+    found = torch.autograd.grad(value, tree.leaves(variable), retain_graph=True, allow_unused=True)
+    return any(d is not None and bool((d != 0).any()) for d in found)
+
+
+def _check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree) -> None:
+    if not _depends(g, y):
         raise InvalidInput("lower does not depend on y: there is nothing to solve at the lower level; check that g uses its second argument")
     for i in range(f.shape[0]):
-        if not depends(f[i], y):
-            if depends(f[i], x):
-                warnings.warn(
-                    f"objective {i} does not depend on y; if that is not meant, check that upper uses its second argument",
-                    BiparetoWarning,
-                    stacklevel=4,
-                )
-            else:
-                raise InvalidInput(f"objective {i} depends neither on x nor on y; check that upper returns a differentiable function of them")
-    if not depends(g, x) and not depends(f.sum(), x):
+        if _depends(f[i], y):
+            continue
+        if not _depends(f[i], x):
+            raise InvalidInput(f"objective {i} depends neither on x nor on y; check that upper returns a differentiable function of them")
+        warnings.warn(
+            f"objective {i} does not depend on y; if that is not meant, check that upper uses its second argument",
+            BiparetoWarning,
+            stacklevel=5,
+        )
+    if not _depends(g, x) and not _depends(f.sum(), x):
         raise InvalidInput("neither upper nor lower depends on x: there is nothing to choose; check that they use their first argument")

@@ -223,6 +223,7 @@ def _interior_point(hessian: Tensor, linear: Tensor, rows: Tensor, values: Tenso
     tiny, eps = torch.finfo(hessian.dtype).tiny, torch.finfo(hessian.dtype).eps
     scale = torch.maximum(hessian.abs().amax((-2, -1)), linear.abs().amax(-1)).clamp_min(tiny).unsqueeze(-1)
     hessian, linear = hessian / scale.unsqueeze(-1), linear / scale
+    ridge = 4 * linear.shape[-1] * eps  # the rounding of a singular Q; it slows the last steps and does not move their target
     z = torch.full_like(linear, 1 / linear.shape[-1])
     s = torch.ones_like(z)
     dual = torch.zeros_like(values)
@@ -230,14 +231,14 @@ def _interior_point(hessian: Tensor, linear: Tensor, rows: Tensor, values: Tenso
         off_dual = (hessian @ z.unsqueeze(-1)).squeeze(-1) + linear - s - (dual.unsqueeze(-2) @ rows).squeeze(-2)
         off_rows = values - (rows @ z.unsqueeze(-1)).squeeze(-1)
         mean = (z * s).mean(-1, keepdim=True)
-        factor = torch.linalg.cholesky_ex(hessian + torch.diag_embed(s / z)).L
+        factor = torch.linalg.cholesky_ex(hessian + torch.diag_embed(s / z + ridge)).L
         free = torch.cholesky_solve((0.1 * mean / z - s - off_dual).unsqueeze(-1), factor)
         from_rows = torch.cholesky_solve(rows.mT, factor)
         d_dual = torch.linalg.solve_ex(rows @ from_rows, off_rows.unsqueeze(-1) - rows @ free)[0]
         d_z = (free + from_rows @ d_dual).squeeze(-1)
         d_s = (0.1 * mean - s * d_z) / z - s
         step = torch.minimum(_to_boundary(z, d_z), _to_boundary(s, d_s))
-        running = (mean > eps) & torch.isfinite(d_z + d_s).all(-1, keepdim=True)
+        running = (mean > 16 * eps) & torch.isfinite(d_z + d_s).all(-1, keepdim=True)
         z = torch.where(running, z + step * d_z, z)
         s = torch.where(running, s + step * d_s, s)
         dual = torch.where(running, dual + step * d_dual.squeeze(-1), dual)

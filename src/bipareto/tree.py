@@ -164,9 +164,7 @@ def as_tree(value: Tree | nn.Module, name: str) -> Tree:
         raise InvalidInput(f"{name} is empty ({value!r}); pass a tensor, a dict of tensors, or a torch.nn.Module with parameters")
     for path, leaf in found:
         if not isinstance(leaf, Tensor):
-            raise InvalidInput(
-                f"{path} is a {type(leaf).__module__}.{type(leaf).__name__}, not a tensor; wrap it, e.g. torch.as_tensor({path})"
-            )
+            raise InvalidInput(f"{path} is a {type(leaf).__module__}.{type(leaf).__name__}, not a tensor; wrap it, e.g. torch.as_tensor({path})")
         if not leaf.is_floating_point():
             raise InvalidInput(f"{path} has dtype {leaf.dtype}; gradients need a floating dtype, e.g. {path}.double()")
     return map_(lambda leaf: leaf.detach().clone(), value)

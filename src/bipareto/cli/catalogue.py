@@ -78,4 +78,5 @@ def _plain(defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(entry: dict[str, Any], key: str) -> list[str]:
-    return [entry["name"], entry["summary"], "  ".join(f"{name}={value}" for name, value in entry[key].items())]
+    written = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in entry[key].items()}
+    return [entry["name"], entry["summary"], "  ".join(f"{name}={value}" for name, value in written.items())]

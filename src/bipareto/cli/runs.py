@@ -190,7 +190,7 @@ def front(
     _front_table(out, known, found, distance, position, many_seeds=len(run_seeds) > 1)
     out.say(
         f"hypervolume {data['hypervolume']:.6g} up to {_numbers(reference)}; worst distance {_number(distance)} of the front's extent, "
-        f"worst position error {_number(position)}; {len(found)} runs of {steps} steps in {seconds:.1f} s"
+        f"worst position error {_number(position)}; {len(found)} run{'s' if len(found) > 1 else ''} of {steps} steps in {seconds:.1f} s"
     )
     if out_dir is not None:
         from bipareto.report import plot_front, write_csv

@@ -66,9 +66,7 @@ class Method(ABC):
         """w as a tensor like the objectives; equal weights for None."""
         m = objectives.shape[0]
         if preference is not None and not self.uses_preference:
-            raise InvalidInput(
-                f"{type(self).__name__} has no preferences but was given {preference!r}; call it without, or use MOMEHA, which has"
-            )
+            raise InvalidInput(f"{type(self).__name__} has no preferences but was given {preference!r}; call it without, or use MOMEHA, which has")
         w = torch.full((m,), 1 / m, dtype=torch.float64) if preference is None else as_preference(preference, m)
         return w.to(objectives)
 
@@ -103,7 +101,9 @@ class Method(ABC):
     @classmethod
     def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
         """This method with numbers that suit the problem, its start and the step budget."""
-        raise InvalidInput(f"{cls.__name__} has no tuning rule; give its numbers, e.g. {cls.__name__}({', '.join(f.name + '=...' for f in fields(cls))})")
+        raise InvalidInput(
+            f"{cls.__name__} has no tuning rule; give its numbers, e.g. {cls.__name__}({', '.join(f.name + '=...' for f in fields(cls))})"
+        )
 
 
 def _shape_of(value: Any) -> Any:

@@ -87,11 +87,9 @@ class MEHA(Method):
         self.checked_preference(preference, f)
         if f.shape[0] != 1:
             raise InvalidInput(f"MEHA minimises one objective, but upper returns m = {f.shape[0]}; use MOMEHA with a preference")
-        assert not isinstance(self.eta, float)
-        knobs = MehaKnobs(self.gamma, self.eta, self.alpha, self.beta, self.c)  # type: ignore[arg-type]
-        return MehaState(
-            start.x, start.y, start.y, torch.zeros((), dtype=f.dtype, device=f.device), tree.numbers(knobs, f.dtype, f.device)
-        )
+        eta, alpha, beta, c = (as_schedule(getattr(self, name), name) for name in ("eta", "alpha", "beta", "c"))
+        knobs = tree.numbers(MehaKnobs(self.gamma, eta, alpha, beta, c), f.dtype, f.device)
+        return MehaState(start.x, start.y, start.y, torch.zeros((), dtype=f.dtype, device=f.device), knobs)
 
     def step(self, problem: Problem, state: MehaState, draw: Draw | None = None) -> tuple[MehaState, Info]:
         x, y, theta, t, knobs = state

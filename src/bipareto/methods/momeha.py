@@ -122,6 +122,35 @@ class MOMEHA(Method):
 
         return cls(**tune_momeha(problem, x0, y0, steps=steps, seed=seed))
 
+    @classmethod
+    def admissible(
+        cls, problem: Problem, x0: Any, y0: Any, *, constants: Any = None, gamma: float | None = None, mu: float | None = None,
+        c: Schedule | float = Power(1.0, 0.25), ideal: Any = None, preference: Any = None, scalarization: str = "stch", fraction: float = 0.99,
+    ) -> Self:  # fmt: skip
+        """Steps for which Theorem 1 is proved: its merit V_t falls at every iteration, by the amount the proof says.
+
+        Admissible is not good.  The bounds are tiny (1e-4 and less), so that 20,000 steps may hardly move x; and they make
+        alpha_theta/alpha_y >= 8/gamma, far inside the regime in which lower-level *maxima* attract the run: the envelope's
+        constraint holds there too, and V falls happily towards one.  `tuned` has no proof, keeps alpha_theta = alpha_y within the
+        bound that repels maxima, and is what to use for answers; use this to check the theory, or where a guarantee is asked for.
+
+        Args:
+            problem, x0, y0: the start decides V_0, and with it the set on which F must be smooth.
+            constants: anything with L_g, L_f (joint in x and y) and rho_y, such as a known problem's `constants`; None probes them.
+            gamma: below 1/(2 rho_y); None is the one with the largest step of y.
+            mu, ideal: None takes what `tuned` takes.
+            c: c_0 (1 + t)^p with 0 <= p < 1/2; the theorem's joint rate has p = 1/4.
+            preference: the preference to be run; None is equal weights.
+            fraction: of the bounds u_theta, u_x, u_y.
+        """
+        from bipareto.methods.admissible import admissible_momeha
+
+        found = admissible_momeha(
+            problem, x0, y0, constants=constants, gamma=gamma, mu=mu, c=c, ideal=ideal, preference=preference,
+            scalarization=scalarization, fraction=fraction,
+        )  # fmt: skip
+        return cls(**found)
+
     def roles(self, m: int) -> tuple[str, ...]:
         return ("lower", "upper")
 
@@ -140,18 +169,23 @@ class MOMEHA(Method):
             return Start(start.x, y, problem.upper(start.x, y, problem.batch("upper", "full")))
 
     def begin(self, start: Start, preference: Any = None) -> MomehaState:
-        f = start.objectives
-        assert isinstance(self.ideal, tuple)
-        rule = Fixed(()) if isinstance(self.ideal, Fixed) else self.ideal  # a fixed z lives in the state alone
+        f, ideal = start.objectives, as_ideal(self.ideal)
         knobs = Knobs(
-            self.gamma, self.mu, self.alpha_theta, self.alpha_x, self.alpha_y, self.c, rule, self._beta()
+            gamma=self.gamma,
+            mu=self.mu,
+            alpha_theta=as_schedule(self.alpha_theta, "alpha_theta"),
+            alpha_x=as_schedule(self.alpha_x, "alpha_x"),
+            alpha_y=as_schedule(self.alpha_y, "alpha_y"),
+            c=as_schedule(self.c, "c"),
+            ideal=Fixed(()) if isinstance(ideal, Fixed) else ideal,  # a fixed z lives in the state alone
+            beta=self._beta(),
         )
         return MomehaState(
             x=start.x,
             y=start.y,
             theta=start.y,
             preference=self.checked_preference(preference, f),
-            ideal=self.ideal.start(f),
+            ideal=ideal.start(f),
             t=torch.zeros((), dtype=f.dtype, device=f.device),
             knobs=tree.numbers(knobs, f.dtype, f.device),
             momentum=self._momentum(start),
@@ -264,6 +298,26 @@ class MBMOMEHA(MOMEHA):
         from bipareto.methods.tuning import tune_mbmomeha
 
         return cls(**tune_mbmomeha(problem, x0, y0, steps=steps, seed=seed))
+
+    @classmethod
+    def admissible(  # type: ignore[override]
+        cls, problem: Problem, x0: Any, y0: Any, *, constants: Any = None, gamma: float | None = None, mu: float | None = None,
+        c0: float = 1.0, delta: float | None = None, ideal: Any = None, preference: Any = None, scalarization: str = "stch", fraction: float = 0.99,
+    ) -> Self:  # fmt: skip
+        """Schedules for which Theorem 2's merit falls in expectation, up to its noise term; the same warning as `MOMEHA.admissible`.
+
+        Args:
+            c0: the first penalty.
+            delta: None for the joint rate with a growing penalty, or a number in (0, 1/8) for a constant one; see `schedule.theorem2`.
+            others: as in `MOMEHA.admissible`.
+        """
+        from bipareto.methods.admissible import admissible_mbmomeha
+
+        found = admissible_mbmomeha(
+            problem, x0, y0, constants=constants, gamma=gamma, mu=mu, c0=c0, delta=delta, ideal=ideal, preference=preference,
+            scalarization=scalarization, fraction=fraction,
+        )  # fmt: skip
+        return cls(**found)
 
     def roles(self, m: int) -> tuple[str, ...]:
         upper = tuple(f"{name}-upper-{i}" for name in ("x", "y") for i in range(m))

@@ -212,21 +212,28 @@ class KnownProblem(Problem, ABC):
         Without `mu` and `ideal` these are what `MOMEHA.tuned` takes at this problem's own start, so that
         `front(problem, problem.x0, problem.y0)` and this agree on the question.
         """
-        default_mu, default_ideal = smoothing(self, self.x0, self.y0)
-        rule = default_ideal if ideal is None else as_ideal(ideal)
-        z = rule.start(torch.zeros(self.m, dtype=torch.float64))
-        return self.exact(torch.as_tensor(preference, dtype=torch.float64), scalarization, z, default_mu if mu is None else float(mu))
+        mu, z = self._question(mu, ideal)
+        return self.exact(torch.as_tensor(preference, dtype=torch.float64), scalarization, z, mu)
 
-    def position_error(self, x: Tree, preference: Tensor, **question: Any) -> Tensor:
+    def position_error(self, x: Tree, preference: Tensor, *, scalarization: str = "stch", mu: float | None = None, ideal: Any = None) -> Tensor:
         """max |coordinates(x) - coordinates of the exact point| for each run, shape (R,).
 
         Args:
             x: stacked over R runs.
             preference: (R, m).
-            question: `scalarization`, `mu`, `ideal`, as in `solution`.
+            scalarization, mu, ideal: as in `solution`.
         """
-        wanted = torch.stack([self.solution(w, **question).coordinates for w in preference])
+        mu, z = self._question(mu, ideal)
+        wanted = torch.stack([self.exact(w, scalarization, z, mu).coordinates for w in preference])
         return (self.coordinates(x) - wanted).abs().amax(-1)
+
+    def _question(self, mu: float | None, ideal: Any) -> tuple[float, Tensor]:
+        """mu and the ideal point (m,), each tuned where it is not given."""
+        rule = None if ideal is None else as_ideal(ideal)
+        if mu is None or rule is None:
+            tuned_mu, tuned_rule = smoothing(self, self.x0, self.y0)
+            mu, rule = tuned_mu if mu is None else mu, rule or tuned_rule
+        return float(mu), rule.start(torch.zeros(self.m, dtype=torch.float64))
 
 
 def at_least(name: str, value: float, least: float) -> None:

@@ -15,12 +15,14 @@ __all__ = ["Bistable"]
 def _right_well(x: Tensor) -> Tensor:
     """The largest root of y^3 - y = x for x >= 0, elementwise.
 
-    Newton's method from 1 + x, right of the root, falls to it monotonically because the cubic is convex and rising there.
+    Newton's method from the right of the root falls to it monotonically, because the cubic is convex and rising there; both
+    1 + x/2 and 1 + x^(1/3) lie to the right.  The last step alone carries the derivative 1/(3 y^2 - 1).
     """
-    y = 1 + x
-    for _ in range(30):
-        y = y - (y**3 - y - x) / (3 * y.square() - 1)
-    return y
+    with torch.no_grad():
+        y = 1 + torch.minimum(x / 2, x.abs() ** (1 / 3))
+        for _ in range(8):
+            y = y - (y**3 - y - x) / (3 * y.square() - 1)
+    return y - (y**3 - y - x) / (3 * y.square() - 1)
 
 
 class Bistable(KnownProblem):

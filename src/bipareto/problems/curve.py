@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bipareto.scalarization import Scalarization
 
-__all__ = ["Curve", "Interval", "Sweep", "bisect", "nondominated", "opposed", "slopes"]
+__all__ = ["Curve", "Interval", "Sweep", "bisect", "nondominated", "opposed", "slope"]
 
 Interval: TypeAlias = tuple[float, float]
 
@@ -27,7 +27,7 @@ def bisect(rises: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tens
 
     Where it is true (false) throughout, this is low (high).
     """
-    for _ in range(64):
+    for _ in range(54):  # one more than the bits of a float
         middle = 0.5 * (low + high)
         right = rises(middle)
         low, high = torch.where(right, low, middle), torch.where(right, middle, high)
@@ -55,22 +55,21 @@ class Curve:
         """At least n points of the front, shape (count, 2), ends of every interval included, f_1 rising."""
         each = max(2, -(-n // len(self.intervals)))
         points = self.values(torch.cat([torch.linspace(low, high, each, dtype=torch.float64) for low, high in self.intervals]))
-        return points[points[:, 0].argsort()]
+        return points[(points[:, 0] - points[:, 1]).argsort()]  # rises along the front, also where f_1 is the same on two arcs
 
     def distance(self, objectives: Tensor) -> Tensor:
         """Euclidean distance of each row (R, 2) to the curve, shape (R,)."""
         targets = objectives[:, None]
-        t = self._local_minima((self._samples - targets).square().sum(-1), lambda f, tangent: ((f - targets) * tangent).sum(-1))
+        t = self._local_minima((self._samples - targets).square().sum(-1), lambda f: f - targets)
         return (self.values(t) - targets).norm(dim=-1).amin(-1)
 
     def minimise(self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
         """The t in the intervals that minimises form(F(t); w, z, mu), shape (1,); the best of all intervals."""
-        sampled = form.value(self._samples, w, z, mu)[None]
-        t = self._local_minima(sampled, lambda f, tangent: (form.weights(f, w, z, mu) * tangent).sum(-1))[0]
+        t = self._local_minima(form.value(self._samples, w, z, mu)[None], lambda f: form.weights(f, w, z, mu))[0]
         return t[form.value(self.values(t), w, z, mu).argmin()][None]
 
-    def _local_minima(self, sampled: Tensor, slope: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """Local minima t (R, candidates) of functions of F given on the grid (R, N) and by their slope(F, F')."""
+    def _local_minima(self, sampled: Tensor, gradient: Callable[[Tensor], Tensor]) -> Tensor:
+        """Local minima t (R, candidates) of R functions of F, given by their values on the grid (R, N) and their gradient in F."""
         rows = sampled.reshape(sampled.shape[0], -1, self._per_interval)
         padded = torch.nn.functional.pad(rows, (1, 1), value=torch.inf)
         lowest = (rows <= padded[..., :-2]) & (rows <= padded[..., 2:])
@@ -79,10 +78,7 @@ class Curve:
         # Where there are fewer local minima than candidates the best one stands in for the missing.
         starts = torch.where(ranked.gather(1, starts).isfinite(), starts, starts[:, :1])
 
-        def rises(t: Tensor) -> Tensor:
-            return slope(*slopes(self.values, t)) > 0
-
-        return bisect(rises, self._low[starts], self._high[starts])
+        return bisect(lambda t: slope(self.values, t, gradient) > 0, self._low[starts], self._high[starts])
 
 
 class Sweep:
@@ -108,13 +104,13 @@ class Sweep:
         return (s - self._low) / self._width
 
 
-def slopes(values: Callable[[Tensor], Tensor], t: Tensor) -> tuple[Tensor, Tensor]:
-    """F(t) and F'(t) of a function that works elementwise: shape (...) -> (..., 2) each."""
+def slope(values: Callable[[Tensor], Tensor], t: Tensor, gradient: Callable[[Tensor], Tensor]) -> Tensor:
+    """<gradient(F(t)), F'(t)> for every entry of t: the slope along the curve of a function with that gradient in F."""
     with torch.enable_grad():
         t = t.detach().requires_grad_()
         f = values(t)
-        tangents = [torch.autograd.grad(part.sum(), t, retain_graph=True)[0] for part in f.unbind(-1)]
-    return f.detach(), torch.stack(tangents, dim=-1)
+        (along,) = torch.autograd.grad(f, t, gradient(f.detach()).expand_as(f))
+    return along
 
 
 def opposed(values: Callable[[Tensor], Tensor], low: float, high: float, samples: int = 2001) -> list[Interval]:
@@ -124,7 +120,8 @@ def opposed(values: Callable[[Tensor], Tensor], low: float, high: float, samples
     """
 
     def conflict(t: Tensor) -> Tensor:
-        return slopes(values, t)[1].prod(-1) < 0
+        first, second = torch.eye(2, dtype=t.dtype)
+        return slope(values, t, lambda f: first) * slope(values, t, lambda f: second) < 0
 
     return _where(conflict, low, high, samples)
 
@@ -132,6 +129,10 @@ def opposed(values: Callable[[Tensor], Tensor], low: float, high: float, samples
 def nondominated(values: Callable[[Tensor], Tensor], arcs: Sequence[Interval], samples: int = 2001) -> list[Interval]:
     """The parts of locally Pareto-optimal arcs (see `opposed`) that no other arc dominates, ends bisected to rounding."""
     kept: list[Interval] = []
+    corners = [values(torch.tensor(arc, dtype=torch.float64)) for arc in arcs]
+    # An arc whose best values together are beaten by an end of another arc goes as a whole.
+    alive = [not any(bool((end < corner.amin(0)).all()) for other in corners for end in other) for corner in corners]
+    arcs = [arc for arc, keep in zip(arcs, alive, strict=True) if keep]
     for own, (low, high) in enumerate(arcs):
         others = [arc for index, arc in enumerate(arcs) if index != own]
 
@@ -157,7 +158,19 @@ def _where(holds: Callable[[Tensor], Tensor], low: float, high: float, samples: 
     """The intervals in [low, high] on which a predicate holds."""
     t = torch.linspace(low, high, samples, dtype=torch.float64)
     inside = holds(t)
-    turns = (inside[1:] != inside[:-1]).nonzero()[:, 0]
-    edges = bisect(lambda s: holds(s) != inside[turns], t[turns], t[turns + 1]).tolist()
+    # Each round puts as many samples between the two where the predicate turns: far fewer evaluations than halving.
+    edges = [_turn(holds, t[i : i + 2], samples) for i in (inside[1:] != inside[:-1]).nonzero()[:, 0].tolist()]
     ends = [*([low] if inside[0] else []), *edges, *([high] if inside[-1] else [])]
     return list(zip(ends[::2], ends[1::2], strict=True))
+
+
+def _turn(holds: Callable[[Tensor], Tensor], bracket: Tensor, samples: int) -> float:
+    """Where the predicate changes inside the bracket (2,), to rounding."""
+    while bool(bracket[1] - bracket[0] > 4 * torch.finfo(bracket.dtype).eps * bracket.abs().amax()):
+        t = torch.linspace(float(bracket[0]), float(bracket[1]), samples, dtype=bracket.dtype)
+        inside = holds(t)
+        turned = (inside != inside[0]).nonzero()
+        if not len(turned):  # the last bits of the predicate may depend on its neighbours in the vector
+            break
+        bracket = t[int(turned[0]) - 1 : int(turned[0]) + 1]
+    return float(bracket.mean())

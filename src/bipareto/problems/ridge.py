@@ -22,8 +22,8 @@ _TRAINING, _VALIDATION = 40, 200
 class Ridge(KnownProblem):
     """g = ||Z y - t||^2/(2N) + e^x ||y||^2/2 and f_i = ||Z_i y - t_i||^2/N_i: x the log of the ridge parameter, y the weights.
 
-    Data are linear with noise, from weights v: 40 training rows and two validation sets of 200 rows, the first from v, the
-    second from v/2, so that it wants more shrinkage.  With the eigenvectors U and eigenvalues s of Z^T Z/N,
+    Data are linear with unit noise: 40 training rows from weights v, and two validation sets of 200 rows from 0.8 v and
+    0.4 v, which want some and more shrinkage.  With the eigenvectors U and eigenvalues s of Z^T Z/N,
     y*(x) = U diag(1/(s + e^x)) U^T Z^T t/N, and the front is swept by x, its ends found to rounding.
 
     The coordinate runs from 0 to 1 along x.  The constants hold for x <= 2 + the largest x on the front and ||y|| <= twice
@@ -50,7 +50,7 @@ class Ridge(KnownProblem):
             return features, features @ truth + normal(stream, rows)
 
         self.training = data(_TRAINING, weights)
-        self.validation = (data(_VALIDATION, weights), data(_VALIDATION, weights / 2))
+        self.validation = (data(_VALIDATION, 0.8 * weights), data(_VALIDATION, 0.4 * weights))
         features, targets = self.training
         self._eigenvalues, self._vectors = torch.linalg.eigh(features.T @ features / _TRAINING)
         self._moments = self._vectors.T @ (features.T @ targets) / _TRAINING

@@ -1,0 +1,484 @@
+"""The constants of the convergence proofs, in corrected form, and the steps they admit.
+
+From the joint Lipschitz constant L_g of grad g, the weak convexity rho_y of g in y, the Lipschitz constant L_F of the
+scalarized objective's gradient and gamma < 1/(2 rho_y), `Deterministic` gives what Theorem 1 (MOMEHA) needs and `Stochastic`
+what Theorem 2 (MB-MOMEHA) needs.  Where the paper's text and its own proof disagree the proof is followed; each departure is
+explained where it happens:
+
+- 1 + 2/(alpha_theta rho_h), not 1 + 2/alpha_theta, in C_1 and C_2;
+- L_F does not follow from L_f alone: see `scalarized_smoothness`;
+- the direction d_theta has a Lipschitz constant of its own, larger than L_h;
+- Theorem 2's C_x, C_y, C'_theta are re-derived: the printed ones lack factors, and freeze alpha_theta where it must fall;
+- m_0 = 0 is not d_0, and a growing penalty moves the directions d_x, d_y by itself: both enter the stochastic merit.
+
+The bounds grow with products of squares of Lipschitz constants: they are what can be *proved*, often thousands of times smaller
+than what works.  See `MOMEHA.admissible` and `MOMEHA.tuned`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from bipareto import envelope, probes, tree
+from bipareto.errors import InvalidInput
+from bipareto.problem import Problem
+from bipareto.scalarization import Scalarization
+from bipareto.tree import Tree
+
+__all__ = [
+    "Coefficients",
+    "Deterministic",
+    "Known",
+    "Smoothness",
+    "Stochastic",
+    "best_gamma",
+    "estimate",
+    "lower_bound",
+    "scalarized_smoothness",
+    "start_merit",
+]
+
+#: factor on probed constants: a maximum over sampled points lies below the true one
+SAFETY = 1.25
+
+
+class Known(Protocol):
+    """L_g and L_f, joint in (x, y), and rho_y; `bipareto.problems.Constants` is one."""
+
+    @property
+    def L_g(self) -> float: ...
+
+    @property
+    def L_f(self) -> float: ...
+
+    @property
+    def rho_y(self) -> float: ...
+
+
+class Smoothness(NamedTuple):
+    """L_g and L_f, joint Lipschitz constants of grad g and of every grad f_i in (x, y), and rho_y, the weak convexity of g in y."""
+
+    L_g: float
+    L_f: float
+    rho_y: float
+
+
+def estimate(problem: Problem, x0: Any, y0: Any, *, radius: float | None = None, count: int = 16, seed: int = 0) -> Smoothness:
+    """L_g, L_f and rho_y from Lanczos on Hessian products at the start, at the lower solution near it, and at points around.
+
+    A sample sees less than the supremum; the answer is enlarged by a quarter, and still only an estimate.
+
+    Args:
+        radius: how far around the two points to look, per coordinate; None is the larger of 1 and their distance.
+        count: random points.
+    """
+    x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
+    m = problem.check(x, y)
+    one = tree.expand(x, 1), tree.expand(y, 1)
+    settled = tree.select(envelope.solve_lower(problem, *one, tol=1e-6, max_iter=20, batched=False).y, 0)
+    points = [tree.ravel((x, y)), tree.ravel((x, settled))]
+    reach = max(1.0, float((points[0] - points[1]).abs().max())) if radius is None else radius
+    stream = torch.Generator().manual_seed(seed)
+    shifts = torch.linspace(0.1, 1, count, dtype=torch.float64).tolist()
+    points += [points[i % 2] + s * reach * probes.normal(points[0], stream) for i, s in enumerate(shifts)]
+
+    lower = probes.lower_in_both(problem, x, y)
+    uppers = [probes.objective_in_both(problem, i, x, y) for i in range(m)]
+    split = tree.ravel(x).numel()
+
+    def extremes(product: probes.Product, like: Tensor) -> tuple[float, float]:
+        return probes.lanczos(product, probes.normal(like, stream), 16)
+
+    L_g = L_f = rho_y = 0.0
+    for point in points:
+        product = probes.hessian(lower, point)
+        L_g = max(L_g, *map(abs, extremes(product, point)))
+        zero = point[:split] * 0
+        low, _ = extremes(lambda v, product=product, zero=zero: product(torch.cat([zero, v]))[split:], point[split:])  # type: ignore[misc]
+        rho_y = max(rho_y, -low)
+        L_f = max([L_f, *(abs(value) for f_i in uppers for value in extremes(probes.hessian(f_i, point), point))])
+    found = Smoothness(SAFETY * L_g, SAFETY * L_f, SAFETY * rho_y if rho_y > 1e-9 * L_g else 0.0)
+    for name, value in found._asdict().items():
+        if not math.isfinite(value):
+            raise InvalidInput(f"the probed {name} is {value}: a Hessian product near the start is not finite; give {name} yourself")
+    return found
+
+
+def lower_bound(scalarization: Scalarization, m: int, mu: float) -> float:
+    """The largest number F_low that F >= F_low holds for whenever z <= f: log(m)/mu for the smooth Tchebycheff form, else 0."""
+    return math.log(m) / mu if scalarization.name == "stch" else 0.0
+
+
+def scalarized_smoothness(
+    scalarization: Scalarization, L_f: float, w: Sequence[float], mu: float, level: float, spread: float | None = None
+) -> float:
+    """L_F, a Lipschitz constant of grad F on the set F <= level, for m objectives with Lipschitz constants L_f and z <= inf f.
+
+    The Hessian of the smooth Tchebycheff form is sum_i tau_i w_i H_i + mu Cov_tau(w_i grad f_i), so
+
+        L_F = max_i w_i L_f + (mu/4) max_ij ||w_i grad f_i - w_j grad f_j||^2.
+
+    Where F <= level every w_i (f_i - z_i) <= level, and a smooth function bounded below by z_i has
+    ||grad f_i||^2 <= 2 L_f (f_i - z_i); so the spread ||w_i grad f_i - w_j grad f_j|| is at most sqrt(2 L_f level) (sqrt w_i + sqrt w_j).
+
+    Args:
+        w: the preference.
+        mu: smoothing.
+        level: F at most there; the merit's descent keeps a run inside F - F_low <= c_t V_0.
+        spread: max_ij ||w_i grad f_i - w_j grad f_j|| where it is known to be smaller.
+    """
+    if scalarization.name == "linear":
+        return L_f * sum(w)
+    if scalarization.name != "stch":
+        raise InvalidInput(f"the scalarization {scalarization.name!r} is not smooth, so it has no L_F; use 'stch' or 'linear'")
+    if len(w) == 1:
+        return w[0] * L_f
+    roots = sorted((math.sqrt(w_i) for w_i in w), reverse=True)
+    widest = math.sqrt(2 * L_f * level) * (roots[0] + roots[1])
+    return max(w) * L_f + mu / 4 * min(widest, math.inf if spread is None else spread) ** 2
+
+
+def start_merit(problem: Problem, x0: Tree, y0: Tree, L_g: float, gamma: float) -> float:
+    """The part of V_0 that c does not scale: g - v_gamma + (L_g^2 + 1/gamma^2) ||theta_0 - theta*||^2 at (x_0, y_0), theta_0 = y_0."""
+    x, y = tree.expand(x0, 1), tree.expand(y0, 1)
+    theta = envelope.proximal_point(problem, x, y, gamma, tol=1e-9, batched=False).y
+    gap = float(envelope.gap(problem, x, y, gamma, tol=1e-9, batched=False)[0])
+    return gap + (L_g**2 + gamma**-2) * float(tree.squared_norm(tree.sub(theta, y)))
+
+
+@dataclass(frozen=True)
+class _Envelope:
+    """What both theorems share.
+
+    Args:
+        L_g: joint Lipschitz constant of grad g.
+        rho_y: weak convexity of g in y, 0 for a convex lower level.
+        L_F: Lipschitz constant of grad F, joint in (x, y), where the run goes.
+        gamma: regularity of the Moreau envelope, in (0, 1/(2 rho_y)).
+        c0: the first, smallest penalty.
+    """
+
+    L_g: float
+    rho_y: float
+    L_F: float
+    gamma: float
+    c0: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("L_g", "gamma", "c0"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise InvalidInput(f"{name} = {value}; it must be a finite number > 0")
+        for name in ("rho_y", "L_F"):
+            value = getattr(self, name)
+            if not (value >= 0 and math.isfinite(value)):
+                raise InvalidInput(f"{name} = {value}; it must be a finite number >= 0")
+        if self.gamma * 2 * self.rho_y >= 1:
+            raise InvalidInput(
+                f"gamma = {self.gamma:g} is not below 1/(2 rho_y) = {1 / (2 * self.rho_y):g} (rho_y = {self.rho_y:g}); "
+                f"choose gamma < {1 / (2 * self.rho_y):g}, e.g. {0.45 / self.rho_y:g}"
+            )
+
+    @property
+    def rho_h(self) -> float:
+        """1/gamma - rho_y: strong convexity of h(theta) = g(x, theta) + ||theta - y||^2/(2 gamma)."""
+        return 1 / self.gamma - self.rho_y
+
+    @property
+    def L_h(self) -> float:
+        """L_g + 1/gamma: smoothness of h in theta."""
+        return self.L_g + 1 / self.gamma
+
+    @property
+    def L_theta(self) -> float:
+        """(1/gamma + L_g)/rho_h: Lipschitz constant of theta*(x, y)."""
+        return self.L_h / self.rho_h
+
+    @property
+    def L_v(self) -> float:
+        """L_g sqrt(1 + L_theta^2) + (1 + L_theta)/gamma: Lipschitz constant of grad v_gamma."""
+        return self.L_g * math.hypot(1, self.L_theta) + (1 + self.L_theta) / self.gamma
+
+    @property
+    def L_I(self) -> float:
+        """L_F/c_0 + L_g + L_v: Lipschitz constant of grad (F/c_t + g - v_gamma), whatever t."""
+        return self.L_F / self.c0 + self.L_g + self.L_v
+
+
+@dataclass(frozen=True)
+class Deterministic(_Envelope):
+    """Theorem 1 (MOMEHA): constants, admissible steps and the rate's own constant.
+
+    With alpha_theta <= u_theta, alpha_x <= u_x, alpha_y <= u_y and c_t non-decreasing the merit
+    V_t = (F - F_low)/c_t + (g - v_gamma) + C_V ||theta_t - theta*||^2 falls at every iteration by
+
+        alpha_theta^2 rho_h^2 C_V ||theta_t - theta*||^2 + ||x_{t+1} - x_t||^2/(4 alpha_x) + ||y_{t+1} - y_t||^2/(4 alpha_y).
+
+    Args:
+        alpha_theta: the smallest step of theta; None is 0.99 u_theta, which makes u_x and u_y largest.
+        others: L_g, rho_y, L_F, gamma, c0, see `_Envelope`.
+
+    >>> Deterministic(L_g=4.0, rho_y=1.0, L_F=2.0, gamma=0.25).u_theta
+    0.18181818181818182
+    """
+
+    alpha_theta: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha_theta is None:
+            object.__setattr__(self, "alpha_theta", 0.99 * self.u_theta)
+        if not 0 < self._alpha <= self.u_theta:
+            raise InvalidInput(f"alpha_theta = {self._alpha:g} is outside (0, u_theta = {self.u_theta:g}]: theta's step would not contract")
+
+    @property
+    def _alpha(self) -> float:
+        assert self.alpha_theta is not None
+        return self.alpha_theta
+
+    @property
+    def u_theta(self) -> float:
+        """2/(L_h + rho_h): up to it theta contracts by 1 - alpha_theta rho_h."""
+        return 2 / (self.L_h + self.rho_h)
+
+    @property
+    def C_V(self) -> float:
+        """L_g^2 + 1/gamma^2, the weight of theta's lag in V."""
+        return self.L_g**2 + self.gamma**-2
+
+    @property
+    def _lag(self) -> float:
+        # Young's inequality with delta = alpha_theta rho_h/2 gives 1 + 1/delta; the text drops rho_h.
+        return (1 + 2 / (self._alpha * self.rho_h)) * self.C_V * self.L_theta**2
+
+    @property
+    def C_1(self) -> float:
+        """L_I/2 + alpha_theta rho_h L_theta^2/(2 gamma^2) + (1 + 2/(alpha_theta rho_h)) C_V L_theta^2."""
+        return self.L_I / 2 + self._alpha * self.rho_h * self.L_theta**2 / (2 * self.gamma**2) + self._lag
+
+    @property
+    def C_2(self) -> float:
+        """L_I/2 + (1 + 2/(alpha_theta rho_h)) C_V L_theta^2."""
+        return self.L_I / 2 + self._lag
+
+    @property
+    def u_x(self) -> float:
+        """min{1/(4 C_1), alpha_theta rho_h}."""
+        return min(1 / (4 * self.C_1), self._alpha * self.rho_h)
+
+    @property
+    def u_y(self) -> float:
+        """min{1/(4 C_2), alpha_theta rho_h/2}."""
+        return min(1 / (4 * self.C_2), self._alpha * self.rho_h / 2)
+
+    def C_D(self, alpha_x: float, alpha_y: float) -> float:
+        """The constant in ||grad (F/c_t + g - v_gamma)||^2 <= C_D (V_t - V_{t+1}) at (x_{t+1}, y_{t+1}), for constant steps."""
+        return 4 * max(
+            self.L_h**2 / (self._alpha**2 * self.rho_h**2 * self.C_V),
+            4 * alpha_x * ((1 / alpha_x + self.L_theta / self.gamma) ** 2 + self.L_I**2),
+            4 * alpha_y * ((self.L_I + 1 / alpha_y) ** 2 + self.L_I**2),
+        )
+
+    def stationarity_bound(self, T: int, merit: float, alpha_x: float, alpha_y: float, *, power: float = 0.0, smallest_weight: float = 1.0) -> float:
+        """What Theorem 1 promises for min_{t <= T} H_p, with its constant: O(T^(power - 1/2)) for c_t = c_0 (1 + t)^power.
+
+        Args:
+            merit: V_0.
+            alpha_x, alpha_y: the constant steps taken.
+            smallest_weight: the smallest entry of the preference.
+        """
+        if not 0 <= power < 0.5:
+            raise InvalidInput(f"power = {power}; Theorem 1 needs 0 <= power < 1/2 in c_t = c_0 (1 + t)^power")
+        travelled = ((T + 2) ** (1 - 2 * power) - 1) / (1 - 2 * power)
+        return self.c0 * math.sqrt(self.C_D(alpha_x, alpha_y) * merit / travelled) / smallest_weight
+
+    def outside(self, alpha_theta: float, alpha_x: float, alpha_y: float) -> list[str]:
+        """Which steps exceed their bound, in words with the numbers; empty when all are admissible."""
+        bounds = [("alpha_theta", alpha_theta, self.u_theta), ("alpha_x", alpha_x, self.u_x), ("alpha_y", alpha_y, self.u_y)]
+        return _exceeding(bounds)
+
+
+class Coefficients(NamedTuple):
+    """The weights of the stochastic merit at one t (numbers, or tensors for many t at once).
+
+    V_hat = (F - F_low)/c + (g - v_gamma) + lag ||theta - theta*||^2 + e_theta ||e_theta||^2 + e_x ||e_x||^2 + e_y ||e_y||^2
+            + x ||x - x_-||^2 + y ||y - y_-||^2 + theta ||theta - theta_-||^2,
+    with the momentum errors e = m - d of the step before and x_-, y_-, theta_- the point before.  `noise_theta` and `noise`
+    multiply (1 - beta)^2 sigma^2 for theta and, times alpha_x or alpha_y, for x and y.
+    """
+
+    lag: Any
+    e_theta: Any
+    e_x: Any
+    e_y: Any
+    x: Any
+    y: Any
+    theta: Any
+    noise_theta: Any
+    noise: Any
+
+
+@dataclass(frozen=True)
+class Stochastic(_Envelope):
+    """Theorem 2 (MB-MOMEHA): constants and the steps admissible at t = 0 for its schedules.
+
+    alpha_theta,t = alpha_theta (1 + t)^-q, alpha_x,t and alpha_y,t proportional to its square, and
+    1 - beta_t = (1 - beta_0)(alpha_theta,t/alpha_theta)^(2/3): then every condition is hardest at t = 0.
+
+    The paper's printed C_x, C_y, C'_theta are replaced by those that its recursions give.  With S = 2(1 + beta)/(1 - beta),
+    N = S + 1, W = 2/(1 - beta), and twice L_I^2 where the penalty grows (see `Merit`):
+
+        Q  = alpha_theta^2 N (C_theta C_e + 2 (alpha_x + alpha_y) W L_I^2) / (1 - 2 alpha_theta^2 W L_d^2),
+        C' = W Q L_d^2,   C_x = W N alpha_x L_I^2 + C',   C_y = W N (alpha_x + alpha_y) L_I^2 + C'.
+
+    (The printed C' lacks the factor N on C_theta C_e, which is the coefficient of ||e_theta||^2 in the merit's difference.)
+
+    Args:
+        first_average: 1 - beta_0, the weight of the first draw in the momentum; 1 needs no memory of m_0 = 0.
+        growing: whether c_t grows.  The directions then drift by (1/c_t - 1/c_{t-1}) grad F beside their Lipschitz change.
+        alpha_theta: the first step of theta; None is 0.99 u_theta.
+        others: L_g, rho_y, L_F, gamma, c0, see `_Envelope`.
+    """
+
+    first_average: float = 1.0
+    growing: bool = False
+    alpha_theta: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.first_average <= 1:
+            raise InvalidInput(f"first_average = {self.first_average}; 1 - beta_0 must lie in (0, 1]")
+        if self.alpha_theta is None:
+            object.__setattr__(self, "alpha_theta", 0.99 * self.u_theta)
+        if not 0 < self._alpha <= self.u_theta:
+            raise InvalidInput(f"alpha_theta = {self._alpha:g} is outside (0, u_theta = {self.u_theta:g}], where Theorem 2's merit falls")
+
+    @property
+    def _alpha(self) -> float:
+        assert self.alpha_theta is not None
+        return self.alpha_theta
+
+    @property
+    def L_d(self) -> float:
+        """sqrt((L_g + 1/gamma)^2 + 1/gamma^2): Lipschitz constant of d_theta in (x, y, theta); the text takes L_h, which is smaller."""
+        return math.hypot(self.L_h, 1 / self.gamma)
+
+    @property
+    def C_theta(self) -> float:
+        """L_g^2 + 2/gamma^2."""
+        return self.L_g**2 + 2 * self.gamma**-2
+
+    @property
+    def C_e(self) -> float:
+        """1/2 + 2/rho_h; the 1/2 holds for alpha_theta <= 1."""
+        return 0.5 + 2 / self.rho_h
+
+    @property
+    def _L_I_squared(self) -> float:
+        return self.L_I**2 * (2 if self.growing else 1)
+
+    def coefficients(self, alpha_theta: Any, alpha_x: Any, alpha_y: Any, beta: Any) -> Coefficients:
+        """The merit's weights for the steps and the momentum of one iteration."""
+        S = 2 * (1 + beta) / (1 - beta)
+        N, W = S + 1, 2 / (1 - beta)
+        both = (alpha_x + alpha_y) * W * self._L_I_squared
+        Q = alpha_theta**2 * N * (self.C_theta * self.C_e + 2 * both) / (1 - 2 * alpha_theta**2 * W * self.L_d**2)
+        theta = W * Q * self.L_d**2
+        return Coefficients(
+            lag=alpha_theta * self.C_theta,
+            e_theta=S * alpha_theta**2 * self.C_theta * self.C_e,
+            e_x=S * alpha_x,
+            e_y=S * alpha_y,
+            x=N * W * alpha_x * self._L_I_squared + theta,
+            y=N * both + theta,
+            theta=theta,
+            noise_theta=Q,
+            noise=N,
+        )
+
+    def _largest(self, alpha_theta: float) -> tuple[float, Coefficients, float]:
+        """The bound alpha_theta^2 rho_h/8 of x and y, the coefficients there, and N W L_I^2, all at t = 0."""
+        step = alpha_theta**2 * self.rho_h / 8
+        beta = 1 - self.first_average
+        found = self.coefficients(alpha_theta, step, step, beta)
+        return step, found, found.noise * 2 / self.first_average * self._L_I_squared
+
+    def _holds(self, alpha_theta: float) -> bool:
+        """Whether the coefficients of ||theta - theta*||^2, ||e_theta||^2 and ||theta - theta_-||^2 come out negative enough."""
+        if alpha_theta > min(self.rho_h / (4 * self.L_h**2), 1.0) or 4 * alpha_theta**2 * self.L_d**2 > 0.5 * self.first_average:
+            return False
+        step, found, history = self._largest(alpha_theta)
+        total = 2 * step * history + found.theta
+        return bool(total <= min(self.rho_h * self.C_theta / (16 * self.L_h**2), self.C_theta * self.C_e / 4))
+
+    @property
+    def u_theta(self) -> float:
+        """The largest alpha_theta,0.
+
+        With K = N W (alpha_x + alpha_y) L_I^2 + C': alpha_theta <= min{rho_h/(4 L_h^2), 1}, 4 alpha_theta^2 L_d^2 <= (1 - beta)/2 and
+        K <= min{rho_h C_theta/(16 L_h^2), C_theta C_e/4}, at alpha_x = alpha_y = alpha_theta^2 rho_h/8.
+        """
+        low, high = 0.0, min(self.rho_h / (4 * self.L_h**2), 1.0)
+        if self._holds(high):
+            return high
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._holds(middle) else (low, middle)
+        return low
+
+    @property
+    def C_1(self) -> float:
+        """L_I/2 + 2 alpha_y L_theta^2/gamma^2 + C_theta L_theta^2 (alpha_theta + 8/rho_h) + N W alpha_y L_I^2 + C_x at t = 0."""
+        step, found, history = self._largest(self._alpha)
+        return self._move + 2 * step * self.L_theta**2 / self.gamma**2 + step * history + float(found.x)
+
+    @property
+    def C_2(self) -> float:
+        """L_I/2 + C_theta L_theta^2 (alpha_theta + 8/rho_h) + C_y at t = 0."""
+        return self._move + float(self._largest(self._alpha)[1].y)
+
+    @property
+    def _move(self) -> float:
+        return self.L_I / 2 + self.C_theta * self.L_theta**2 * (self._alpha + 8 / self.rho_h)
+
+    @property
+    def u_x(self) -> float:
+        """min{alpha_theta^2 rho_h/8, 1/(4 C_1)}, for alpha_x,0."""
+        return min(self._alpha**2 * self.rho_h / 8, 1 / (4 * self.C_1))
+
+    @property
+    def u_y(self) -> float:
+        """min{alpha_theta^2 rho_h/8, 1/(4 C_2)}, for alpha_y,0."""
+        return min(self._alpha**2 * self.rho_h / 8, 1 / (4 * self.C_2))
+
+    @property
+    def C_sigma(self) -> float:
+        """The constant in the noise term C_sigma alpha_theta^2 (1 - beta) sigma^2 of one iteration, at t = 0 where it is largest."""
+        found = self.coefficients(self._alpha, self.u_x, self.u_y, 1 - self.first_average)
+        return self.first_average * float(found.noise_theta + found.noise * (self.u_x + self.u_y)) / self._alpha**2
+
+    def outside(self, alpha_theta: float, alpha_x: float, alpha_y: float) -> list[str]:
+        """Which first steps exceed their bound, in words with the numbers; empty when all are admissible."""
+        bounds = [("alpha_theta,0", alpha_theta, self.u_theta), ("alpha_x,0", alpha_x, self.u_x), ("alpha_y,0", alpha_y, self.u_y)]
+        wrong = _exceeding(bounds)
+        if alpha_x > alpha_y:
+            wrong.append(f"alpha_x,0 = {alpha_x:g} exceeds alpha_y,0 = {alpha_y:g}, which Theorem 2's rate needs to be the larger")
+        return wrong
+
+
+def _exceeding(bounds: list[tuple[str, float, float]]) -> list[str]:
+    return [f"{name} = {value:g} exceeds its admissible bound {bound:g}" for name, value, bound in bounds if value > bound]
+
+
+def best_gamma(L_g: float, rho_y: float, L_F: float, c0: float = 1.0) -> float:
+    """The gamma in (0, 1/(2 rho_y)) that admits the largest step of y in Theorem 1, on a logarithmic grid."""
+    largest = 0.499 / rho_y if rho_y > 0 else 100 / L_g
+    grid = [largest * 10 ** (-3 * i / 100) for i in range(101)]
+    first = Deterministic(L_g, rho_y, L_F, largest, c0)
+    return max(grid, key=lambda gamma: replace(first, gamma=gamma, alpha_theta=None).u_y)

@@ -1,0 +1,209 @@
+"""MOMEHA and MB-MOMEHA against Algorithms 1 and 2 written out, their ancestor MEHA, and their symmetries."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import bipareto as bp
+from bipareto import oracle, tree
+from bipareto.errors import InvalidInput
+from bipareto.methods import Method
+from bipareto.methods.base import State
+from bipareto.sampler import draw
+from bipareto.scalarization import Tracked
+from bipareto.schedule import Complement, Power
+from helpers import DICT_PROBLEM, DOUBLE, dict_start, nonconvex
+
+SETTINGS = {
+    "gamma": 0.2,
+    "mu": 3.0,
+    "alpha_theta": Power(0.05, -0.1),
+    "alpha_x": Power(0.04, -0.2),
+    "alpha_y": Power(0.03, -0.1),
+    "c": Power(2.0, 0.3),
+    "ideal": (0.1, 0.2),
+}
+
+
+def stch_weights(f: Tensor, w: Tensor, z: Tensor, mu: float) -> Tensor:
+    e = torch.exp(mu * w * (f - z))
+    return e * w / e.sum()
+
+
+def jacobian(fn: object, v: Tensor) -> Tensor:
+    return torch.func.jacrev(fn)(v)  # type: ignore[arg-type]
+
+
+def run(method: Method, problem: bp.Problem, state: State, steps: int, seed: int = 0) -> State:
+    m = 2 if not hasattr(state, "preference") else state.preference.shape[0]
+    for t in range(steps):
+        state, _ = method.step(problem, state, draw(problem, method.roles(m), t, [seed]))
+    return state
+
+
+def test_algorithm_1_line_by_line() -> None:
+    problem, x, y = nonconvex()
+    w, z = torch.tensor([0.7, 0.3], dtype=DOUBLE), torch.tensor([0.1, 0.2], dtype=DOUBLE)
+    method = bp.MOMEHA(**SETTINGS)
+    state = method.init(problem, x, y, w)
+    theta = y.clone()
+    for t in range(25):
+        state, info = method.step(problem, state)
+        c, gamma = 2.0 * (1 + t) ** 0.3, 0.2
+        torch.testing.assert_close(info["objectives"], problem.upper(x, y))
+        theta = theta - 0.05 * (1 + t) ** -0.1 * (jacobian(lambda v: problem.lower(x, v), theta) + (theta - y) / gamma)
+        weights = stch_weights(problem.upper(x, y), w, z, 3.0)
+        d_x = weights @ jacobian(lambda v: problem.upper(v, y), x) / c + jacobian(lambda v: problem.lower(v, y), x)
+        x_new = x - 0.04 * (1 + t) ** -0.2 * (d_x - jacobian(lambda v: problem.lower(v, theta), x))
+        weights = stch_weights(problem.upper(x_new, y), w, z, 3.0)
+        d_y = weights @ jacobian(lambda v: problem.upper(x_new, v), y) / c + jacobian(lambda v: problem.lower(x_new, v), y) + (theta - y) / gamma
+        x, y = x_new, y - 0.03 * (1 + t) ** -0.1 * d_y
+    for found, wanted in ((state.x, x), (state.y, y), (state.theta, theta)):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("exact_weights", [False, True])
+def test_algorithm_2_line_by_line(exact_weights: bool) -> None:
+    plain, x, y = nonconvex()
+
+    def sampler(level: str, role: str, t: int, seed: int) -> Tensor:
+        # A batch scales each objective and tilts g; "full" is the exact problem.
+        stream = bp.sampler.generator(role, t, seed)
+        return torch.zeros(3, dtype=DOUBLE) if role == "full" else 0.1 * torch.randn(3, generator=stream, dtype=DOUBLE)
+
+    def upper(x: Tensor, y: Tensor, b: Tensor) -> Tensor:
+        return plain.upper(x, y) * (1 + b[:2])
+
+    def lower(x: Tensor, y: Tensor, b: Tensor) -> Tensor:
+        return plain.lower(x, y) + b @ y * (1 + x.sum())
+
+    problem = bp.Problem(upper, lower, sampler=sampler)
+    w, z = torch.tensor([0.4, 0.6], dtype=DOUBLE), torch.tensor([0.1, 0.2], dtype=DOUBLE)
+    method = bp.MBMOMEHA(**SETTINGS, beta=Complement(0.6, -0.25), exact_weights=exact_weights)
+    found = run(method, problem, method.init(problem, x, y, w), 15, seed=4)
+
+    def side(name: str, x: Tensor, y: Tensor, t: int, argument: int) -> Tensor:
+        """sum_i weight_i grad f_i / c, each objective on its own draw."""
+        batches = [sampler("upper", f"{name}-upper-{i}", t, 4) for i in range(2)]
+        f = torch.stack([upper(x, y, batches[i])[i] for i in range(2)])
+        weights = stch_weights(plain.upper(x, y) if exact_weights else f, w, z, 3.0)
+        rows = [torch.func.grad(lambda a, b, i=i: upper(a, b, batches[i])[i], argnums=argument)(x, y) for i in range(2)]
+        return weights @ torch.stack(rows) / (2.0 * (1 + t) ** 0.3)
+
+    theta, m_theta, m_x, m_y = y.clone(), torch.zeros(3, dtype=DOUBLE), torch.zeros(3, dtype=DOUBLE), torch.zeros(3, dtype=DOUBLE)
+    for t in range(15):
+        beta, gamma = 1 - 0.6 * (1 + t) ** -0.25, 0.2
+        rho_theta, rho_x, rho_y = (sampler("lower", role, t, 4) for role in ("theta", "x-lower", "y-lower"))
+        m_theta = beta * m_theta + (1 - beta) * (jacobian(lambda v: lower(x, v, rho_theta), theta) + (theta - y) / gamma)
+        theta = theta - 0.05 * (1 + t) ** -0.1 * m_theta
+        d_x = side("x", x, y, t, 0) + jacobian(lambda v: lower(v, y, rho_x), x) - jacobian(lambda v: lower(v, theta, rho_x), x)
+        m_x = beta * m_x + (1 - beta) * d_x
+        x = x - 0.04 * (1 + t) ** -0.2 * m_x
+        m_y = beta * m_y + (1 - beta) * ((theta - y) / gamma + jacobian(lambda v: lower(x, v, rho_y), y) + side("y", x, y, t, 1))
+        y = y - 0.03 * (1 + t) ** -0.1 * m_y
+    for got, wanted in ((found.x, x), (found.y, y), (found.theta, theta), (found.momentum.x, m_x)):
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+@given(st.integers(0, 50), st.floats(0.05, 0.5), st.floats(0.5, 10))
+def test_with_one_objective_momeha_is_meha(seed: int, gamma: float, mu: float) -> None:
+    problem, x, y = nonconvex(m=1, seed=seed)
+    momeha = bp.MOMEHA(gamma=gamma, mu=mu, alpha_theta=0.05, alpha_x=0.03, alpha_y=0.02, c=Power(2.0, 0.3))
+    meha = bp.MEHA(gamma=gamma, eta=0.05, alpha=0.03, beta=0.02, c=Power(2.0, 0.3))
+    a, b = momeha.init(problem, x, y, [1.0]), meha.init(problem, x, y)
+    for _ in range(50):
+        (a, info_a), (b, info_b) = momeha.step(problem, a), meha.step(problem, b)
+    for name in ("x", "y", "theta"):
+        torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=1e-12, atol=1e-12)
+    report_a, report_b = momeha.report(problem, a, momeha.step(problem, a)[0], info_a), meha.report(problem, b, meha.step(problem, b)[0], info_b)
+    torch.testing.assert_close(report_a["residual"], report_b["residual"], rtol=1e-9, atol=1e-12)
+
+
+@given(st.permutations(range(3)), st.integers(0, 20))
+def test_permuting_objectives_permutes_the_answer(order: list[int], seed: int) -> None:
+    problem, x, y = nonconvex(m=3, seed=seed)
+    permuted = bp.Problem(lambda x, y: problem.upper(x, y)[order], problem.lower)
+    w = torch.tensor([0.5, 0.3, 0.2], dtype=DOUBLE)
+    method = bp.MOMEHA(gamma=0.2, c=5.0, ideal=Tracked(0.1))
+    a, b = run(method, problem, method.init(problem, x, y, w), 40), run(method, permuted, method.init(permuted, x, y, w[order]), 40)
+    torch.testing.assert_close(a.x, b.x, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(a.ideal[order], b.ideal, rtol=1e-10, atol=1e-12)
+
+
+def test_trees_give_what_the_flat_vector_gives() -> None:
+    x, y = dict_start()
+    flat = bp.Problem(
+        lambda u, v: DICT_PROBLEM.upper({"a": u[:2], "b": u[2:]}, [v[:2], v[2:]]),
+        lambda u, v: DICT_PROBLEM.lower({"a": u[:2], "b": u[2:]}, [v[:2], v[2:]]),
+    )
+    for method in (bp.MOMEHA(), bp.MBMOMEHA()):
+        a = run(method, DICT_PROBLEM, method.init(DICT_PROBLEM, x, y, [0.7, 0.3]), 30)
+        b = run(method, flat, method.init(flat, tree.ravel(x), tree.ravel(y), [0.7, 0.3]), 30)
+        torch.testing.assert_close(tree.ravel(a.x), b.x, rtol=1e-13, atol=1e-14)
+        torch.testing.assert_close(tree.ravel(a.y), b.y, rtol=1e-13, atol=1e-14)
+
+
+@pytest.mark.parametrize("method", [bp.MOMEHA(), bp.MBMOMEHA(), bp.MBMOMEHA(exact_weights=True)])
+def test_declared_oracles_are_the_counted_ones(method: bp.MOMEHA) -> None:
+    plain, x, y = nonconvex(m=3)
+    problem = oracle.Counting(oracle.noisy(plain, 0.1, x, y))
+    state = method.init(problem, x, y)
+    problem.counts.clear()
+    method.step(problem, state, draw(problem, method.roles(3), 0, [0]))
+    declared = method.oracles(3)
+    assert problem.counts["lower"] == declared["lower_gradients"] == 4
+    assert problem.counts["upper"] == declared["upper_gradients"] + declared.get("upper_values", 0)
+
+
+def test_warm_up_is_plain_descent_on_the_lower_level() -> None:
+    problem, x, y = nonconvex()
+    state = bp.MOMEHA(alpha_theta=0.1, warmup=7).init(problem, x, y)
+    for _ in range(7):
+        y = y - 0.1 * jacobian(lambda v: problem.lower(x, v), y)
+    torch.testing.assert_close(state.y, y)
+    torch.testing.assert_close(state.theta, y)
+
+
+def test_the_paper_presets() -> None:
+    assert bp.MOMEHA.paper() == bp.MOMEHA(gamma=8.0, mu=4.0, alpha_theta=0.01, alpha_x=0.01, alpha_y=0.01, c=Power(1.0, 0.25))
+    assert bp.MOMEHA.paper("comparison") == bp.MOMEHA(gamma=8.0, mu=4.0, alpha_theta=0.05, alpha_x=0.1, alpha_y=0.05, c=1.0)
+    assert bp.MBMOMEHA.paper().beta == bp.schedule.Constant(0.9)
+    with pytest.raises(InvalidInput, match="sensitivity, comparison"):
+        bp.MOMEHA.paper("best")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"gamma": 0.0}, "gamma = 0"),
+        ({"mu": -1.0}, "mu = -1"),
+        ({"alpha_x": 0.0}, "alpha_x"),
+        ({"c": -1.0}, "c = -1"),
+        ({"scalarization": "max"}, "stch"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_named(options: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        bp.MOMEHA(**options)  # type: ignore[arg-type]
+
+
+def test_meha_takes_one_objective_and_no_preference() -> None:
+    problem, x, y = nonconvex()
+    with pytest.raises(InvalidInput, match="m = 2; use MOMEHA"):
+        bp.MEHA().init(problem, x, y)
+    with pytest.raises(InvalidInput, match="MEHA has no preferences"):
+        bp.MEHA().init(problem, x, y, [0.5, 0.5])
+
+
+def test_structure_forgets_numbers_and_keeps_the_rest() -> None:
+    method = bp.MOMEHA()
+    assert method.structure() == dataclasses.replace(method, gamma=0.3, mu=7.0, alpha_x=0.5).structure()
+    assert method.structure() != dataclasses.replace(method, scalarization="linear").structure()
+    assert method.structure() != dataclasses.replace(method, alpha_x=Power(0.1, 0.1)).structure()
+    assert method.structure() != dataclasses.replace(method, ideal=Tracked(0.1)).structure()

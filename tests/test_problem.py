@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import bipareto as bp
+from bipareto.errors import BiparetoWarning, InvalidInput
+from helpers import DOUBLE, nonconvex
+
+ONE = torch.ones(2, dtype=DOUBLE)
+
+
+def upper(x: Tensor, y: Tensor) -> Tensor:
+    return torch.stack([(x - 1).square().sum() + y.square().sum(), x.square().sum() + (y - 1).square().sum()])
+
+
+def lower(x: Tensor, y: Tensor) -> Tensor:
+    return (x - y).square().sum()
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "words"),
+    [
+        (upper, lambda x, y: (x - y).square(), ["lower", r"\(2,\)", "sum"]),
+        (upper, lambda x, y: x.square().sum(), ["lower does not depend on y"]),
+        (lambda x, y: (x + y).sum(), lower, ["upper", r"\(\)", "stack"]),
+        (lambda x, y: [x.sum(), y.sum()], lower, ["upper returned a list", "stack"]),
+        (lambda x, y: torch.stack([y.sum(), torch.zeros((), dtype=DOUBLE)]), lower, ["objective 1", "neither"]),
+        (lambda x, y: y.sum()[None], lambda x, y: y.square().sum(), ["depends on x"]),
+        (lambda x, y: upper(x, y)[:1].expand(3), lower, ["m = 3", "2 entries"]),
+    ],
+)
+def test_functions_no_method_could_use_are_named(f: Callable[..., Tensor], g: Callable[..., Tensor], words: list[str]) -> None:
+    with pytest.raises(InvalidInput) as error:
+        bp.MOMEHA().init(bp.Problem(f, g), ONE, ONE, [0.5, 0.5])
+    for word in words:
+        assert re.search(word, str(error.value)), (word, str(error.value))
+
+
+def test_an_objective_without_y_is_warned_of() -> None:
+    problem = bp.Problem(lambda x, y: torch.stack([x.square().sum(), y.square().sum()]), lower)
+    with pytest.warns(BiparetoWarning, match="objective 0 does not depend on y"):
+        assert problem.check(ONE, ONE) == 2
+
+
+@pytest.mark.parametrize(
+    ("x0", "y0", "words"),
+    [
+        (ONE, ONE.float(), ["y0", "float32", "x0", "float64"]),
+        (ONE, torch.empty(2, dtype=DOUBLE, device="meta"), ["y0", "meta", "cpu"]),
+        (torch.tensor([1.0, torch.nan], dtype=DOUBLE), ONE, ["x0", "NaN"]),
+    ],
+)
+def test_starts_that_do_not_fit_are_named(x0: Tensor, y0: Tensor, words: list[str]) -> None:
+    with pytest.raises(InvalidInput) as error:
+        bp.Problem(upper, lower).check(x0, y0)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_what_is_not_a_function_is_named() -> None:
+    with pytest.raises(InvalidInput, match="lower is 3"):
+        bp.Problem(upper, 3)  # type: ignore[arg-type]
+
+
+def test_a_sequence_of_objectives_is_the_stacked_function() -> None:
+    problem, x, y = nonconvex()
+    parts = bp.Problem([lambda x, y, i=i: problem.upper(x, y)[i] for i in range(2)], problem.lower)
+    assert torch.equal(parts.upper(x, y), problem.upper(x, y))
+    assert torch.equal(parts.objective(1, x, y), problem.upper(x, y)[1])
+
+
+def test_names_must_fit() -> None:
+    with pytest.raises(InvalidInput, match="3 entries"):
+        bp.Problem(upper, lower, names=["a", "b", "c"]).check(ONE, ONE)

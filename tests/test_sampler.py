@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bipareto as bp
+from bipareto.errors import InvalidInput
+from bipareto.sampler import Minibatches, draw, generator, level_of
+
+KEYS = st.tuples(st.sampled_from(["theta", "x-lower", "x-upper-0"]), st.integers(0, 10**6), st.integers(0, 10**4))
+
+
+@given(KEYS, KEYS)
+def test_streams_are_functions_of_role_step_and_seed(a: tuple[str, int, int], b: tuple[str, int, int]) -> None:
+    first, again, other = (torch.rand(8, generator=generator(*key)) for key in (a, a, b))
+    assert torch.equal(first, again)
+    assert (a == b) == torch.equal(first, other)
+
+
+def test_streams_of_neighbouring_keys_look_independent() -> None:
+    rows = torch.stack([torch.randn(500, generator=generator("theta", t, seed)) for t in range(20) for seed in range(5)])
+    correlation = torch.corrcoef(rows) - torch.eye(100)
+    assert correlation.abs().max() < 0.25  # 4,950 pairs of 500 numbers: the largest of independent ones is about 0.18
+    assert abs(float(rows.mean())) < 0.02
+
+
+def test_minibatches_draw_rows_of_their_level() -> None:
+    lower, first, second = torch.arange(10.0), torch.arange(100.0, 110.0), torch.arange(200.0, 210.0)
+    sampler = Minibatches((lower, lower), {0: first, 1: second}, size=4)
+    a, b = sampler("lower", "theta", 3, 0)
+    assert torch.equal(a, b)
+    assert len(set(a.tolist())) == 4
+    assert set(a.tolist()) <= set(lower.tolist())
+    assert set(sampler("upper", "y-upper-1", 0, 0).tolist()) <= set(second.tolist())
+    assert torch.equal(sampler("lower", "full", 0, 0)[0], lower)
+    with pytest.raises(InvalidInput, match="size = 11"):
+        Minibatches(lower, first, size=11)
+
+
+def test_the_roles_of_algorithm_2_are_2m_plus_3() -> None:
+    for m in (1, 2, 4):
+        roles = bp.MBMOMEHA().roles(m)
+        assert len(roles) == len(set(roles)) == 2 * m + 3
+        assert sum(level_of(role) == "upper" for role in roles) == 2 * m
+
+
+def test_seeds_get_draws_of_their_own() -> None:
+    problem = bp.Problem(lambda x, y, b: b, lambda x, y, b: b, sampler=lambda level, role, t, seed: torch.tensor([float(t), float(seed)]))
+    drawn = draw(problem, ["lower"], 7, [3, 5])
+    assert torch.equal(drawn["lower"], torch.tensor([[7.0, 3.0], [7.0, 5.0]]))
