@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -133,8 +134,7 @@ def main() -> None:
     for name, value in {**{f"{k} [ms]": v for k, v in ms.items()}, **ratios}.items():
         print(f"{name:62s} {value:8.3f}")
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump({"ms": ms, "ratios": ratios, "torch": torch.__version__, "threads": 1}, file, indent=1)
+        Path(options.json).write_text(json.dumps({"ms": ms, "ratios": ratios, "torch": torch.__version__, "threads": 1}, indent=1))
 
 
 if __name__ == "__main__":

@@ -12,12 +12,12 @@ __all__ = ["DICT_PROBLEM", "DOUBLE", "dict_start", "nonconvex"]
 DOUBLE = torch.float64
 
 
-def nonconvex(d: int = 3, m: int = 2, seed: int = 0) -> tuple[bp.Problem, Tensor, Tensor]:
+def nonconvex(d: int = 3, m: int = 2, seed: int = 0, device: str = "cpu") -> tuple[bp.Problem, Tensor, Tensor]:
     """m quadratic objectives over g(x, y) = sum phi(y - Ax), phi(u) = u^2/2 + 1.5 sin^2 u, and a random start."""
     stream = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=stream, dtype=DOUBLE)
+        return torch.randn(*shape, generator=stream, dtype=DOUBLE).to(device)
 
     A, p, q = 0.5 * normal(d, d), normal(m, d), normal(m, d)
 

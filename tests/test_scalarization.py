@@ -55,7 +55,7 @@ def test_ideal_points_are_checked() -> None:
     assert as_ideal([0.0, 1.0]) == Fixed((0.0, 1.0))
     with pytest.raises(InvalidInput, match="margin"):
         as_ideal(Tracked(0.0))
-    with pytest.raises(InvalidInput, match="3 entries.*m = 2"):
+    with pytest.raises(InvalidInput, match=r"3 entries.*m = 2"):
         Fixed((0.0, 1.0, 2.0)).start(torch.ones(2))
     with pytest.raises(InvalidInput, match="ideal is 'low'"):
         as_ideal("low")  # type: ignore[arg-type]

@@ -29,9 +29,9 @@ def test_theorem_2_ties_its_sequences_together(delta: float | None) -> None:
 
 
 def test_theorem_2_refuses_what_it_does_not_cover() -> None:
-    with pytest.raises(InvalidInput, match="alpha_x = 0.2 exceeds alpha_y = 0.1"):
+    with pytest.raises(InvalidInput, match=r"alpha_x = 0.2 exceeds alpha_y = 0.1"):
         theorem2(0.1, 0.1, 0.2)
-    with pytest.raises(InvalidInput, match="delta = 0.2"):
+    with pytest.raises(InvalidInput, match=r"delta = 0.2"):
         theorem2(0.1, 0.1, 0.1, delta=0.2)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -36,8 +37,9 @@ def stch_weights(f: Tensor, w: Tensor, z: Tensor, mu: float) -> Tensor:
     return e * w / e.sum()
 
 
-def jacobian(fn: object, v: Tensor) -> Tensor:
-    return torch.func.jacrev(fn)(v)  # type: ignore[arg-type]
+def partials(fn: Callable[..., Tensor]) -> tuple[Callable[..., Tensor], Callable[..., Tensor]]:
+    """d fn / dx and d fn / dy of a function of (x, y, ...)."""
+    return torch.func.jacrev(fn, argnums=0), torch.func.jacrev(fn, argnums=1)
 
 
 def run(method: Method, problem: bp.Problem, state: State, steps: int, seed: int = 0) -> State:
@@ -53,16 +55,17 @@ def test_algorithm_1_line_by_line() -> None:
     method = bp.MOMEHA(**SETTINGS)
     state = method.init(problem, x, y, w)
     theta = y.clone()
+    (f_x, f_y), (g_x, g_y) = partials(problem.upper), partials(problem.lower)
     for t in range(25):
         state, info = method.step(problem, state)
         c, gamma = 2.0 * (1 + t) ** 0.3, 0.2
         torch.testing.assert_close(info["objectives"], problem.upper(x, y))
-        theta = theta - 0.05 * (1 + t) ** -0.1 * (jacobian(lambda v: problem.lower(x, v), theta) + (theta - y) / gamma)
+        theta = theta - 0.05 * (1 + t) ** -0.1 * (g_y(x, theta) + (theta - y) / gamma)
         weights = stch_weights(problem.upper(x, y), w, z, 3.0)
-        d_x = weights @ jacobian(lambda v: problem.upper(v, y), x) / c + jacobian(lambda v: problem.lower(v, y), x)
-        x_new = x - 0.04 * (1 + t) ** -0.2 * (d_x - jacobian(lambda v: problem.lower(v, theta), x))
+        d_x = weights @ f_x(x, y) / c + g_x(x, y)
+        x_new = x - 0.04 * (1 + t) ** -0.2 * (d_x - g_x(x, theta))
         weights = stch_weights(problem.upper(x_new, y), w, z, 3.0)
-        d_y = weights @ jacobian(lambda v: problem.upper(x_new, v), y) / c + jacobian(lambda v: problem.lower(x_new, v), y) + (theta - y) / gamma
+        d_y = weights @ f_y(x_new, y) / c + g_y(x_new, y) + (theta - y) / gamma
         x, y = x_new, y - 0.03 * (1 + t) ** -0.1 * d_y
     for found, wanted in ((state.x, x), (state.y, y), (state.theta, theta)):
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
@@ -97,15 +100,16 @@ def test_algorithm_2_line_by_line(exact_weights: bool) -> None:
         return weights @ torch.stack(rows) / (2.0 * (1 + t) ** 0.3)
 
     theta, m_theta, m_x, m_y = y.clone(), torch.zeros(3, dtype=DOUBLE), torch.zeros(3, dtype=DOUBLE), torch.zeros(3, dtype=DOUBLE)
+    g_x, g_y = partials(lower)
     for t in range(15):
         beta, gamma = 1 - 0.6 * (1 + t) ** -0.25, 0.2
         rho_theta, rho_x, rho_y = (sampler("lower", role, t, 4) for role in ("theta", "x-lower", "y-lower"))
-        m_theta = beta * m_theta + (1 - beta) * (jacobian(lambda v: lower(x, v, rho_theta), theta) + (theta - y) / gamma)
+        m_theta = beta * m_theta + (1 - beta) * (g_y(x, theta, rho_theta) + (theta - y) / gamma)
         theta = theta - 0.05 * (1 + t) ** -0.1 * m_theta
-        d_x = side("x", x, y, t, 0) + jacobian(lambda v: lower(v, y, rho_x), x) - jacobian(lambda v: lower(v, theta, rho_x), x)
+        d_x = side("x", x, y, t, 0) + g_x(x, y, rho_x) - g_x(x, theta, rho_x)
         m_x = beta * m_x + (1 - beta) * d_x
         x = x - 0.04 * (1 + t) ** -0.2 * m_x
-        m_y = beta * m_y + (1 - beta) * ((theta - y) / gamma + jacobian(lambda v: lower(x, v, rho_y), y) + side("y", x, y, t, 1))
+        m_y = beta * m_y + (1 - beta) * ((theta - y) / gamma + g_y(x, y, rho_y) + side("y", x, y, t, 1))
         y = y - 0.03 * (1 + t) ** -0.1 * m_y
     for got, wanted in ((found.x, x), (found.y, y), (found.theta, theta), (found.momentum.x, m_x)):
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
@@ -165,7 +169,7 @@ def test_warm_up_is_plain_descent_on_the_lower_level() -> None:
     problem, x, y = nonconvex()
     state = bp.MOMEHA(alpha_theta=0.1, warmup=7).init(problem, x, y)
     for _ in range(7):
-        y = y - 0.1 * jacobian(lambda v: problem.lower(x, v), y)
+        y = y - 0.1 * partials(problem.lower)[1](x, y)
     torch.testing.assert_close(state.y, y)
     torch.testing.assert_close(state.theta, y)
 
