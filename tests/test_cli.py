@@ -174,6 +174,23 @@ def test_solve_json_and_files(run: Callable[..., Done], tmp_path: Path) -> None:
     assert float(rows[-1]["residual"]) < float(rows[0]["residual"])
 
 
+def test_demo_keeps_stdout_for_the_object(run: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[Path, dict[str, Any]]] = []
+
+    def run_demo(out: Path, **options: Any) -> dict[str, Any]:
+        assert out.is_dir()
+        calls.append((out, options))
+        return {"words": "What the picture shows.", "hypervolume": float("nan")}
+
+    monkeypatch.setattr("bipareto.experiments.digits.run_demo", run_demo)
+    done = run("demo", "--out", str(tmp_path / "new"), "--steps", "5", "--json")
+    assert done.code == 0
+    assert done.json == {"words": "What the picture shows.", "hypervolume": None, "warnings": []}
+    assert done.stderr == "What the picture shows.\n"
+    assert run("demo", "--out", str(tmp_path)) == Done(0, "", "")  # there the demo itself speaks
+    assert calls == [(tmp_path / "new", {"steps": 5, "quiet": True}), (tmp_path, {"steps": None, "quiet": False})]
+
+
 def test_settings_and_printed_numbers_are_one_language(run: Callable[..., Done]) -> None:
     """What --json prints of a method, --set reads: the same run comes out."""
     first = run("solve", "quadratic", *SMALL, "--set", "c=power(3, 0.3)", "--set", "mu=8", "--json").json

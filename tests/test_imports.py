@@ -24,6 +24,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("methods",),
     ("certificate",),
     ("loop",),
+    ("monitors",),
     ("config", "store"),
     ("engines",),
     ("pareto",),

@@ -16,17 +16,23 @@ if TYPE_CHECKING:
     from bipareto import errors, methods, oracle, preferences, problems, sampler, scalarization, schedule
     from bipareto.certificate import certify
     from bipareto.loop import Solution, solve
-    from bipareto.methods import MBMOMEHA, MEHA, MOMEHA
+    from bipareto.methods import FORUM, GMOBA, MBMOMEHA, MEHA, MOMEHA, MOML, WCMHGD, MoCo, WCPenalty
     from bipareto.pareto import ParetoFront, front
     from bipareto.problem import Problem
 
 __all__ = [
+    "FORUM",
+    "GMOBA",
     "MBMOMEHA",
     "MEHA",
     "MOMEHA",
+    "MOML",
+    "WCMHGD",
+    "MoCo",
     "ParetoFront",
     "Problem",
     "Solution",
+    "WCPenalty",
     "certify",
     "errors",
     "front",
@@ -44,9 +50,15 @@ __version__ = "0.1.0"
 
 #: public name -> the module that holds it; the other names of `__all__` are modules themselves
 _HOMES = {
+    "FORUM": "methods",
+    "GMOBA": "methods",
     "MBMOMEHA": "methods",
     "MEHA": "methods",
     "MOMEHA": "methods",
+    "MOML": "methods",
+    "WCMHGD": "methods",
+    "MoCo": "methods",
+    "WCPenalty": "methods",
     "ParetoFront": "pareto",
     "Problem": "problem",
     "Solution": "loop",

@@ -42,7 +42,7 @@ FIRST_PRODUCTS = 16
 #: gradients that the proximal point may take at most
 PROXIMAL_SHARE = 60
 #: ||grad_y g|| above this times (curvature x size of y) is "not near stationary"
-NEAR = 1e-2
+NEAR = 0.05
 #: the kkt problem is solved where its slack is below this
 SETTLED = 1e-7
 

@@ -33,11 +33,13 @@ __all__ = [
     "FiniteDifference",
     "Hypergradient",
     "Hypergradients",
+    "Level",
     "Neumann",
     "Unrolled",
     "descend",
     "jacobian",
     "lower_pullback",
+    "pullback",
     "warn_if_singular",
 ]
 
@@ -282,9 +284,15 @@ def descend(lower: Level, x: Tree, y: Tree, eta: Any) -> Tree:
     return tree.add_scaled(y, -eta, oracle.grad(lambda y_: lower(x, y_), y))
 
 
+def pullback(upper: Level, x: Tree, y: Tree) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
+    """f (m,), and weights (m,) -> the gradients of the weighted sum in x (n_x,) and in y (n_y,), at one evaluation of f."""
+    f, _, pull = _pullback(lambda x_, y_: (upper(x_, y_), ()), x, y)
+    return f, pull
+
+
 def jacobian(upper: Level, x: Tree, y: Tree) -> tuple[Tensor, Tensor, Tensor]:
     """f (m,) and the gradients of all objectives, in x (m, n_x) and in y (m, n_y): one forward pass, m backward ones."""
-    f, _, pull = _pullback(lambda x_, y_: (upper(x_, y_), ()), x, y)
+    f, pull = pullback(upper, x, y)
     rows = [pull(e) for e in _unit_rows(f)]
     return f, torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
 
@@ -334,7 +342,7 @@ def _pullback(fn: Callable[..., tuple[Tensor, Tree]], *points: Tree) -> tuple[Te
     By `torch.func.vjp` where it must be, else by `torch.autograd`, which takes losses that `torch.func` does not and costs half.
     """
     if any(_functional(point) for point in points):
-        value, pull, aux = torch.func.vjp(fn, *points, has_aux=True)
+        value, pull, aux = torch.func.vjp(fn, *points, has_aux=True)  # type: ignore[misc]
         return value, aux, lambda cotangent: tuple(tree.ravel(part) for part in pull(cotangent))
     variables = [tree.map_(lambda leaf: leaf.detach().requires_grad_(), point) for point in points]
     with torch.enable_grad():

@@ -14,6 +14,7 @@ that `torch.func.vmap` can batch them, and all runs of a front must have one gam
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,9 +25,9 @@ from torch import Tensor
 from bipareto import envelope, tree
 from bipareto import scalarization as scalarizations
 from bipareto.constants import Deterministic, Stochastic, lower_bound
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.loop import Record
-from bipareto.methods.momeha import MomehaState
+from bipareto.methods.momeha import Knobs, MomehaState
 from bipareto.problem import Problem
 from bipareto.scalarization import Scalarization
 from bipareto.tree import Tree
@@ -192,6 +193,19 @@ class _MeritMonitor(Monitor):
     def __init__(self, problem: Problem, **options: Any) -> None:
         super().__init__(problem, **options)
         self._promised: list[Tensor] = []
+        self._checked = False
+
+    def _check(self, constants: Deterministic | Stochastic, knobs: Knobs) -> None:
+        """Refuse another gamma; once, warn of steps that the lemma does not cover."""
+        gamma = float(knobs.gamma[0])
+        if not abs(gamma - constants.gamma) <= 1e-6 * gamma:
+            raise InvalidInput(f"the constants are for gamma = {constants.gamma:g}, but the run has gamma = {gamma:g}")
+        if not self._checked:
+            self._checked = True
+            zero = torch.zeros_like(knobs.gamma)
+            largest = [float(schedule(zero).max()) for schedule in (knobs.alpha_theta, knobs.alpha_x, knobs.alpha_y)]
+            for sentence in constants.outside(*largest):
+                warnings.warn(f"{sentence}: the merit need not fall", BiparetoWarning, stacklevel=4)
 
     @property
     def promised(self) -> Tensor:
@@ -235,7 +249,7 @@ class Merit(_MeritMonitor):
     def _evaluate(self, states: MomehaState, skip: int) -> Tensor:
         rows, shape = self._rows(states)
         k = rows.knobs
-        _check_gamma(self.constants.gamma, k.gamma)
+        self._check(self.constants, k)
         look, C_V = self._look(rows), self.constants.C_V
         merit = (look.scalarized - self._floor(look.objectives, rows)) / k.c(rows.t) + look.gap + C_V * look.lag.square()
         lag, alpha_theta, alpha_x, alpha_y = (
@@ -300,11 +314,11 @@ class StochasticMerit(_MeritMonitor):
         ahead, here, behind = (tree.map_(lambda leaf, cut=cut: leaf[cut], states) for cut in (slice(2, None), slice(1, -1), slice(-2)))
         rows, shape = self._rows(here)
         k = rows.knobs
-        _check_gamma(self.constants.gamma, k.gamma)
-        alpha_theta, alpha_x, alpha_y, beta, c = (
-            s(rows.t).expand(rows.t.shape).reshape(shape)
-            for s in (k.alpha_theta, k.alpha_x, k.alpha_y, k.beta, k.c)  # type: ignore[operator]
-        )
+        self._check(self.constants, k)
+        if not k.beta:
+            raise InvalidInput("the stochastic merit is that of MB-MOMEHA; this run has no momentum: use Merit for MOMEHA")
+        schedules = (k.alpha_theta, k.alpha_x, k.alpha_y, k.beta, k.c)
+        alpha_theta, alpha_x, alpha_y, beta, c = (s(rows.t).expand(rows.t.shape).reshape(shape) for s in schedules)
         weights = self.constants.coefficients(alpha_theta, alpha_x, alpha_y, beta)
         look = self._look(rows)
         lag = look.lag.reshape(shape)
@@ -377,8 +391,3 @@ def _momentum_errors(problem: Problem, form: Scalarization) -> Callable[[MomehaS
 
 def _neighbours(states: MomehaState) -> tuple[MomehaState, MomehaState]:
     return tree.map_(lambda leaf: leaf[:-1], states), tree.map_(lambda leaf: leaf[1:], states)
-
-
-def _check_gamma(expected: float, found: Tensor) -> None:
-    if not bool((found - expected).abs().max() <= 1e-6 * expected):
-        raise InvalidInput(f"the constants are for gamma = {expected:g}, but the run has gamma = {found.reshape(-1)[0].item():g}")

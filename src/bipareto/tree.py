@@ -19,6 +19,7 @@ __all__ = [
     "Tree",
     "add_scaled",
     "as_tree",
+    "descend",
     "dot",
     "expand",
     "first_leaf",
@@ -85,6 +86,11 @@ def sub(a: Tree, b: Tree) -> Tree:
 def add_scaled(a: Tree, scale: Tensor | float, b: Tree) -> Tree:
     """a + scale * b."""
     return map_(lambda u, v: u + scale * v, a, b)
+
+
+def descend(a: Tree, step: Tensor, b: Tree) -> Tree:
+    """a - step * b, in one operation per leaf; `step` is a 0-d tensor."""
+    return map_(lambda u, v: torch.addcmul(u, step, v, value=-1), a, b)
 
 
 def interpolate(a: Tree, b: Tree, weight: Tensor | float) -> Tree:

@@ -109,7 +109,7 @@ def test_gradient_of_the_true_objectives_equals_finite_differences(case: str) ->
     torch.testing.assert_close(jacobian @ direction, difference, rtol=1e-6, atol=1e-6)
 
 
-@settings(max_examples=3)
+@settings(max_examples=2)
 @pytest.mark.parametrize("form", ["stch", "tchebycheff", "linear"])
 @multi
 @given(seed=st.integers(0, 2**16), mu=st.sampled_from([0.1, 1.0, 10.0]))
@@ -157,7 +157,7 @@ def test_sharp_smoothing_approaches_tchebycheff(case: str) -> None:
 
 @multi
 @given(seed=st.integers(0, 2**16))
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_distance_agrees_with_brute_force(case: str, seed: int) -> None:
     known = problem(case)
     stream = generator(seed)

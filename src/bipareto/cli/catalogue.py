@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bipareto.cli.output import Output
+from bipareto.cli.output import Output, ensure_folder
 from bipareto.cli.values import show
 
 __all__ = ["demo", "list_"]
@@ -41,6 +41,7 @@ def list_(
 
 def demo(
     out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write front.csv and front.png to this folder.")] = Path("demo-out"),
+    steps: Annotated[int | None, typer.Option("--steps", metavar="N", min=1, help="Fewer for a first look; by default enough to converge.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No words and no progress bar.")] = False,
 ) -> None:
@@ -58,8 +59,12 @@ def demo(
     from bipareto.experiments.digits import run_demo
 
     out = Output(as_json, quiet)
+    ensure_folder(out_dir)
     with out.listening():
-        data = run_demo(out_dir, quiet=quiet or as_json)
+        # The demo speaks on stdout, which belongs to the object here.
+        data = run_demo(out_dir, steps=steps, quiet=quiet or as_json)
+    if as_json:
+        out.say(data["words"])
     out.result(data)
 
 

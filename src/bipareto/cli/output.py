@@ -7,17 +7,18 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from bipareto.cli.values import finite
-from bipareto.errors import BiparetoWarning
+from bipareto.errors import BiparetoWarning, InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Output", "fail"]
+__all__ = ["Output", "ensure_folder", "fail"]
 
 
 class Output:
@@ -81,6 +82,15 @@ class Output:
         """The answer of the command, for machines."""
         if self.as_json:
             typer.echo(json.dumps(finite({**data, "warnings": self.warnings}), allow_nan=False))
+
+
+def ensure_folder(path: Path | None) -> None:
+    """Make the folder of --out before the work, not after it."""
+    if path is not None:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidInput(f"--out {path} cannot be made ({error.strerror}); choose another folder") from error
 
 
 def fail(message: str) -> None:

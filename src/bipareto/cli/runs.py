@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.output import Output
+from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def solve(
     import bipareto as bp
 
     out = Output(as_json, quiet)
-    _folder(out_dir)
+    ensure_folder(out_dir)
     with out.listening():
         known, asked = _problem(problem, option, dim, noise)
         weights = None if preference is None else values.numbers(preference, "--preference")
@@ -153,7 +153,7 @@ def front(
     import bipareto as bp
 
     out = Output(as_json, quiet)
-    _folder(out_dir)
+    ensure_folder(out_dir)
     run_seeds = values.seeds(seed or ["0"])
     with out.listening():
         known, asked = _problem(problem, option, dim, noise)
@@ -229,15 +229,6 @@ def _method(name: str, source: str, settings: list[str] | None, known: KnownProb
     return replace(sources[source](), **changes)
 
 
-def _folder(path: Path | None) -> None:
-    """Make the folder before the work, not after it."""
-    if path is not None:
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InvalidInput(f"--out {path} cannot be made ({error.strerror}); choose another folder") from error
-
-
 def _resolved(known: KnownProblem, x: Tree, y: Tree) -> tuple[Tree, Tree, Tensor]:
     """(x, y, objectives) of one run with a first axis of 1, the lower level solved again."""
     from bipareto import envelope, tree
@@ -260,7 +251,7 @@ def _position_error(known: KnownProblem, method: Method, x: Tree, preference: Te
     if preference is None:
         # One objective has one exact point, whatever the scalarization.
         return known.position_error(x, x.new_ones(len(x), 1)) if known.m == 1 else None
-    question = {name: getattr(method, name, None) for name in ("scalarization", "ideal", "mu")}
+    question: dict[str, Any] = {name: getattr(method, name, None) for name in ("scalarization", "ideal", "mu")}
     if question["scalarization"] is None or not isinstance(question["ideal"], Fixed):
         return None
     return known.position_error(x, preference, **question)

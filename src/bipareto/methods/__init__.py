@@ -3,9 +3,25 @@
 from __future__ import annotations
 
 from bipareto.methods.base import Method
+from bipareto.methods.forum import FORUM
+from bipareto.methods.gmoba import GMOBA
 from bipareto.methods.meha import MEHA
+from bipareto.methods.moco import MoCo
 from bipareto.methods.momeha import MBMOMEHA, MOMEHA
+from bipareto.methods.moml import MOML
+from bipareto.methods.wcmhgd import WCMHGD
+from bipareto.methods.wcpenalty import WCPenalty
 
-__all__ = ["MBMOMEHA", "MEHA", "METHODS", "MOMEHA", "Method"]
+__all__ = ["FORUM", "GMOBA", "MBMOMEHA", "MEHA", "METHODS", "MOMEHA", "MOML", "WCMHGD", "Method", "MoCo", "WCPenalty"]
 
-METHODS: dict[str, type[Method]] = {"momeha": MOMEHA, "mb-momeha": MBMOMEHA, "meha": MEHA}
+METHODS: dict[str, type[Method]] = {
+    "momeha": MOMEHA,
+    "mb-momeha": MBMOMEHA,
+    "meha": MEHA,
+    "moml": MOML,
+    "gmoba": GMOBA,
+    "forum": FORUM,
+    "moco": MoCo,
+    "wc-mhgd": WCMHGD,
+    "wc-penalty": WCPenalty,
+}

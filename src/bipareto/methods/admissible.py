@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -10,13 +11,14 @@ from bipareto import scalarization as scalarizations
 from bipareto import tree
 from bipareto.constants import Deterministic, Known, Stochastic, best_gamma, estimate, scalarized_smoothness, start_merit
 from bipareto.errors import InvalidInput
+from bipareto.methods.momeha import MBMOMEHA, MOMEHA
 from bipareto.methods.tuning import smoothing
 from bipareto.preferences import as_preference
 from bipareto.problem import Problem
 from bipareto.scalarization import Fixed, as_ideal
-from bipareto.schedule import Constant, Power, Schedule, theorem2
+from bipareto.schedule import Constant, Power, Schedule, as_schedule, theorem2
 
-__all__ = ["admissible_mbmomeha", "admissible_momeha"]
+__all__ = ["admissible_mbmomeha", "admissible_momeha", "bounds_of"]
 
 
 class _Question(NamedTuple):
@@ -68,6 +70,29 @@ def _penalty(c: Schedule | float) -> tuple[float, float]:
     return float(schedule[0]), float(power)
 
 
+def bounds_of(
+    method: MOMEHA, problem: Problem, x0: Any, y0: Any, *, constants: Known | None = None, preference: Any = None
+) -> Deterministic | Stochastic:
+    """The constants and admissible steps for a method's own gamma, mu, z and penalty: `Stochastic` for MB-MOMEHA, else `Deterministic`.
+
+    `bounds_of(...).outside(alpha_theta, alpha_x, alpha_y)` names the steps that are too large.
+
+    Args:
+        method: its steps decide nothing here but alpha_theta, where that is admissible (u_x and u_y depend on it).
+        others: as in `MOMEHA.admissible`.
+    """
+    t = torch.zeros((), dtype=torch.float64)
+    alpha_theta, c0 = (float(as_schedule(getattr(method, name), name)(t)) for name in ("alpha_theta", "c"))
+    known, _, _, gamma, L_F = _question(problem, x0, y0, constants, method.gamma, method.mu, method.ideal, preference, method.scalarization, c0)
+    found: Deterministic | Stochastic
+    if isinstance(method, MBMOMEHA):
+        average = 1 - float(as_schedule(method.beta, "beta")(t))
+        found = Stochastic(known.L_g, known.rho_y, L_F, gamma, c0, first_average=average, growing=not isinstance(method.c, Constant))
+    else:
+        found = Deterministic(known.L_g, known.rho_y, L_F, gamma, c0)
+    return replace(found, alpha_theta=alpha_theta) if alpha_theta <= found.u_theta else found
+
+
 def admissible_momeha(
     problem: Problem, x0: Any, y0: Any, *, constants: Known | None, gamma: float | None, mu: float | None, c: Schedule | float, ideal: Any,
     preference: Any, scalarization: str, fraction: float,
@@ -77,7 +102,7 @@ def admissible_momeha(
     c0, power = _penalty(c)
     known, mu, rule, gamma, L_F = _question(problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0)
     first = Deterministic(known.L_g, known.rho_y, L_F, gamma, c0)
-    bounds = Deterministic(known.L_g, known.rho_y, L_F, gamma, c0, alpha_theta=fraction * first.u_theta)
+    bounds = replace(first, alpha_theta=fraction * first.u_theta)
     return {
         "gamma": gamma,
         "mu": mu,
@@ -97,10 +122,9 @@ def admissible_mbmomeha(
     """Keyword arguments for `MBMOMEHA` with first steps at `fraction` of Theorem 2's bounds; arguments as in `MBMOMEHA.admissible`."""
     _check_fraction(fraction)
     known, mu, rule, gamma, L_F = _question(problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0)
-    growing = delta is None
-    first = Stochastic(known.L_g, known.rho_y, L_F, gamma, c0, growing=growing)
+    first = Stochastic(known.L_g, known.rho_y, L_F, gamma, c0, growing=delta is None)
     alpha_theta = fraction * first.u_theta
-    bounds = Stochastic(known.L_g, known.rho_y, L_F, gamma, c0, growing=growing, alpha_theta=alpha_theta)
+    bounds = replace(first, alpha_theta=alpha_theta)
     alpha_y = fraction * bounds.u_y
     # 1 - beta_0 = 1: the first average is the first draw, and m_0 = 0 is forgotten at once.
     schedules = theorem2(alpha_theta, alpha_y, min(fraction * bounds.u_x, alpha_y), c0=c0, k=alpha_theta ** (-2 / 3), delta=delta)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -107,7 +107,12 @@ class Method(ABC):
 
 
 def _shape_of(value: Any) -> Any:
-    """A field without its numbers: a float becomes its type, a schedule or an ideal point its class, structure stays."""
+    """A field without its numbers: a float becomes its type, a schedule or an ideal point its class, structure stays.
+
+    What consists of both, such as a way to estimate hypergradients, is a dataclass and is looked at field by field.
+    """
     if isinstance(value, float):
         return float
+    if is_dataclass(value):
+        return (type(value), *(_shape_of(getattr(value, f.name)) for f in fields(value)))
     return type(value) if isinstance(value, tuple) else value

@@ -194,17 +194,17 @@ class MOMEHA(Method):
     def step(self, problem: Problem, state: MomehaState, draw: Draw | None = None) -> tuple[MomehaState, Info]:
         x, y, theta, knobs, t, momentum = state.x, state.y, state.theta, state.knobs, state.t, state.momentum
         batches = draw or {}
-        inverse_c, inverse_gamma = 1 / knobs.c(t), 1 / knobs.gamma
+        inverse_c, inverse_gamma = knobs.c(t).reciprocal(), knobs.gamma.reciprocal()
 
         d_theta = oracle.grad(lambda v: problem.lower(x, v, self._lower_batch(batches, "theta")), theta)
-        d_theta = tree.map_(lambda d, v, u: d + inverse_gamma * (v - u), d_theta, theta, y)
+        d_theta = tree.map_(lambda d, v, u: torch.addcmul(d, inverse_gamma, v - u), d_theta, theta, y)
         theta, m_theta = self._move(theta, d_theta, knobs.alpha_theta(t), "theta", state)
 
         def x_terms(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
             f = self._objectives(problem, v, y, batches, "x", state.preference.shape[-1])
             weights = self._weights(problem, f, v, y, batches, state)
             g_y, g_theta = problem.lower_pair(v, y, theta, self._lower_batch(batches, "x"))
-            return inverse_c * (weights * f).sum() + g_y - g_theta, (f,)
+            return inverse_c * (weights @ f) + g_y - g_theta, (f,)
 
         d_x, (f,) = oracle.grad_and_aux(x_terms, x)
         x, m_x = self._move(x, d_x, knobs.alpha_x(t), "x", state)
@@ -212,10 +212,10 @@ class MOMEHA(Method):
         def y_terms(v: Tree) -> Tensor:
             f = self._objectives(problem, x, v, batches, "y", state.preference.shape[-1])
             weights = self._weights(problem, f, x, v, batches, state)
-            return inverse_c * (weights * f).sum() + problem.lower(x, v, self._lower_batch(batches, "y"))
+            return inverse_c * (weights @ f) + problem.lower(x, v, self._lower_batch(batches, "y"))
 
         d_y = oracle.grad(y_terms, y)
-        d_y = tree.map_(lambda d, v, u: d + inverse_gamma * (v - u), d_y, theta, y)
+        d_y = tree.map_(lambda d, v, u: torch.addcmul(d, inverse_gamma, v - u), d_y, theta, y)
         new_y, m_y = self._move(y, d_y, knobs.alpha_y(t), "y", state)
 
         new = MomehaState(
@@ -259,7 +259,7 @@ class MOMEHA(Method):
 
     def _move(self, point: Tree, direction: Tree, alpha: Tensor, name: str, state: MomehaState) -> tuple[Tree, Tree]:
         """One descent step; returns the new point and the new momentum (() here)."""
-        return tree.add_scaled(point, -alpha, direction), ()
+        return tree.descend(point, alpha, direction), ()
 
 
 @dataclass(frozen=True)
@@ -349,4 +349,4 @@ class MBMOMEHA(MOMEHA):
     def _move(self, point: Tree, direction: Tree, alpha: Tensor, name: str, state: MomehaState) -> tuple[Tree, Tree]:
         beta = state.knobs.beta(state.t)  # type: ignore[operator]
         average = tree.interpolate(direction, getattr(state.momentum, name), beta)
-        return tree.add_scaled(point, -alpha, average), average
+        return tree.descend(point, alpha, average), average

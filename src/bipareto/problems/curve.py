@@ -77,7 +77,6 @@ class Curve:
         starts = ranked.topk(_CANDIDATES, largest=False).indices
         # Where there are fewer local minima than candidates the best one stands in for the missing.
         starts = torch.where(ranked.gather(1, starts).isfinite(), starts, starts[:, :1])
-
         return bisect(lambda t: slope(self.values, t, gradient) > 0, self._low[starts], self._high[starts])
 
 

@@ -1,0 +1,144 @@
+"""What the methods built on several gradients share: their draws, the nested lower level, and reports read off the moves.
+
+Draws are named as in MB-MOMEHA: "x-lower" for g and "x-upper-i" for f_i where x moves, "y-lower-j" for the j-th of several
+steps on g alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bipareto import oracle, simplex, tree
+from bipareto.errors import InvalidInput
+from bipareto.hypergradient import Hypergradient, Hypergradients, Level, descend
+from bipareto.methods.base import Draw, Info, Start, State
+from bipareto.problem import Problem
+from bipareto.schedule import as_schedule
+from bipareto.simplex import Weights
+from bipareto.tree import Tree
+
+__all__ = [
+    "lower_of",
+    "moved",
+    "nested",
+    "nested_oracles",
+    "nested_report",
+    "positive_schedules",
+    "require_positive",
+    "roles",
+    "solver_info",
+    "solver_residuals",
+    "toward",
+    "uniform",
+    "upper_of",
+    "weigh",
+    "zero",
+]
+
+
+def roles(m: int, lower_steps: int = 0) -> tuple[str, ...]:
+    """The draws of one step with `lower_steps` steps on g before x moves."""
+    return (*(f"y-lower-{j}" for j in range(lower_steps)), "x-lower", *(f"x-upper-{i}" for i in range(m)))
+
+
+def lower_of(problem: Problem, draw: Draw | None, role: str = "x-lower") -> Level:
+    """g on the draw of a role."""
+    batch = (draw or {}).get(role)
+    return lambda x, y: problem.lower(x, y, batch)
+
+
+def upper_of(problem: Problem, draw: Draw | None, m: int) -> Level:
+    """f, every objective on its own draw."""
+    if not draw:
+        return problem.upper
+    batches = [draw[f"x-upper-{i}"] for i in range(m)]
+    return lambda x, y: torch.stack([problem.objective(i, x, y, batch) for i, batch in enumerate(batches)])
+
+
+def nested(
+    problem: Problem, state: State, draw: Draw | None, lower_steps: int, lower_step: Any, estimate: Hypergradient, numbers: tuple[Any, ...]
+) -> Hypergradients:
+    """y^D by D = `lower_steps` gradient steps on g from y_t, then the hypergradients at (x_t, y^D)."""
+    y = state.y
+    for j in range(lower_steps):
+        y = descend(lower_of(problem, draw, f"y-lower-{j}"), state.x, y, lower_step)
+    return estimate(upper_of(problem, draw, state.weights.shape[-1]), lower_of(problem, draw), state.x, y, numbers)
+
+
+def nested_oracles(m: int, lower_steps: int, estimate: Hypergradient) -> dict[str, int]:
+    """The cost of `nested`."""
+    cost = estimate.oracles(m)
+    return cost | {"lower_gradients": cost["lower_gradients"] + lower_steps}
+
+
+def nested_report(problem: Problem, before: State, after: State, info: Info, draw: Draw | None) -> Info:
+    """g and ||grad_y g|| at (x_t, y_(t+1)), where the objectives were taken, and the larger of that and the direction's norm."""
+    lower = lower_of(problem, draw)
+    residual = tree.squared_norm(oracle.grad(lambda y: lower(before.x, y), after.y)).sqrt()
+    direction = moved(before.x, after.x, before.knobs.alpha_x(before.t))
+    return info | {
+        "lower": lower(before.x, after.y),
+        "lower_residual": residual,
+        "stationarity": direction,
+        "residual": torch.maximum(direction, residual),
+    }
+
+
+def moved(before: Tree, after: Tree, step: Tensor) -> Tensor:
+    """||direction|| read off a move of that step size."""
+    return tree.squared_norm(tree.sub(before, after)).sqrt() / step
+
+
+def solver_info(found: Hypergradients, weights: Weights) -> Info:
+    """What a step saw: f, the weights and their slack, and what the linear solver left undone."""
+    return {"objectives": found.objectives, "weights": weights.weights, "weights_slack": weights.slack} | solver_residuals(found)
+
+
+def solver_residuals(found: Hypergradients) -> Info:
+    """What the linear solver left undone, nothing where none was used."""
+    if found.solver_residual is None or found.curvature is None:
+        return {}
+    return {"solver_residual": found.solver_residual, "curvature": found.curvature}
+
+
+def toward(x: Tree, step: Any, direction: Tensor) -> Tree:
+    """x - step * direction, the direction flat."""
+    return tree.add_scaled(x, -step, tree.unravel(direction, x))
+
+
+def weigh(gram: Tensor, linear: Tensor, start: Tensor, steps: int | None, lr: Any) -> Weights:
+    """argmin over the simplex of lam^T G lam - b^T lam: exactly, or by a given number of projected steps from `start`."""
+    return simplex.quadratic(gram, linear) if steps is None else simplex.projected_steps(gram, linear, start, steps, lr)
+
+
+def uniform(f: Tensor) -> Tensor:
+    """Equal weights like the objectives f (m,)."""
+    return torch.full_like(f, 1 / f.shape[0])
+
+
+def zero(start: Start) -> Tensor:
+    """t = 0, like the objectives."""
+    return torch.zeros((), dtype=start.objectives.dtype, device=start.objectives.device)
+
+
+def require_positive(name: str, f: Tensor) -> None:
+    """Weighted Chebyshev with the ideal point at zero makes sense for f_i > 0 only."""
+    bad = [f"f_{i + 1} = {value:.4g}" for i, value in enumerate(f.tolist()) if not value > 0]
+    if bad:
+        raise InvalidInput(
+            f"{name} minimises max_i w_i f_i and needs every f_i > 0, but {', '.join(bad)} at the start; add a constant to that objective, "
+            "or use MOMEHA, which takes an ideal point (MOMEHA(ideal=...))"
+        )
+
+
+def positive_schedules(method: Any, names: Sequence[str]) -> None:
+    """Turn the fields of those names into schedules, all of which must start above zero."""
+    for name in names:
+        schedule = as_schedule(getattr(method, name), name)
+        if not schedule[0] > 0:
+            raise InvalidInput(f"{name} = {getattr(method, name)}; it must be > 0")
+        object.__setattr__(method, name, schedule)
