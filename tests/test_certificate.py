@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import tree
-from bipareto.certificate import certify, conic_minimum, simplex_minimum
+from bipareto import envelope, tree
+from bipareto.certificate import Certificate, certify, conic_minimum, simplex_minimum
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problems import KnownProblem
 from bipareto.schedule import Power
 from helpers import DICT_PROBLEM, DOUBLE, dict_start
 
 
-def quietly(*args: object, **kwargs: object) -> bp.certificate.Certificate:
+def quietly(*args: object, **kwargs: object) -> Certificate:
     """A certificate of a point that deserves a warning, which is not what is tested."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)
@@ -64,7 +64,7 @@ def test_exact_points_of_the_other_problems_leave_no_common_descent(name: str) -
     problem = bp.problems.get(name)
     point = problem.solution(torch.tensor([0.4, 0.6], dtype=DOUBLE))
     found = certify(problem, point.x, point.y)
-    assert found.kkt <= 1e-6 * float(dense(problem, point.x, point.y)[0].norm(dim=1).max()) if name != "merely-convex" else found.kkt <= 1e-8
+    assert found.kkt <= 1e-8
     assert found.common_descent is False
     assert found.lower_curvature == ("degenerate" if name == "merely-convex" else "minimum")
 
@@ -106,7 +106,7 @@ def test_the_paper_multipliers_give_the_paper_residual() -> None:
     w, z = torch.tensor([0.3, 0.7], dtype=DOUBLE), torch.tensor([0.1, 0.2], dtype=DOUBLE)
     found = certify(problem, x, y, gamma=gamma, preference=w, mu=mu, ideal=z, c=c)
     rows, _ = dense(problem, x, y)
-    theta = bp.envelope.proximal_point(problem, x[None], y[None], gamma, tol=1e-12).y[0]
+    theta = envelope.proximal_point(problem, x[None], y[None], gamma, tol=1e-12).y[0]
     g_x, g_y = torch.func.grad(problem.lower, argnums=(0, 1))(x, y)
     normal = torch.cat([g_x - torch.func.grad(problem.lower)(x, theta), g_y - (y - theta) / gamma])
     tau = torch.softmax(mu * w * (problem.upper(x, y) - z), 0)
@@ -145,7 +145,8 @@ def test_a_residual_is_a_common_descent_direction_of_the_hyperobjectives() -> No
 def test_bounds_hold_when_the_budget_is_too_small() -> None:
     problem, x, y = wide(400, condition=1e3, off=0.05)
     rows, B = dense(problem, x, y)
-    exact = float((simplex_minimum(rows - rows @ B @ torch.linalg.pinv(B))[0] @ (rows - rows @ B @ torch.linalg.pinv(B))).norm())
+    rest = rows - rows @ B @ torch.linalg.pinv(B)
+    exact = float((simplex_minimum(rest)[0] @ rest).norm())
     for budget in (60, 120, 200, 600):
         found = quietly(problem, x, y, gamma=1.0, budget=budget)
         assert found.kkt_lower <= exact * (1 + 1e-9)
@@ -163,7 +164,7 @@ def conic_slack(rows: Tensor, normal: Tensor, lam: Tensor, p: float) -> float:
     scale = float(rows.norm(dim=1).max())
     slopes = rows @ residual / scale**2
     along = float(normal @ residual / normal.norm() / scale)
-    feasible = max(abs(float(lam.sum()) - 1), float((-lam).clamp_min(0).max()), max(-p, 0.0))
+    feasible = max(abs(float(lam.sum()) - 1), float(-lam.min()), -p)
     optimal = float((lam * (slopes - slopes.min())).sum())
     return max(feasible, optimal, -along, abs(along) if p > 0 else 0.0)
 
@@ -202,7 +203,7 @@ def check_points(count: int) -> None:
         assert found.stationarity_multipliers is not None
         lam, p = found.stationarity_multipliers
         rows, B = dense(problem, x, y)
-        theta = bp.envelope.proximal_point(problem, x[None], y[None], 0.2, tol=1e-13).y[0]
+        theta = envelope.proximal_point(problem, x[None], y[None], 0.2, tol=1e-13).y[0]
         (g_x, g_y), t_x = torch.func.grad(problem.lower, argnums=(0, 1))(x, y), torch.func.grad(problem.lower)(x, theta)
         normal = torch.cat([g_x - t_x, g_y - (y - theta) / 0.2])
         # The normal itself is known to about 1e-9 of its length (it is a difference of gradients at a solved point), the program to rounding.

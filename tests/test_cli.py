@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 import bipareto as bp
 from bipareto.cli import app, main, values
+from bipareto.hypergradient import CG, FiniteDifference
 from bipareto.methods import METHODS
 from bipareto.scalarization import Tracked
 from bipareto.schedule import Complement, Power
@@ -230,6 +231,17 @@ def test_a_run_that_leaves_the_finite_numbers_fails_in_words(run: Callable[..., 
     assert "NaN or infinite at step" in done.stderr
 
 
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "meha"])
+def test_every_method_traces_a_front(method: str, run: Callable[..., Done]) -> None:
+    done = run("front", "quadratic", "--dim", "2", "--method", method, "--preferences", "2", "--steps", "5", "--json")
+    assert done.code == 0
+    assert done.json["method"]["name"] == method
+    assert done.json["runs"] == (2 if METHODS[method].uses_preference else 1)
+    for key, value in done.json["method"].items():
+        if key != "name" and isinstance(value, str):
+            assert values.show(values.parse(value)) == value
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -272,7 +284,18 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_work(run: Callable[.
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**9), 10**9)
 
 
-@given(st.one_of(numbers, st.booleans(), st.builds(Power, numbers, numbers), st.builds(Complement, numbers, numbers), st.builds(Tracked, numbers)))
+@given(
+    st.one_of(
+        numbers,
+        st.booleans(),
+        st.none(),
+        st.builds(Power, numbers, numbers),
+        st.builds(Complement, numbers, numbers),
+        st.builds(Tracked, numbers),
+        st.builds(CG, st.integers(1, 100), st.floats(1e-12, 1)),
+        st.builds(FiniteDifference, st.integers(1, 100), st.floats(1e-3, 1), st.floats(1e-3, 1), st.booleans()),
+    )
+)
 def test_show_and_parse_are_inverse(value: Any) -> None:
     read = values.parse(str(values.show(value)))
     assert read == value

@@ -103,11 +103,7 @@ def estimate(problem: Problem, x0: Any, y0: Any, *, radius: float | None = None,
         low, _ = extremes(lambda v, product=product, zero=zero: product(torch.cat([zero, v]))[split:], point[split:])  # type: ignore[misc]
         rho_y = max(rho_y, -low)
         L_f = max([L_f, *(abs(value) for f_i in uppers for value in extremes(probes.hessian(f_i, point), point))])
-    found = Smoothness(SAFETY * L_g, SAFETY * L_f, SAFETY * rho_y if rho_y > 1e-9 * L_g else 0.0)
-    for name, value in found._asdict().items():
-        if not math.isfinite(value):
-            raise InvalidInput(f"the probed {name} is {value}: a Hessian product near the start is not finite; give {name} yourself")
-    return found
+    return Smoothness(SAFETY * L_g, SAFETY * L_f, SAFETY * rho_y if rho_y > 1e-9 * L_g else 0.0)
 
 
 def lower_bound(scalarization: Scalarization, m: int, mu: float) -> float:
@@ -459,9 +455,9 @@ class Stochastic(_Envelope):
 
     @property
     def C_sigma(self) -> float:
-        """The constant in the noise term C_sigma alpha_theta^2 (1 - beta) sigma^2 of one iteration, at t = 0 where it is largest."""
+        """The constant in the noise term C_sigma alpha_theta,t^2 (1 - beta_t) sigma^2, for every t: N (1 - beta) < 4, and the rest is largest at t = 0."""
         found = self.coefficients(self._alpha, self.u_x, self.u_y, 1 - self.first_average)
-        return self.first_average * float(found.noise_theta + found.noise * (self.u_x + self.u_y)) / self._alpha**2
+        return 4 / float(found.noise) * float(found.noise_theta + found.noise * (self.u_x + self.u_y)) / self._alpha**2
 
     def outside(self, alpha_theta: float, alpha_x: float, alpha_y: float) -> list[str]:
         """Which first steps exceed their bound, in words with the numbers; empty when all are admissible."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bipareto import tree
+from bipareto.errors import InvalidInput
 from bipareto.problem import Problem
 from bipareto.tree import Tree
 
@@ -70,6 +71,11 @@ def lanczos(product: Product, start: Tensor, count: int) -> tuple[float, float]:
     for _ in range(min(count, start.numel())):
         w = product(basis[-1])
         diagonal.append(float((w * basis[-1]).sum()))
+        if not math.isfinite(diagonal[-1]):
+            raise InvalidInput(
+                f"a Hessian product is not finite (<v, H v> = {diagonal[-1]}): the loss has no curvature at a probed point; use a twice "
+                "differentiable one there (sqrt(v + 1e-8) for sqrt(v), say), or give the numbers that would be probed"
+            )
         stacked = torch.stack(basis)
         for _ in range(2):
             w = w - stacked.T @ (stacked @ w)

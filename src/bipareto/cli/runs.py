@@ -226,7 +226,11 @@ def _method(name: str, source: str, settings: list[str] | None, known: KnownProb
         sources["paper"] = kind.paper
     if source not in sources:
         raise InvalidInput(f"--numbers {source!r} is not known for {name}; choose one of {', '.join(sources)}")
-    return replace(sources[source](), **changes)
+    base = sources[source]()
+    try:
+        return replace(base, **changes)
+    except TypeError as error:
+        raise InvalidInput(f"--set {' '.join(settings or [])}: {error}; see `bipareto list` for the kinds of values") from error
 
 
 def _resolved(known: KnownProblem, x: Tree, y: Tree) -> tuple[Tree, Tree, Tensor]:
@@ -264,7 +268,7 @@ def _front_table(out: Output, known: KnownProblem, found: ParetoFront, distance:
         [
             str(run),
             *([str(int(found.seed[run]))] if many_seeds else []),
-            _numbers(found.preference[run], "{:.3f}"),
+            "-" if found.preference[run].isnan().any() else _numbers(found.preference[run], "{:.3f}"),
             *(f"{value:.6g}" for value in found.objectives[run].tolist()),
             f"{float(distance[run]):.2e}",
             "-" if position is None else f"{float(position[run]):.2e}",

@@ -1,14 +1,16 @@
 """Values as people write them on the command line, and the way back.
 
-Numbers, fractions (1/3), vectors (0.7,0.3), true and false, words, and the schedules and ideal points of the library:
-constant(0.1), power(5,0.45), complement(0.1,-0.25), tracked(0.1).  What `show` prints, `parse` reads.
+Numbers, fractions (1/3), vectors (0.7,0.3), true and false, words, and the small values of the library: schedules such as
+power(5,0.45), ideal points such as tracked(0.1), hypergradients such as cg(20,1e-8).  What `show` prints, `parse` reads.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from bipareto.errors import InvalidInput
@@ -49,7 +51,7 @@ def _evaluate(node: ast.expr) -> Any:
         case ast.BinOp(left=left, op=ast.Div(), right=right) if _number(right) != 0:
             return _number(left) / _number(right)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
-            return _form(name)(*map(_number, arguments))
+            return _form(name, [_evaluate(argument) for argument in arguments])
     raise _NotAValue
 
 
@@ -60,26 +62,21 @@ def _number(node: ast.expr) -> float:
     return value
 
 
-def _forms() -> dict[str, Callable[..., Any]]:
+def _form(name: str, arguments: list[Any]) -> Any:
+    from bipareto.hypergradient import CG, FiniteDifference, Neumann, Unrolled
     from bipareto.scalarization import Fixed, Tracked
     from bipareto.schedule import Complement, Constant, Power
 
-    return {form.__name__.lower(): form for form in (Constant, Power, Complement, Fixed, Tracked)}
-
-
-def _form(name: str) -> Callable[..., Any]:
-    forms = _forms()
+    known: tuple[Callable[..., Any], ...] = (Constant, Power, Complement, Fixed, Tracked, Unrolled, Neumann, FiniteDifference, CG)
+    forms = {form.__name__.lower(): form for form in known}
     if name.lower() not in forms:
         raise InvalidInput(f"{name}(...) is not known; choose one of {', '.join(f'{form}(...)' for form in forms)}")
-
-    def build(*arguments: float) -> Any:
-        try:
-            return forms[name.lower()](*arguments)
-        except TypeError as error:
-            fields: Sequence[str] = getattr(forms[name.lower()], "_fields", ())
-            raise InvalidInput(f"{name} was given {len(arguments)} numbers; write {name}({', '.join(fields)})") from error
-
-    return build
+    form = forms[name.lower()]
+    try:
+        return form(*arguments)
+    except TypeError as error:
+        wanted = inspect.signature(form).parameters
+        raise InvalidInput(f"{name} was given {len(arguments)} values; write {name}({', '.join(wanted)})") from error
 
 
 def show(value: Any) -> Any:
@@ -92,10 +89,15 @@ def show(value: Any) -> Any:
     kind = type(value).__name__
     if kind in ("Constant", "Fixed"):
         return show(value[0])
+    if is_dataclass(value):
+        return _call(kind, [getattr(value, field.name) for field in fields(value)])
     if isinstance(value, tuple):
-        numbers_ = [show(part) for part in value]
-        return f"{kind.lower()}({','.join(map(str, numbers_))})" if hasattr(value, "_fields") else numbers_
+        return _call(kind, value) if hasattr(value, "_fields") else [show(part) for part in value]
     return value
+
+
+def _call(kind: str, parts: Iterable[Any]) -> str:
+    return f"{kind.lower()}({','.join(str(show(part)) for part in parts)})"
 
 
 def numbers(text: str, name: str) -> list[float]:
