@@ -215,7 +215,7 @@ def check_points(count: int) -> None:
 
 
 def test_programs_of_random_points() -> None:
-    check_points(50)
+    check_points(25)
 
 
 @pytest.mark.slow

@@ -42,8 +42,8 @@ def admissible(problem: KnownProblem, growing: bool, preference: list[float] | N
 @pytest.mark.parametrize("name", ["quadratic", "pl-sin2"])
 def test_the_merit_lemma_holds_at_every_iteration(name: str, growing: bool) -> None:
     problem = bp.problems.get(name)
-    merit = watched(problem, admissible(problem, growing, [0.3, 0.7]), 300, [0.3, 0.7])
-    assert merit.steps == list(range(301))
+    merit = watched(problem, admissible(problem, growing, [0.3, 0.7]), 200, [0.3, 0.7])
+    assert merit.steps == list(range(201))
     assert float(merit.excess.max()) <= 1e-12
     assert float(merit.promised.min()) > 0
 
@@ -170,9 +170,9 @@ def stochastic(name: str, delta: float | None, runs: int, steps: int) -> Stochas
 
 @pytest.mark.parametrize(("name", "delta"), [("quadratic", None), ("pl-sin2", 0.05)])
 def test_the_stochastic_merit_falls_in_expectation(name: str, delta: float | None) -> None:
-    merit = stochastic(name, delta, runs=20, steps=60)
-    assert merit.steps == list(range(60))
-    assert merit.values.shape == (60, 20)
+    merit = stochastic(name, delta, runs=20, steps=30)
+    assert merit.steps == list(range(30))
+    assert merit.values.shape == (30, 20)
     assert float(merit.mean_excess.max()) <= 0
 
 

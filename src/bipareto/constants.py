@@ -455,7 +455,7 @@ class Stochastic(_Envelope):
 
     @property
     def C_sigma(self) -> float:
-        """The constant in the noise term C_sigma alpha_theta,t^2 (1 - beta_t) sigma^2, for every t: N (1 - beta) < 4, and the rest is largest at t = 0."""
+        """The constant in the noise term C_sigma alpha_theta,t^2 (1 - beta_t) sigma^2 of every t: N (1 - beta) < 4, the rest is largest at t = 0."""
         found = self.coefficients(self._alpha, self.u_x, self.u_y, 1 - self.first_average)
         return 4 / float(found.noise) * float(found.noise_theta + found.noise * (self.u_x + self.u_y)) / self._alpha**2
 

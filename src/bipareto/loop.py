@@ -15,11 +15,11 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -36,11 +36,13 @@ from bipareto.tree import Tree
 __all__ = [
     "COMPILE_FROM",
     "Callback",
+    "Ended",
     "Failure",
     "Iterate",
     "Reason",
     "Record",
     "Run",
+    "Snapshot",
     "Solution",
     "Stepper",
     "drive",
@@ -58,11 +60,16 @@ Step = Callable[[State, Draw], tuple[State, Info]]
 
 @dataclass(frozen=True)
 class Record:
-    """What a callback sees: steps done so far, the state after them, and the last step's info (with a run axis in a front)."""
+    """What a callback sees: steps done so far, the state after them, and the last step's info (with a run axis in a front).
+
+    best: the best iterates so far; ended: the runs that have already stopped, by their place on the run axis.
+    """
 
     step: int
     state: State
     info: Info
+    best: dict[str, Any] = field(default_factory=dict)
+    ended: Mapping[int, Ended] = field(default_factory=dict)
 
 
 Callback = Callable[[Record], bool | None]
@@ -88,6 +95,29 @@ class Failure:
 
     def __str__(self) -> str:
         return f"{self.term} was NaN or infinite at step {self.step}; the state before it is kept. Smaller steps or a larger c are the usual remedy"
+
+
+class Ended(NamedTuple):
+    """A run that has stopped: its last state, its steps, and why."""
+
+    state: State
+    steps: int
+    reason: Reason
+    failure: Failure | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What `drive` needs to go on from the end of a block as if it had never stopped; the draws need nothing, being pure in t.
+
+    history: what was recorded up to `step`, rows as in `Run.history`; the others as in `Record`.
+    """
+
+    step: int
+    state: State
+    best: dict[str, Any]
+    ended: Mapping[int, Ended]
+    history: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -232,8 +262,9 @@ def drive(
     callbacks: Sequence[Callback],
     progress: bool | None,
     label: str = "solving",
+    resume: Snapshot | None = None,
 ) -> Run:
-    """Run `steps` iterations of one run, or of a stack of runs with one seed each."""
+    """Run `steps` iterations of one run, or of a stack of runs with one seed each; from a snapshot on, where one is given."""
     if not isinstance(steps, int) or steps < 1:
         raise InvalidInput(f"steps = {steps!r}; it must be a whole number of at least 1")
     if record_every is not None and record_every < 1:
@@ -259,7 +290,11 @@ def drive(
 
     watch = _Watch(len(seeds), batched, math.ceil(steps / block))
     done = 0
+    if resume is not None:
+        done, state = resume.step, resume.state
+        watch.restore(resume)
     with _bar(progress, label, steps) as advance:
+        advance(done)
         while done < steps and not watch.finished():
             count = min(block, steps - done)
             first, packed = state, step.pack(state, draws(done))
@@ -280,7 +315,7 @@ def drive(
             watch.look(done, first, before, state, info, replay, count, tol)
             advance(count)
             # A list, so that every callback is called even when an earlier one ends the run.
-            if any([callback(Record(done, state, info)) for callback in callbacks]):
+            if any([callback(Record(done, state, info, watch.best, watch.ended)) for callback in callbacks]):
                 watch.stop_all("callback", state, done)
     watch.stop_all("steps", state, done)
     return watch.run(time.perf_counter() - start_time, compiled=bool(compile))
@@ -307,13 +342,22 @@ class _Watch:
 
     def __init__(self, runs: int, batched: bool, records: int) -> None:
         self.runs, self.batched, self.records = runs, batched, records
-        self.ended: dict[int, tuple[State, int, Reason, Failure | None]] = {}
+        self.ended: dict[int, Ended] = {}
         self.history: dict[str, Tensor] = {}
         self.steps: list[int] = []
         self.best: dict[str, Any] = {}
 
     def finished(self) -> bool:
         return len(self.ended) == self.runs
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Be as at the end of the snapshot's block."""
+        self.ended, self.best = dict(snapshot.ended), dict(snapshot.best)
+        rows = dict(snapshot.history)
+        self.steps = rows.pop("step").tolist()
+        self.history = {name: values.new_zeros((self.records, *values.shape[1:])) for name, values in rows.items()}
+        for name, values in rows.items():
+            self.history[name][: len(self.steps)] = values
 
     def look(
         self, done: int, first: State, previous: State, state: State, info: Info, step: Callable[[State, int], tuple[State, Info]],
@@ -335,7 +379,7 @@ class _Watch:
 
     def _end(self, runs: Sequence[int] | range, reason: Reason, state: State, done: int, failure: Failure | None = None) -> None:
         for r in runs:
-            self.ended.setdefault(r, (self._take(state, r), done, reason, failure))
+            self.ended.setdefault(r, Ended(self._take(state, r), done, reason, failure))
 
     def _take(self, value: Any, r: int) -> Any:
         return tree.select(value, r) if self.batched else value

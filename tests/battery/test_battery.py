@@ -115,10 +115,13 @@ def test_vmap_equals_a_loop(name: str, kind: str) -> None:
     assert_near(report, tree.stack(rows))
 
 
-@pytest.mark.parametrize("batched", [False, True])
-def test_compiled_equals_eager(name: str, batched: bool) -> None:
+@pytest.mark.parametrize(
+    ("batched", "kind"),
+    [(True, "quadratic"), pytest.param(False, "quadratic", marks=pytest.mark.slow), pytest.param(True, "noisy", marks=pytest.mark.slow)],
+)
+def test_compiled_equals_eager(name: str, batched: bool, kind: str) -> None:
     torch._dynamo.reset()
-    given, states = some_states(name, "noisy")
+    given, states = some_states(name, kind)
     state = tree.stack(states) if batched else states[0]
     plain = stepper(given.problem, given.method, batched=batched)
     fast = stepper(given.problem, given.method, batched=batched, compile="aot_eager")
@@ -195,7 +198,7 @@ def test_a_thousand_steps_take_no_more_memory_or_time(name: str) -> None:
         seconds.append(time.process_time() - start)
         if len(seconds) in (100, 1000):
             gc.collect()
-            held.append(sum(isinstance(thing, Tensor) for thing in gc.get_objects()))
+            held.append(sum(issubclass(type(thing), Tensor) for thing in gc.get_objects()))
     assert held[1] <= held[0]
     assert statistics.median(seconds[-200:]) < 1.5 * statistics.median(seconds[:200])
 

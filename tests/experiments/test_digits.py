@@ -28,7 +28,9 @@ def task() -> DigitsTask:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """A short run: far from the end, yet the weights have begun to follow the preferences."""
     folder = tmp_path_factory.mktemp("demo") / "made" / "by demo"
-    return Demo(folder, run_demo(folder, steps=250, preferences=3, seed=0, quiet=True))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(digits, "TOLERANCE", 1e-3)  # training on takes most of the time of a short run
+        return Demo(folder, run_demo(folder, steps=250, preferences=3, seed=0, quiet=True))
 
 
 def test_splits_are_disjoint(task: DigitsTask) -> None:
@@ -100,7 +102,7 @@ def test_learned_weights_beat_equal_ones(demo: Demo) -> None:
 
 
 def test_network_was_trained_before_it_was_judged(demo: Demo) -> None:
-    assert demo.summary["lower_residual"] <= digits.TOLERANCE
+    assert demo.summary["lower_residual"] <= 1e-3
 
 
 def test_files(demo: Demo) -> None:
@@ -133,7 +135,8 @@ def test_words_follow_the_numbers(demo: Demo) -> None:
     assert "none of the 3 points" in digits._words(flat)
 
 
-def test_run_is_pure_in_seed_and_speaks_unless_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_is_pure_in_seed_and_speaks_unless_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(digits, "TOLERANCE", 1e-2)
     quiet = run_demo(tmp_path / "a", steps=5, preferences=2, seed=3, quiet=True)
     assert capsys.readouterr().out == ""
     run_demo(tmp_path / "b", steps=5, preferences=2, seed=3)

@@ -13,6 +13,7 @@ import typer
 
 from bipareto import __version__
 from bipareto.cli.catalogue import demo, list_
+from bipareto.cli.comparing import compare
 from bipareto.cli.output import fail
 from bipareto.cli.runs import front, solve
 from bipareto.errors import BiparetoError
@@ -42,6 +43,7 @@ def bipareto(
       bipareto list                              the problems and methods
       bipareto front pl-sin2 --dim 20            a front, against the exact one
       bipareto solve pl-sin2 -p 0.7,0.3          one point of it
+      bipareto compare quadratic                 all methods on one problem
 
     Commands print tables for people, or with --json one object for programs;
     `bipareto COMMAND --help` has examples.
@@ -51,6 +53,7 @@ def bipareto(
 app.command("list")(list_)
 app.command()(solve)
 app.command()(front)
+app.command()(compare)
 app.command()(demo)
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bipareto.problems.base import KnownProblem
     from bipareto.tree import Tree
 
-__all__ = ["front", "solve"]
+__all__ = ["Compile", "Dim", "Json", "Noise", "Options", "Out", "ProblemName", "Quiet", "front", "known_problem", "solve"]
 
 ProblemName = Annotated[str, typer.Argument(metavar="PROBLEM", help="One of `bipareto list`.")]
 MethodName = Annotated[str, typer.Option("--method", metavar="NAME", help="One of `bipareto list`.")]
@@ -73,7 +73,7 @@ def solve(
     out = Output(as_json, quiet)
     ensure_folder(out_dir)
     with out.listening():
-        known, asked = _problem(problem, option, dim, noise)
+        known, asked = known_problem(problem, option, dim, noise)
         weights = None if preference is None else values.numbers(preference, "--preference")
         began = time.perf_counter()
         chosen = _method(method, numbers, settings, known, steps)
@@ -156,7 +156,7 @@ def front(
     ensure_folder(out_dir)
     run_seeds = values.seeds(seed or ["0"])
     with out.listening():
-        known, asked = _problem(problem, option, dim, noise)
+        known, asked = known_problem(problem, option, dim, noise)
         began = time.perf_counter()
         chosen = _method(method, numbers, settings, known, steps)
         wanted = bp.preferences.grid(known.m, preferences) if chosen.uses_preference else None
@@ -204,7 +204,7 @@ def front(
     _leave(all(failure is not None for failure in found.failure))
 
 
-def _problem(name: str, option: list[str] | None, dim: int | None, noise: float) -> tuple[KnownProblem, dict[str, Any]]:
+def known_problem(name: str, option: list[str] | None, dim: int | None, noise: float) -> tuple[KnownProblem, dict[str, Any]]:
     """The problem, and what was asked of it."""
     from bipareto import problems
 

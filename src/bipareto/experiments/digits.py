@@ -302,7 +302,9 @@ def _words(summary: dict[str, Any]) -> str:
         said.append(
             f"The points trade one domain for the other: from the strongest preference for {DOMAINS[0]} digits (w_1 = {first['preference'][0]:.2f}) "
             f"to the weakest ({last['preference'][0]:.2f}), their loss {_change(first, last, 0)} "
-            f"and that of {DOMAINS[1]} digits {_change(first, last, 1)} (rank correlations with w_1: {rank[0]:.2f} and {rank[1]:.2f}); test accuracy goes from {_accuracies(first)} to {_accuracies(last)}, "
+            f"and that of {DOMAINS[1]} digits {_change(first, last, 1)} "
+            f"(rank correlations with w_1: {rank[0]:.2f} and {rank[1]:.2f}); "
+            f"test accuracy goes from {_accuracies(first)} to {_accuracies(last)}, "
             f"and the most even preference gives {_accuracies(even)}."
         )
     else:
@@ -380,7 +382,7 @@ def _plane(axes: Axes, points: list[dict[str, Any]], baseline: dict[str, Any], k
     """Points of one quantity, domain against domain, coloured by preference, with the baseline; returns the coloured dots."""
     first, second = zip(*(p[key] for p in points), strict=True)
     axes.plot(first, second, color="0.75", zorder=1)
-    colours = {"c": [p["preference"][0] for p in points], "cmap": "viridis", "vmin": 0, "vmax": 1}
+    colours: dict[str, Any] = {"c": [p["preference"][0] for p in points], "cmap": "viridis", "vmin": 0, "vmax": 1}
     dots = axes.scatter(first, second, s=60, edgecolors="black", zorder=2, label="learned weights, by preference", **colours)
     a, b = baseline[key]
     axes.scatter(a, b, marker="X", s=110, color="tab:red", edgecolors="black", zorder=3, label="all samples alike")

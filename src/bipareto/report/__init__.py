@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bipareto.report.figures import plot_front
+from bipareto.report.figures import plot_comparison, plot_front
 from bipareto.report.tables import write_csv, write_history
 
-__all__ = ["plot_front", "write_csv", "write_history"]
+__all__ = ["plot_comparison", "plot_front", "write_csv", "write_history"]

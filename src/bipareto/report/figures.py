@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,12 @@ from bipareto.problems.base import KnownProblem
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_front"]
+__all__ = ["plot_comparison", "plot_front"]
 
 _EXACT = "0.75"
+#: Okabe and Ito's colours, told apart by most eyes, and markers for the rest
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 
 
 def plot_front(
@@ -59,6 +62,47 @@ def plot_front(
     if m > 1 and not front.preference.isnan().any():
         figure.colorbar(mapping, ax=axes, label=f"weight of {labels[0]}", shrink=0.8, pad=0.1 if m == 3 else 0.02)
     # No version or date in the file: equal fronts give equal pictures.
+    figure.savefig(path, dpi=150, metadata={"Software": None} if str(path).endswith(".png") else None)
+
+
+def plot_comparison(fronts: Mapping[str, ParetoFront], known: KnownProblem, path: str | PathLike[str] = "comparison.png") -> None:
+    """Draw the fronts of several methods over the exact one: the plane for two objectives, parallel coordinates for more.
+
+    Args:
+        fronts: method name -> its front with the lower level solved; in the order of the legend.
+        known: the problem, whose exact front is drawn beneath.
+        path: the file; its ending decides the format.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
+    axes = figure.add_subplot()
+    exact, labels = known.front(401), _labels(next(iter(fronts.values())), known, None, known.m)
+    low, high = exact.amin(0), exact.amax(0)
+    margin = 0.3 * (high - low).clamp_min(1e-12)
+    if known.m == 2:
+        axes.scatter(*exact.T.tolist(), s=4, color=_EXACT, label="exact front")
+        # Methods that went astray must not shrink the front to a dot.
+        axes.set_xlim(float(low[0] - margin[0]), float(high[0] + margin[0]))
+        axes.set_ylim(float(low[1] - margin[1]), float(high[1] + margin[1]))
+        axes.set_xlabel(labels[0])
+        axes.set_ylabel(labels[1])
+    else:
+        axes.fill_between(range(known.m), low.tolist(), high.tolist(), color=_EXACT, alpha=0.5, label="range of the exact front")
+        axes.set_xticks(range(known.m), labels)
+        axes.set_ylabel("value of the objective")
+    for index, (name, front) in enumerate(fronts.items()):
+        points = front.objectives.detach().cpu()
+        colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
+        if known.m == 2:
+            outside = int(((points < low - margin) | (points > high + margin) | ~points.isfinite()).any(1).sum())
+            label = f"{name} ({outside} outside)" if outside else name
+            axes.scatter(*points.T.tolist(), s=34, color=colour, marker=marker, alpha=0.8, label=label)
+        else:
+            axes.plot(range(known.m), points.T.tolist(), color=colour, marker=marker, alpha=0.7, label=[name, *[None] * (len(points) - 1)])
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.set_title(f"{known.name}: methods under an equal budget")
+    axes.grid(alpha=0.3)
     figure.savefig(path, dpi=150, metadata={"Software": None} if str(path).endswith(".png") else None)
 
 

@@ -1,0 +1,427 @@
+"""The run folder: everything a sweep has to remember, so that it survives a crash at any moment.
+
+    RUN/config.yaml              what was asked for
+    RUN/manifest.json            what was decided: the method's numbers, slice size, threads, compile flag, versions
+    RUN/lock                     held by the process that runs the sweep; it dies with it
+    RUN/slices/00000/            one slice of runs that are stepped side by side
+        attempts.jsonl           a line whenever somebody begins or goes on with the slice
+        metrics.jsonl            a line per record, for all its runs
+        step-000000500.safetensors   checkpoints, the last few
+        result.safetensors       present when the slice is done
+    RUN/front.csv, front.npz, measures.json   present when the sweep is done
+
+Files appear whole or not at all (written beside, synced, renamed) and carry a checksum.  Metrics are appended to in
+constant time; a checkpoint says how many of their bytes belong to it, and what follows is cut off when a run goes on.
+Nothing here unpickles.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import socket
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from io import BufferedWriter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bipareto import tree
+from bipareto.errors import BiparetoError, InvalidInput
+from bipareto.loop import Ended, Failure, Record, Snapshot
+from bipareto.methods.base import State
+
+__all__ = ["Damaged", "RunFolder", "RunLocked", "SliceFolder", "StoreError", "read_tensors", "write_atomic", "write_tensors"]
+
+_CHECKSUM = "sha256"
+
+
+class StoreError(BiparetoError, RuntimeError):
+    """The run folder cannot be written or read; the message says what to do, and the run stays resumable."""
+
+
+class RunLocked(StoreError):
+    """Another process is at work on this run."""
+
+
+class Damaged(StoreError):
+    """A file is not what was written: truncated, or changed."""
+
+
+@contextmanager
+def _reporting(path: Path) -> Iterator[None]:
+    """Turn failures of the disk into one error that names the remedy."""
+    try:
+        yield
+    except OSError as error:
+        run = next((parent.parent for parent in path.parents if parent.name == "slices"), path.parent)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            remedy = "make room"
+            what = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
+        else:
+            remedy, what = "repair that", f"{error.strerror or error}"
+        raise StoreError(f"{path} could not be written: {what}. Nothing finished is lost; {remedy}, then: bipareto resume {run}") from error
+
+
+def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `write` make a file beside `path`, sync it and put it in place: a reader sees the old file or the new one.
+
+    Args:
+        path: the file to be.
+        write: makes the file it is given.
+    """
+    # The process is part of the name, so that an orphan of a dead run cannot disturb us.
+    partial = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
+    with _reporting(path):
+        try:
+            write(partial)
+            _sync(partial)
+            partial.replace(path)
+            _sync(path.parent)
+        except BaseException:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+    """Named tensors and JSON data as one safetensors file with a checksum over all of it, atomically.
+
+    Strides are kept: a step may sum in another order over memory that is laid out differently.
+    """
+    from safetensors.torch import save
+
+    host = {name: value.detach().to("cpu") for name, value in tensors.items()}
+    strides = {name: list(value.stride()) for name, value in host.items()}
+    flat = {name: value.contiguous().clone() for name, value in host.items()}
+    text = json.dumps({"meta": dict(meta), "strides": strides}, sort_keys=True)
+    data = save(flat, {"data": text, _CHECKSUM: _digest(flat, text)})
+    write_atomic(path, lambda partial: _write_all(partial, data))
+
+
+def _write_all(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `write_tensors` wrote; `Damaged` when a bit of it is not as it was."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
+        raise Damaged(f"{path} is damaged ({error})") from error
+    text = header.get("data", "")
+    if header.get(_CHECKSUM) != _digest(tensors, text):
+        raise Damaged(f"{path} is damaged: its checksum does not fit")
+    data = json.loads(text)
+    return {name: _laid_out(value, data["strides"][name]) for name, value in tensors.items()}, data["meta"]
+
+
+def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(memoryview(value.reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
+
+
+def _laid_out(value: Tensor, strides: list[int]) -> Tensor:
+    """The same values in fresh memory of the given strides; axes of stride 0 (expanded ones) share memory as before."""
+    sizes = [1 if stride == 0 else size for size, stride in zip(value.shape, strides, strict=True)]
+    fresh = torch.empty_strided(sizes, strides, dtype=value.dtype)
+    fresh.copy_(value[tuple(slice(size) for size in sizes)])
+    return fresh.expand(value.shape)
+
+
+class Position(NamedTuple):
+    """How much of metrics.jsonl belongs to a checkpoint: its bytes, and their CRC-32."""
+
+    size: int
+    crc: int
+
+
+class _Metrics:
+    """An append-only file of JSON lines; each costs what it weighs, however many there are."""
+
+    def __init__(self, path: Path, at: Position) -> None:
+        self.path, self.size, self.crc = path, at.size, at.crc
+        self.flushed = time.monotonic()
+        with _reporting(path):
+            self.file: BufferedWriter = path.open("ab")
+            self.file.truncate(at.size)
+            self.file.seek(at.size)
+
+    def append(self, data: Mapping[str, Any]) -> None:
+        line = json.dumps(data, separators=(",", ":")).encode() + b"\n"
+        with _reporting(self.path):
+            self.file.write(line)
+            if time.monotonic() - self.flushed > 1:
+                self.file.flush()
+                self.flushed = time.monotonic()
+        self.size += len(line)
+        self.crc = zlib.crc32(line, self.crc)
+
+    def sync(self) -> Position:
+        with _reporting(self.path):
+            self.file.flush()
+            os.fsync(self.file.fileno())
+        return Position(self.size, self.crc)
+
+    def close(self) -> None:
+        # What cannot be flushed was reported when it was written, or lies behind the last checkpoint.
+        with suppress(OSError):
+            self.file.close()
+
+
+def _lock(path: Path) -> int | None:
+    """Take an exclusive lock that dies with this process; None when another holds it."""
+    import fcntl
+
+    with _reporting(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+class SliceFolder:
+    """One slice of a run: its checkpoints, metrics and result.
+
+    Args:
+        path: RUN/slices/NNNNN.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def done(self) -> bool:
+        """Whether the slice has a result."""
+        return (self.path / "result.safetensors").exists()
+
+    @property
+    def step(self) -> int:
+        """The step of the newest checkpoint, 0 without one."""
+        found = self.checkpoints()
+        return _step_of(found[-1]) if found else 0
+
+    def checkpoints(self) -> list[Path]:
+        """From the oldest to the newest."""
+        return sorted(self.path.glob("step-*.safetensors"))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other workers off this slice; waits for one that is still dying."""
+        with _reporting(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+        while (descriptor := _lock(self.path / "lock")) is None:
+            time.sleep(0.05)
+        try:
+            yield
+        finally:
+            os.close(descriptor)
+
+    def note_attempt(self, step: int) -> None:
+        """Write down that this process takes up the slice at that step."""
+        line = json.dumps({"step": step, "pid": os.getpid(), "host": socket.gethostname(), "time": time.time()})
+        with _reporting(self.path / "attempts.jsonl"), (self.path / "attempts.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def restore(self, template: State) -> tuple[Snapshot | None, list[str]]:
+        """The newest checkpoint that is whole, its history included, and what was found wrong with newer ones.
+
+        Args:
+            template: a state of the slice, for the structure of its tree.
+        """
+        complaints = []
+        for path in reversed(self.checkpoints()):
+            try:
+                return self._load(path, template), complaints
+            except Damaged as error:
+                complaints.append(str(error))
+                path.unlink(missing_ok=True)
+        return None, complaints
+
+    def _load(self, path: Path, template: State) -> Snapshot:
+        tensors, meta = read_tensors(path)
+        device = tree.first_leaf(template).device
+        tensors = {name: value.to(device) for name, value in tensors.items()}
+
+        def rebuilt(name: str, like: Any) -> Any:
+            return tree.rebuild(like, [tensors[f"{name}.{i}"] for i in range(len(tree.leaves(like)))])
+
+        best = {name: rebuilt(f"best.{name}", getattr(template, name)) if name in ("x", "y") else tensors[f"best.{name}.0"] for name in meta["best"]}
+        ended = {}
+        if meta["ended"]:
+            states = rebuilt("ended", template)
+            for i, (run, steps, reason, failure) in enumerate(meta["ended"]):
+                ended[run] = Ended(tree.select(states, i), steps, reason, None if failure is None else Failure(*failure))
+        history = self._history(Position(*meta["metrics"]), meta["dtypes"], device)
+        return Snapshot(meta["step"], rebuilt("state", template), best, ended, history)
+
+    def _history(self, at: Position, dtypes: dict[str, str], device: torch.device) -> dict[str, Tensor]:
+        path = self.path / "metrics.jsonl"
+        data = path.read_bytes()[: at.size] if path.exists() else b""
+        if len(data) != at.size or zlib.crc32(data) != at.crc:
+            raise Damaged(f"{path} is damaged: its first {at.size} bytes are not those of the checkpoint")
+        rows = [json.loads(line) for line in data.splitlines()]
+        history = {name: torch.tensor([row[name] for row in rows], dtype=getattr(torch, dtype), device=device) for name, dtype in dtypes.items()}
+        history["step"] = torch.tensor([row["step"] for row in rows])
+        return history
+
+    @contextmanager
+    def recording(self, snapshot: Snapshot | None, seconds: float, keep: int) -> Iterator[Callable[[Record], None]]:
+        """A callback for `drive` that appends metrics and saves checkpoints.
+
+        Args:
+            snapshot: where the run goes on; None begins anew.
+            seconds: between checkpoints.
+            keep: how many are kept.
+        """
+        metrics = _Metrics(self.path / "metrics.jsonl", Position(0, 0) if snapshot is None else self._position(snapshot))
+        last = time.monotonic()
+
+        def record(seen: Record) -> None:
+            nonlocal last
+            metrics.append({"step": seen.step, **{name: value.tolist() for name, value in seen.info.items()}})
+            if time.monotonic() - last >= seconds:
+                self._save(seen, metrics.sync(), keep)
+                last = time.monotonic()
+
+        try:
+            yield record
+        finally:
+            metrics.close()
+
+    def _position(self, snapshot: Snapshot) -> Position:
+        return Position(*read_tensors(self.path / _name_of(snapshot.step))[1]["metrics"])
+
+    def _save(self, seen: Record, position: Position, keep: int) -> None:
+        tensors = _leaves("state", seen.state)
+        for name, value in seen.best.items():
+            tensors |= _leaves(f"best.{name}", value)
+        if seen.ended:
+            tensors |= _leaves("ended", tree.stack([item.state for item in seen.ended.values()]))
+        meta = {
+            "step": seen.step,
+            "best": list(seen.best),
+            "ended": [[run, item.steps, item.reason, _failure(item.failure)] for run, item in seen.ended.items()],
+            "dtypes": {name: str(value.dtype).removeprefix("torch.") for name, value in seen.info.items()},
+            "metrics": list(position),
+        }
+        write_tensors(self.path / _name_of(seen.step), tensors, meta)
+        for old in self.checkpoints()[:-keep]:
+            old.unlink(missing_ok=True)
+
+    def write_result(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
+        """The end of the slice."""
+        write_tensors(self.path / "result.safetensors", tensors, meta)
+
+    def read_result(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """What `write_result` wrote."""
+        return read_tensors(self.path / "result.safetensors")
+
+
+def _name_of(step: int) -> str:
+    return f"step-{step:012d}.safetensors"
+
+
+def _step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step-").removesuffix(".safetensors"))
+
+
+def _leaves(name: str, value: Any) -> dict[str, Tensor]:
+    return {f"{name}.{i}": leaf for i, leaf in enumerate(tree.leaves(value))}
+
+
+def _failure(failure: Failure | None) -> list[Any] | None:
+    return None if failure is None else [failure.step, failure.term]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run on disk.
+
+    Args:
+        path: the folder.
+    """
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The configuration file."""
+        return self.path / "config.yaml"
+
+    def exists(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / "manifest.json").exists()
+
+    def create(self, config: str, manifest: Mapping[str, Any]) -> None:
+        """Begin a run; the manifest is written last and makes it one."""
+        with _reporting(self.path / "config.yaml"):
+            self.path.mkdir(parents=True, exist_ok=True)
+        self.write_text("config.yaml", config)
+        self.write_text("manifest.json", json.dumps(manifest, indent=2) + "\n")
+
+    def manifest(self) -> dict[str, Any]:
+        """What `create` was given."""
+        try:
+            return json.loads((self.path / "manifest.json").read_text("utf-8"))
+        except FileNotFoundError as error:
+            raise InvalidInput(
+                f"{self.path} holds no run (there is no manifest.json); begin one with: bipareto sweep CONFIG.yaml --out {self.path}"
+            ) from error
+        except ValueError as error:
+            raise Damaged(f"{self.path / 'manifest.json'} is damaged ({error}); begin the run anew in another folder") from error
+
+    def write_text(self, name: str, text: str) -> None:
+        """A file of the run, atomically."""
+        write_atomic(self.path / name, lambda partial: _write_all(partial, text.encode()))
+
+    def slice(self, index: int) -> SliceFolder:
+        """The folder of one slice."""
+        return SliceFolder(self.path / "slices" / f"{index:05d}")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be the only process that runs this; another one is refused, with the name of the first."""
+        with _reporting(self.path / "lock"):
+            self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = _lock(self.path / "lock")
+        if descriptor is None:
+            holder = (self.path / "lock").read_text("utf-8").strip() or "another process"
+            raise RunLocked(f"{self.path} is being run by {holder}; wait for it, or stop it first")
+        try:
+            with _reporting(self.path / "lock"):
+                os.truncate(descriptor, 0)
+                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(descriptor)
