@@ -27,10 +27,11 @@ ROOMS: list[tuple[str, ...]] = [
     ("monitors",),
     ("config", "store"),
     ("engines",),
-    ("pareto",),
+    ("pareto", "measures"),
     ("problems",),
     ("data", "experiments"),
     ("report",),
+    ("sweeps", "tuner"),
     ("cli", "__init__", "__main__"),
 ]
 FLOOR = {module: floor for floor, room in enumerate(ROOMS) for module in room}

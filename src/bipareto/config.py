@@ -137,8 +137,6 @@ class SweepConfig:
     slice: int | None = None
     #: of each slice; the last bits of a front may depend on it
     threads: int = 1
-    dtype: Literal["float64", "float32"] = "float64"
-    device: str = "cpu"
     engine: EngineConfig = EngineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
 

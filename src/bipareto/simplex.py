@@ -10,6 +10,7 @@ Shapes: G is (..., m, m) and vectors are (..., m), with any leading batch axes.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -69,19 +70,18 @@ def quadratic(gram: Tensor, linear: Tensor | None = None) -> Weights:
     >>> quadratic(gradients @ gradients.T).weights
     tensor([0.2000, 0.8000])
     """
-    b = torch.zeros_like(gram[..., 0]) if linear is None else linear - linear.amax(-1, keepdim=True)  # a shift changes nothing
+    b = None if linear is None else linear - linear.amax(-1, keepdim=True)  # a shift changes nothing
     if gram.shape[-1] > ENUMERATED:
-        ones = torch.ones_like(b).unsqueeze(-2)
-        lam, _ = _interior_point(2 * gram, -b, ones, ones[..., 0])
-        return Weights(lam, quadratic_slack(gram, b, lam))
-    order, back = _by_norm(gram)
-    g, b = _permuted(gram, order), torch.gather(b, -1, order)
-    faces = _faces(gram)
-    matrix, pull = _on_faces(g, faces)
-    mu = _solve_positive(matrix, (pull + 0.5 * faces.inner * _difference(b, faces.reference)).unsqueeze(-1)).squeeze(-1)
-    lam = _from_face(mu, faces)
-    best, smallest = _pick(lam, _gap(2 * lam @ g - b.unsqueeze(-2), lam))
-    return Weights(torch.gather(best, -1, back), smallest / _scale(gram, b))
+        q = torch.zeros_like(gram[..., 0]) if b is None else -b
+        ones = torch.ones_like(q).unsqueeze(-2)
+        points = _interior_point(2 * gram, q, ones, ones[..., 0])[0].unsqueeze(-2)
+    else:
+        faces = _faces(gram)
+        matrix, pull = _on_faces(gram, faces)
+        rhs = pull if b is None else pull + 0.5 * faces.inner * _difference(b, faces)
+        points = _from_face(_solved(matrix, rhs.unsqueeze(-1)).squeeze(-1), faces)
+    gradient = 2 * points @ gram
+    return _best(points, _gap(gradient if b is None else gradient - b.unsqueeze(-2), points), _scale(gram, b))
 
 
 def quadratic_slack(gram: Tensor, linear: Tensor, lam: Tensor) -> Tensor:
@@ -103,41 +103,32 @@ def kinked(gram: Tensor, along: Tensor, level: Tensor) -> Weights:
         along: a, (..., m).
         level: kappa >= 0, (...).
     """
-    order, back = _by_norm(gram)
-    g, a, kappa = _permuted(gram, order), torch.gather(along, -1, order), level[..., None, None]
+    a, kappa = along.unsqueeze(-1), level[..., None, None]
     candidates = _kink_interior if gram.shape[-1] > ENUMERATED else _kink_faces
-    above, below, within, multiplier = candidates(g, a, kappa)
-
+    above, below, within, multiplier = candidates(gram, along, kappa)
     # A subgradient is G lam - w a, with w = 0 above the hyperplane, <a, lam> - kappa/2 below, and anything in [0, kappa/2]
     # on it.  A point on the wrong side pays for its distance with a slope that bounds what it could hide.
-    at_below, at_within = below @ a.unsqueeze(-1), within @ a.unsqueeze(-1)
-    judged = [
-        (above, torch.zeros_like(at_below), (kappa - above @ a.unsqueeze(-1)).clamp_min(0)),
-        (below, at_below - 0.5 * kappa, (at_below - kappa).clamp_min(0)),
-        (within, torch.minimum(multiplier.clamp_min(0), 0.5 * kappa), (at_within - kappa).abs()),
-    ]
-    steep = a.abs().amax(-1, keepdim=True) + level.unsqueeze(-1)
-    slacks = [_gap(lam @ g - w * a.unsqueeze(-2), lam) + wrong.squeeze(-1) * steep for lam, w, wrong in judged]
-    best, smallest = _pick(torch.cat([above, below, within], dim=-2), torch.cat(slacks, dim=-1))
-    return Weights(torch.gather(best, -1, back), smallest / _scale(gram, level.unsqueeze(-1) * along))
+    points = torch.cat([above, below, within], dim=-2)
+    over_above, over_below, over_within = ((points @ a) - kappa).chunk(3, dim=-2)
+    w = torch.cat([torch.zeros_like(over_above), over_below + 0.5 * kappa, torch.minimum(multiplier.clamp_min(0), 0.5 * kappa)], dim=-2)
+    wrong = torch.cat([(-over_above).clamp_min(0), over_below.clamp_min(0), over_within.abs()], dim=-2).squeeze(-1)
+    steep = along.abs().amax(-1, keepdim=True) + level.unsqueeze(-1)
+    return _best(points, _gap(points @ gram - w * a.mT, points) + wrong * steep, _scale(gram, level.unsqueeze(-1) * along))
 
 
 def _kink_faces(g: Tensor, a: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """On every face: the minimisers above, below and within the hyperplane (..., F, m), and the last one's multiplier (..., F, 1)."""
     faces = _faces(g)
-    slope = faces.inner * _difference(a, faces.reference)
+    slope = faces.inner * _difference(a, faces)
     matrix, pull = _on_faces(g, faces)
     # Within the hyperplane mu = R^-1 h + w R^-1 k, w such that <k, mu> = kappa - a_r; R of G serves also where that of
     # G - a a^T is singular across the hyperplane.
-    solved = _solve_positive(matrix, torch.stack([pull, slope], dim=-1))
-    above, toward = solved[..., 0], solved[..., 1]
+    above, toward = _solved(matrix, torch.stack([pull, slope], dim=-1)).unbind(-1)
     missing = kappa - faces.reference @ a.unsqueeze(-1) - (slope * above).sum(-1, keepdim=True)
-    reach = (slope * toward).sum(-1, keepdim=True)
-    multiplier = torch.where(reach > 0, missing / torch.where(reach > 0, reach, 1), 0)
+    multiplier = torch.nan_to_num(missing / (slope * toward).sum(-1, keepdim=True), 0, 0, 0)
     matrix, pull = _on_faces(g - a.unsqueeze(-1) * a.unsqueeze(-2), faces)
-    below = _solve_positive(matrix, (pull - 0.5 * kappa * slope).unsqueeze(-1)).squeeze(-1)
-    above, below, within = (_from_face(mu, faces) for mu in (above, below, above + multiplier * toward))
-    return above, below, within, multiplier
+    below = _solved(matrix, (pull - 0.5 * kappa * slope).unsqueeze(-1)).squeeze(-1)
+    return _from_face(above, faces), _from_face(below, faces), _from_face(above + multiplier * toward, faces), multiplier
 
 
 def _kink_interior(g: Tensor, a: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -151,10 +142,9 @@ def _kink_interior(g: Tensor, a: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor,
 
 
 class _Faces(NamedTuple):
-    """The F = 2^m - 1 faces: their members but for the reference, without index 0 (F, m - 1), and the reference one-hot (F, m).
+    """The F = 2^m - 1 faces: members but for the first, the reference, (F, m - 1), and the reference one-hot (F, m).
 
-    The reference is the first member; with objectives sorted by norm it is the shortest gradient, so that small weights of
-    long gradients are computed as such and not as one minus the rest.  Index 0 is a reference wherever it is a member.
+    Index 0 is a reference wherever it is a member, so the others are counted from index 1.
     """
 
     inner: Tensor
@@ -162,16 +152,22 @@ class _Faces(NamedTuple):
 
 
 def _faces(like: Tensor) -> _Faces:
-    m = like.shape[-1]
-    number = torch.arange(1, 2**m, device=like.device).unsqueeze(-1)
-    bit = torch.arange(m, device=like.device)
+    # Constants of a few microseconds are worth keeping in a plain run; a graph under construction keeps its own.
+    build = _build_faces.__wrapped__ if torch.compiler.is_compiling() else _build_faces
+    return build(like.shape[-1], like.dtype, like.device)
+
+
+@lru_cache(maxsize=64)
+def _build_faces(m: int, dtype: torch.dtype, device: torch.device) -> _Faces:
+    number = torch.arange(1, 2**m, device=device).unsqueeze(-1)
+    bit = torch.arange(m, device=device)
     reference = ((number & -number) >> bit) & 1
-    return _Faces((((number >> bit) & 1) - reference)[:, 1:].to(like.dtype), reference.to(like.dtype))
+    return _Faces((((number >> bit) & 1) - reference)[:, 1:].to(dtype), reference.to(dtype))
 
 
-def _difference(v: Tensor, reference: Tensor) -> Tensor:
+def _difference(v: Tensor, faces: _Faces) -> Tensor:
     """v_i - v_r for i >= 1 on every face, (..., F, m - 1)."""
-    return v[..., None, 1:] - reference @ v.unsqueeze(-1)
+    return v[..., None, 1:] - faces.reference @ v.unsqueeze(-1)
 
 
 def _on_faces(g: Tensor, faces: _Faces) -> tuple[Tensor, Tensor]:
@@ -183,10 +179,14 @@ def _on_faces(g: Tensor, faces: _Faces) -> tuple[Tensor, Tensor]:
     across = reference @ g
     corner = (across * reference).sum(-1, keepdim=True)
     row = across[..., 1:]
-    matrix = g[..., None, 1:, 1:] - row.unsqueeze(-1) - row.unsqueeze(-2) + corner.unsqueeze(-1)
-    member = inner.unsqueeze(-1) * inner.unsqueeze(-2)
-    outside = torch.diag_embed(1 - inner)
-    return member * matrix + outside, inner * (corner - row)
+    pull = corner - row
+    matrix = g[..., None, 1:, 1:] - row.unsqueeze(-1) + pull.unsqueeze(-2)
+    return inner.unsqueeze(-1) * inner.unsqueeze(-2) * matrix + torch.diag_embed(1 - inner), inner * pull
+
+
+def _solved(matrix: Tensor, rhs: Tensor) -> Tensor:
+    """Many small systems side by side.  A singular one gives anything: its face holds nothing that a smaller face does not."""
+    return torch.nan_to_num(torch.linalg.solve_ex(matrix, rhs)[0], 0, 0, 0)
 
 
 def _from_face(mu: Tensor, faces: _Faces) -> Tensor:
@@ -194,24 +194,6 @@ def _from_face(mu: Tensor, faces: _Faces) -> Tensor:
     tail = torch.nn.functional.pad(mu, (1, 0))
     lam = (tail + faces.reference * (1 - mu.sum(-1, keepdim=True))).clamp_min(0)
     return lam / lam.sum(-1, keepdim=True)
-
-
-def _solve_positive(matrix: Tensor, rhs: Tensor) -> Tensor:
-    """Solve many small positive semidefinite systems by elimination: matrix (..., k, k), rhs (..., k, r).
-
-    Such matrices need no pivoting.  An index whose pivot is rounding of its diagonal entry depends on the earlier ones;
-    its unknown is set to zero, which is the solution of a smaller face.
-    """
-    k = matrix.shape[-1]
-    rounding = 8 * torch.finfo(matrix.dtype).eps
-    table = torch.cat([matrix, rhs], dim=-1)
-    pivots = []
-    for i in range(k):
-        pivot = table[..., i, i]
-        pivots.append(torch.where(pivot > rounding * matrix[..., i, i], pivot, torch.inf))
-        column = torch.cat([table[..., :i, i], torch.zeros_like(table[..., :1, i]), table[..., i + 1 :, i]], dim=-1)
-        table = table - (column / pivots[-1].unsqueeze(-1)).unsqueeze(-1) * table[..., i : i + 1, :]
-    return table[..., k:] / torch.stack(pivots, dim=-1).unsqueeze(-1) if k else rhs
 
 
 def _interior_point(hessian: Tensor, linear: Tensor, rows: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -250,17 +232,6 @@ def _to_boundary(v: Tensor, direction: Tensor) -> Tensor:
     return (0.95 * torch.where(direction < 0, -v / direction, torch.inf).amin(-1, keepdim=True)).clamp_max(1)
 
 
-def _by_norm(gram: Tensor) -> tuple[Tensor, Tensor]:
-    """The order of growing norm, and the order that undoes it."""
-    order = torch.argsort(gram.diagonal(dim1=-2, dim2=-1), dim=-1, stable=True)
-    return order, torch.argsort(order, dim=-1)
-
-
-def _permuted(gram: Tensor, order: Tensor) -> Tensor:
-    rows = torch.gather(gram, -2, order.unsqueeze(-1).expand(gram.shape))
-    return torch.gather(rows, -1, order.unsqueeze(-2).expand(gram.shape))
-
-
 def _gradient(gram: Tensor, linear: Tensor, lam: Tensor) -> Tensor:
     return 2 * (gram @ lam.unsqueeze(-1)).squeeze(-1) - linear
 
@@ -269,12 +240,16 @@ def _gap(gradient: Tensor, lam: Tensor) -> Tensor:
     return (lam * gradient).sum(-1) - gradient.amin(-1)
 
 
-def _pick(points: Tensor, slacks: Tensor) -> tuple[Tensor, Tensor]:
+def _best(points: Tensor, slacks: Tensor, scale: Tensor) -> Weights:
     """Of candidates (..., F, m) the one with the smallest slack (..., F)."""
-    smallest, index = slacks.min(-1)
-    return torch.gather(points, -2, index[..., None, None].expand(*index.shape, 1, points.shape[-1])).squeeze(-2), smallest
+    smallest, index = torch.nan_to_num(slacks, torch.inf).min(-1)
+    chosen = torch.gather(points, -2, index[..., None, None].expand(*index.shape, 1, points.shape[-1]))
+    return Weights(chosen.squeeze(-2), smallest / scale)
 
 
-def _scale(gram: Tensor, linear: Tensor) -> Tensor:
-    largest = torch.maximum(gram.abs().amax((-2, -1)), linear.abs().amax(-1))
+def _scale(gram: Tensor, linear: Tensor | None) -> Tensor:
+    """The size of the problem: of the longest gradient, squared, or of the linear term."""
+    largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)
+    if linear is not None:
+        largest = torch.maximum(largest, linear.abs().amax(-1))
     return largest.clamp_min(torch.finfo(gram.dtype).tiny)

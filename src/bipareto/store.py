@@ -144,7 +144,7 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         value = tensors[name]
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(memoryview(value.reshape(-1).view(torch.uint8).numpy()))
+        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
@@ -259,7 +259,7 @@ class SliceFolder:
         Args:
             template: a state of the slice, for the structure of its tree.
         """
-        complaints = []
+        complaints: list[str] = []
         for path in reversed(self.checkpoints()):
             try:
                 return self._load(path, template), complaints
@@ -409,12 +409,26 @@ class RunFolder:
         """The folder of one slice."""
         return SliceFolder(self.path / "slices" / f"{index:05d}")
 
+    def running(self) -> bool:
+        """Whether a process is at work on this run."""
+        if not (self.path / "lock").exists():
+            return False
+        descriptor = _lock(self.path / "lock")
+        if descriptor is not None:
+            os.close(descriptor)
+        return descriptor is None
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Be the only process that runs this; another one is refused, with the name of the first."""
         with _reporting(self.path / "lock"):
             self.path.mkdir(parents=True, exist_ok=True)
-        descriptor = _lock(self.path / "lock")
+        # `running` holds the lock for a moment, so one refusal means little.
+        for _ in range(5):
+            descriptor = _lock(self.path / "lock")
+            if descriptor is not None:
+                break
+            time.sleep(0.05)
         if descriptor is None:
             holder = (self.path / "lock").read_text("utf-8").strip() or "another process"
             raise RunLocked(f"{self.path} is being run by {holder}; wait for it, or stop it first")

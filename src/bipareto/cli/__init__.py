@@ -13,6 +13,7 @@ import typer
 
 from bipareto import __version__
 from bipareto.cli.catalogue import demo, list_
+from bipareto.cli.certifying import certify
 from bipareto.cli.comparing import compare
 from bipareto.cli.output import fail
 from bipareto.cli.runs import front, solve
@@ -54,6 +55,7 @@ app.command("list")(list_)
 app.command()(solve)
 app.command()(front)
 app.command()(compare)
+app.command()(certify)
 app.command()(demo)
 
 

@@ -140,8 +140,9 @@ def front(
     Distances are relative to the extent of the exact front; the position error
     compares each point with the exact point of its preference.
 
-    With --out: front.csv (every digit, no times), front.png and front.npz
-    (for bipareto.ParetoFront.load).
+    With --out: front.csv (every digit, no times), front.png, front.json (what
+    was asked and measured) and front.npz (for bipareto.ParetoFront.load).
+    `bipareto certify DIR` then says what each point is worth.
 
     \b
     Examples:
@@ -198,8 +199,9 @@ def front(
         write_csv(found, out_dir / "front.csv", distance)
         plot_front(found, known, out_dir / "front.png")
         found.save(out_dir / "front.npz")
-        data["files"] = [str(out_dir / name) for name in ("front.csv", "front.png", "front.npz")]
-        out.say(f"wrote front.csv, front.png and front.npz to {out_dir}")
+        (out_dir / "front.json").write_text(json.dumps(values.finite(data), indent=2) + "\n", encoding="utf-8")
+        data["files"] = [str(out_dir / name) for name in ("front.csv", "front.json", "front.npz", "front.png")]
+        out.say(f"wrote front.csv, front.json, front.npz and front.png to {out_dir}")
     out.result(data)
     _leave(all(failure is not None for failure in found.failure))
 

@@ -76,7 +76,7 @@ def plot_comparison(fronts: Mapping[str, ParetoFront], known: KnownProblem, path
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-    axes = figure.add_subplot()
+    axes: Any = figure.add_subplot()
     exact, labels = known.front(401), _labels(next(iter(fronts.values())), known, None, known.m)
     low, high = exact.amin(0), exact.amax(0)
     margin = 0.3 * (high - low).clamp_min(1e-12)

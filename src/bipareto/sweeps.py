@@ -1,0 +1,429 @@
+"""Whole fronts in a run folder: begun once, resumed after anything, executed by any engine.
+
+A sweep's runs stand on one axis, seed by seed, and are cut into slices of one size (the last one is padded).  All that
+decides a number is written to the manifest when the sweep begins; a slice is then a pure function of the folder and its
+index, which is what lets engines, crashes and resumes leave every bit as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import platform
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, replace
+from functools import lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bipareto import engines, measures, tree
+from bipareto.config import EngineConfig, MethodConfig, ProblemConfig, SweepConfig, check_options, dump, dump_number, load, load_number
+from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
+from bipareto.loop import COMPILE_FROM, Failure, Run, drive, stepper
+from bipareto.methods import METHODS, Method
+from bipareto.methods.base import State
+from bipareto.pareto import SLICE, ParetoFront
+from bipareto.preferences import as_preference, grid
+from bipareto.problem import Problem
+from bipareto.problems import KnownProblem, get, options
+from bipareto.report import write_csv
+from bipareto.sampler import draw
+from bipareto.store import Damaged, RunFolder, StoreError, write_atomic
+from bipareto.tree import Tree
+
+__all__ = ["Setup", "Status", "build", "method_of", "preferences_of", "resume", "status", "sweep"]
+
+#: What a run needs at the height of a step, in multiples of its state: gradients, graph and records.
+PER_RUN = 40
+
+
+class Setup(NamedTuple):
+    """A problem and where its runs start, for each seed of a sweep."""
+
+    problem: Problem
+    starts: list[tuple[Tree, Tree]]
+
+    @property
+    def known(self) -> KnownProblem | None:
+        """The problem as one with a known front, or None."""
+        return self.problem if isinstance(self.problem, KnownProblem) else None
+
+
+def build(config: ProblemConfig, seeds: Sequence[int]) -> Setup:
+    """The problem of a configuration.
+
+    Args:
+        config: its name and options.
+        seeds: one start is made for each.
+    """
+    if ":" in config.name:
+        problem, x0, y0 = _user_problem(config)
+        if config.starts == "random":
+            raise InvalidInput("problem.starts is 'random', which only known problems have; use fixed, or draw the start in your function")
+        return Setup(problem, [(x0, y0)] * len(seeds))
+    check_options("problem.options", f"problem {config.name!r}", config.options, options(config.name))
+    with _naming("problem.options", config.options):
+        known = get(config.name, **config.options)
+    return Setup(known, [known.start(seed) if config.starts == "random" else (known.x0, known.y0) for seed in seeds])
+
+
+class _naming:  # noqa: N801 - used like a function
+    """Give errors of foreign constructors the name of the section they come from."""
+
+    def __init__(self, path: str, given: Mapping[str, Any]) -> None:
+        self.path, self.given = path, given
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, (InvalidInput, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError)):
+            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InvalidInput(f"{self.path} {dict(self.given)!r} cannot be used: {text}") from error
+
+
+def _user_problem(config: ProblemConfig) -> tuple[Problem, Tree, Tree]:
+    module, _, name = config.name.partition(":")
+    try:
+        make: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInput(f"problem.name {config.name!r} cannot be imported ({error}); write package.module:function") from error
+    with _naming("problem.options", config.options):
+        made = make(**config.options)
+    if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], Problem)):
+        raise InvalidInput(f"problem.name {config.name!r} returned {type(made).__name__}; it must return (problem, x0, y0)")
+    return made
+
+
+def method_of(config: MethodConfig, setup: Setup, steps: int) -> Method:
+    """The method with its numbers: tuned, plain or the paper's, with those of `set` on top."""
+    if config.name not in METHODS:
+        raise InvalidInput(f"method.name is {config.name!r}; choose one of {', '.join(METHODS)}")
+    kind = METHODS[config.name]
+    check_options("method.set", f"method {config.name!r}", config.set, {f.name: f.default for f in fields(kind) if f.default is not MISSING})
+    x0, y0 = (setup.known.x0, setup.known.y0) if setup.known else setup.starts[0]
+    with _naming(f"method.set (numbers: {config.numbers})", config.set):
+        if config.numbers == "tuned":
+            start = kind.tuned(setup.problem, x0, y0, steps=steps)
+        elif config.numbers == "plain":
+            start = kind()
+        elif hasattr(kind, "paper"):
+            start = kind.paper()
+        else:
+            raise InvalidInput(f"{config.name} has no numbers of a paper; use plain")
+        return replace(start, **config.set)
+
+
+def preferences_of(config: SweepConfig, method: Method, m: int) -> list[Tensor | None]:
+    """One vector per run of a seed; [None] for a method without preferences."""
+    if not method.uses_preference:
+        if config.preferences.vectors is not None:
+            raise InvalidInput(f"preferences.vectors is given, but {config.method.name} has no preferences; leave it out")
+        return [None]
+    given = config.preferences
+    if given.vectors is None:
+        return list(grid(m, given.count, boundary=given.boundary))
+    with _naming("preferences.vectors", {"vectors": given.vectors}):
+        return list(as_preference(given.vectors, m).reshape(-1, m))
+
+
+@dataclass
+class _Plan:
+    """A sweep as it will be executed: every slice follows from it."""
+
+    setup: Setup
+    method: Method
+    preferences: list[Tensor | None]
+    config: SweepConfig
+    manifest: dict[str, Any]
+
+    def runs(self, index: int) -> list[int]:
+        """The runs of a slice, by their place on the run axis."""
+        size = self.manifest["slice"]
+        return list(range(index * size, min((index + 1) * size, self.manifest["runs"])))
+
+    def states(self, runs: Sequence[int]) -> list[State]:
+        per_seed = len(self.preferences)
+        starts = {s: self.method.prepare(self.setup.problem, *self.setup.starts[s]) for s in {run // per_seed for run in runs}}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BiparetoWarning)  # zeros were warned of when the preferences were made
+            return [self.method.begin(starts[run // per_seed], self.preferences[run % per_seed]) for run in runs]
+
+    def seeds(self, runs: Sequence[int]) -> list[int]:
+        return [self.config.seeds[run // len(self.preferences)] for run in runs]
+
+
+def _begin(config: SweepConfig) -> tuple[_Plan, dict[str, Any]]:
+    """Decide all that decides numbers."""
+    setup = build(config.problem, config.seeds)
+    method = method_of(config.method, setup, config.steps)
+    start = method.prepare(setup.problem, *setup.starts[0])
+    m = start.objectives.shape[0]
+    wanted = preferences_of(config, method, m)
+    state = method.begin(start, wanted[0])
+    runs = len(wanted) * len(config.seeds)
+    try:
+        stepper(setup.problem, method, batched=True)(tree.stack([state]), draw(setup.problem, method.roles(m), 0, config.seeds[:1]))
+        batched, size = True, config.slice or _slice_size(state, runs, config)
+    except NotBatchable as error:
+        warnings.warn(f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=3)
+        batched, size = False, 1
+    size = min(size, runs)
+    manifest = {
+        "format": 1,
+        "runs": runs,
+        "m": m,
+        "slice": size,
+        "slices": math.ceil(runs / size),
+        "batched": batched,
+        "steps": config.steps,
+        "threads": config.threads,
+        "compile": config.steps >= COMPILE_FROM[batched] if config.compile is None else config.compile,
+        "dtype": str(start.objectives.dtype),
+        "device": str(start.objectives.device),
+        "method": {f.name: dump_number(getattr(method, f.name)) for f in fields(method)},
+        "versions": _versions(),
+    }
+    return _Plan(setup, method, wanted, config, manifest), manifest
+
+
+def _slice_size(state: State, runs: int, config: SweepConfig) -> int:
+    """As many runs side by side as a quarter of the memory holds, and no fewer slices than workers."""
+    weight = PER_RUN * sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(state))
+    device = tree.first_leaf(state).device
+    memory = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    engine = engines.get(config.engine, config.threads)
+    workers = 1 if isinstance(engine, engines.Local) else engine.workers(runs)
+    return max(1, min(SLICE, math.ceil(runs / workers), int(memory / 4 / workers / weight)))
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "platform": platform.platform(), "cpu": platform.machine()}
+    for name in ("bipareto", "torch", "numpy", "safetensors"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found
+
+
+def _plan(folder: RunFolder) -> _Plan:
+    # The text is part of the key: a folder may be removed and made anew within one process.
+    return _plan_of(folder.path, (folder.path / "manifest.json").read_text("utf-8"))
+
+
+@lru_cache(maxsize=4)
+def _plan_of(path: Path, manifest_text: str) -> _Plan:
+    """A plan read back from its folder; kept, since compiled steps belong to the problem."""
+    config, manifest = load(SweepConfig, RunFolder(path).config), json.loads(manifest_text)
+    setup = build(config.problem, config.seeds)
+    method = METHODS[config.method.name](**{name: load_number(value, name) for name, value in manifest["method"].items()})
+    return _Plan(setup, method, preferences_of(config, method, manifest["m"]), config, manifest)
+
+
+def sweep(config: SweepConfig, path: str | PathLike[str], *, progress: bool | None = None, told: Callable[[int, int], None] | None = None) -> ParetoFront:
+    """Begin a sweep in a new folder and run it to its end.
+
+    Args:
+        config: what to run.
+        path: the folder; it must not hold a run yet.
+        progress: as in `solve`.
+        told: called with (slices done, slices) whenever one is done.
+    """
+    folder = RunFolder(Path(path))
+    with folder.locked():
+        if folder.exists():
+            raise InvalidInput(f"{path} holds a run already; go on with it: bipareto resume {path}, or choose another folder")
+        _, manifest = _begin(config)
+        folder.create(dump(config), manifest)
+        return _finish(folder, config.engine, progress, told)
+
+
+def resume(
+    path: str | PathLike[str], *, engine: EngineConfig | None = None, progress: bool | None = None, told: Callable[[int, int], None] | None = None
+) -> ParetoFront:
+    """Go on with a sweep where it stopped; one that is done is only read.
+
+    Args:
+        path: its folder.
+        engine: another engine than the one it was begun with.
+        progress, told: as in `sweep`.
+    """
+    folder = RunFolder(Path(path))
+    manifest = folder.manifest()
+    with folder.locked():
+        changed = {name: (then, now) for name, now in _versions().items() if (then := manifest["versions"].get(name)) != now}
+        if changed:
+            text = ", ".join(f"{name} {then} -> {now}" for name, (then, now) in changed.items())
+            warnings.warn(f"the run was begun with other versions ({text}); its last bits may differ from an uninterrupted one", BiparetoWarning, stacklevel=2)
+        return _finish(folder, engine or load(SweepConfig, folder.config).engine, progress, told)
+
+
+def _finish(folder: RunFolder, engine: EngineConfig, progress: bool | None, told: Callable[[int, int], None] | None) -> ParetoFront:
+    manifest = folder.manifest()
+    waiting = [index for index in range(manifest["slices"]) if not _is_done(folder, index)]
+    work = partial(run_slice, str(folder.path.resolve()), progress=progress if engine.name == "local" else False)
+    done = manifest["slices"] - len(waiting)
+    if waiting:
+        for _, complaints in engines.get(engine, manifest["threads"]).run(work, waiting):
+            done += 1
+            for text in complaints:
+                warnings.warn(f"{text}; the one before it was used", BiparetoWarning, stacklevel=3)
+            if told is not None:
+                told(done, manifest["slices"])
+    return _collect(folder)
+
+
+def _is_done(folder: RunFolder, index: int) -> bool:
+    """Whether a slice has a result that can be read; a damaged one is computed again."""
+    part = folder.slice(index)
+    if not part.done:
+        return False
+    try:
+        part.read_result()
+    except Damaged as error:
+        warnings.warn(f"{error}; the slice is computed again", BiparetoWarning, stacklevel=4)
+        (part.path / "result.safetensors").unlink(missing_ok=True)
+        return False
+    return True
+
+
+def run_slice(path: str, index: int, progress: bool | None = False) -> list[str]:
+    """Run one slice to its end from wherever it stands, and write its result.
+
+    Args:
+        path: the run folder.
+        index: which slice.
+        progress: as in `solve`.
+
+    Returns:
+        what was wrong with checkpoints, in words.
+    """
+    folder = RunFolder(Path(path))
+    plan, part = _plan(folder), folder.slice(index)
+    before = torch.get_num_threads()
+    torch.set_num_threads(plan.manifest["threads"])
+    try:
+        with part.held():
+            return [] if part.done else _run_held(plan, folder, index, progress)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run_held(plan: _Plan, folder: RunFolder, index: int, progress: bool | None) -> list[str]:
+    config, manifest, part = plan.config, plan.manifest, folder.slice(index)
+    runs = plan.runs(index)
+    padded = runs + runs[-1:] * (manifest["slice"] - len(runs))
+    states, batched = plan.states(runs), manifest["batched"]
+    state = tree.stack(states + states[-1:] * (len(padded) - len(runs))) if batched else states[0]
+    snapshot, complaints = part.restore(state)
+    part.note_attempt(0 if snapshot is None else snapshot.step)
+    with part.recording(snapshot, config.checkpoint.seconds, config.checkpoint.keep) as record:
+        run = drive(
+            plan.setup.problem, plan.method, state, plan.seeds(padded), m=manifest["m"], steps=config.steps, batched=batched,
+            compile=manifest["compile"], record_every=config.record_every, tol=config.tol, callbacks=[record], progress=progress,
+            label=f"runs {runs[0] + 1}-{runs[-1] + 1} of {manifest['runs']}", resume=snapshot,
+        )  # fmt: skip
+    if "interrupted" in run.reason:
+        raise StoreError(f"interrupted; go on with: bipareto resume {folder.path}")
+    _write_result(plan, folder, index, run)
+    return complaints
+
+
+def _write_result(plan: _Plan, folder: RunFolder, index: int, run: Run) -> None:
+    runs, batched = plan.runs(index), plan.manifest["batched"]
+    state = tree.select(run.state, slice(len(runs))) if batched else tree.map_(lambda leaf: leaf[None], run.state)
+    front = _front(plan, state.x, state.y, runs, run.reason[: len(runs)], run.failure[: len(runs)], run.seconds)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiparetoWarning)  # the residuals are stored, and the whole front warns once
+        solved = front.resolve_lower()
+    tensors = {f"{name}.{i}": leaf for name in ("x", "y") for i, leaf in enumerate(tree.leaves(getattr(solved, name)))}
+    tensors |= {f"returned.{i}": leaf for i, leaf in enumerate(tree.leaves(state.y))}
+    tensors |= {"objectives": solved.objectives}
+    if solved.lower_residual is not None:
+        tensors["lower_residual"] = solved.lower_residual
+    failure = [None if f is None else [f.step, f.term] for f in front.failure]
+    folder.slice(index).write_result(tensors, {"runs": runs, "reason": front.reason, "failure": failure, "steps": run.steps[: len(runs)], "seconds": run.seconds})
+
+
+def _front(plan: _Plan, x: Tree, y: Tree, runs: Sequence[int], reason: Sequence[Any], failure: Sequence[Failure | None], seconds: float) -> ParetoFront:
+    """A front of the given runs, its objectives still to be computed."""
+    m = plan.manifest["m"]
+    vectors = [plan.preferences[run % len(plan.preferences)] for run in runs]
+    return ParetoFront(
+        x=x,
+        y=y,
+        objectives=torch.empty(len(runs), m),
+        preference=torch.stack([torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in vectors]),
+        seed=torch.tensor(plan.seeds(runs)),
+        reason=tuple(reason),
+        failure=tuple(failure),
+        seconds=seconds,
+        method=plan.method,
+        problem=plan.setup.problem,
+        batched=plan.manifest["batched"],
+    )
+
+
+def _collect(folder: RunFolder) -> ParetoFront:
+    """All slices as one front, written to the folder with its measures."""
+    plan = _plan(folder)
+    read = [folder.slice(index).read_result() for index in range(plan.manifest["slices"])]
+    tensors = {name: torch.cat([part[name] for part, _ in read]) for name in read[0][0]}
+    start = plan.setup.starts[0]
+    x, y = (tree.rebuild(like, [tensors[f"{name}.{i}"] for i in range(len(tree.leaves(like)))]) for name, like in zip("xy", start, strict=True))
+    metas = [meta for _, meta in read]
+    failure = [None if f is None else Failure(*f) for meta in metas for f in meta["failure"]]
+    front = _front(
+        plan, x, y, range(plan.manifest["runs"]), [r for meta in metas for r in meta["reason"]], failure, sum(meta["seconds"] for meta in metas)
+    )
+    front = replace(front, objectives=tensors["objectives"], lower_residual=tensors.get("lower_residual"))
+    known = plan.setup.known
+    distance = None if known is None else known.distance_to_front(front.objectives)
+    write_atomic(folder.path / "front.csv", lambda partial: write_csv(front, partial, distance))
+    write_atomic(folder.path / "front.npz", front.save)
+    folder.write_text("measures.json", json.dumps(_measured(front, known), indent=2) + "\n")
+    return front
+
+
+def _measured(front: ParetoFront, known: KnownProblem | None) -> dict[str, Any]:
+    """The measures, up to the known reference point or, without one, a tenth beyond the worst values found."""
+    f = front.objectives[torch.isfinite(front.objectives).all(1)]
+    if known is not None:
+        return measures.measure(front, known.reference, known.front()) | {"reference_is": "the exact front's worst values plus a tenth of its ranges"}
+    reference = f.amax(0) + 0.1 * (f.amax(0) - f.amin(0)) if len(f) else torch.full((front.objectives.shape[1],), torch.nan)
+    return measures.measure(front, reference.cpu()) | {"reference_is": "the worst values found plus a tenth of their ranges: not comparable between runs"}
+
+
+class Status(NamedTuple):
+    """Where a run stands: "done", "running" or "stopped", slices done, and the share of all steps."""
+
+    path: Path
+    problem: str
+    method: str
+    runs: int
+    state: str
+    slices_done: int
+    slices: int
+    progress: float
+
+
+def status(path: str | PathLike[str]) -> Status:
+    """Look at a run without disturbing it."""
+    folder = RunFolder(Path(path))
+    manifest, config = folder.manifest(), load(SweepConfig, folder.config)
+    parts = [folder.slice(index) for index in range(manifest["slices"])]
+    done = [part.done for part in parts]
+    steps = sum(config.steps if finished else part.step for part, finished in zip(parts, done, strict=True))
+    state = "running" if folder.running() else "done" if (folder.path / "front.csv").exists() and all(done) else "stopped"
+    return Status(
+        folder.path, config.problem.name, config.method.name, manifest["runs"], state, sum(done), len(parts), steps / (config.steps * len(parts))
+    )
