@@ -31,6 +31,8 @@ ROOMS: list[tuple[str, ...]] = [
     ("problems",),
     ("data", "experiments"),
     ("report",),
+    ("sweeps",),
+    ("tuner",),
     ("sweeps", "tuner"),
     ("cli", "__init__", "__main__"),
 ]

@@ -315,7 +315,7 @@ def drive(
             watch.look(done, first, before, state, info, replay, count, tol)
             advance(count)
             # A list, so that every callback is called even when an earlier one ends the run.
-            if any([callback(Record(done, state, info, watch.best, watch.ended)) for callback in callbacks]):
+            if any([callback(Record(done, state, info, watch.best, dict(watch.ended))) for callback in callbacks]):
                 watch.stop_all("callback", state, done)
     watch.stop_all("steps", state, done)
     return watch.run(time.perf_counter() - start_time, compiled=bool(compile))
@@ -464,12 +464,15 @@ class Stepper:
         self.plain: Step = torch.func.vmap(step, in_dims=(0, None if shared_draw else 0)) if batched else step
 
     def pack(self, state: State, batches: Draw) -> Any:
+        """A state in the form that `advance` takes; `batches` is a draw to look at, nothing is stepped."""
         return state
 
     def unpack(self, packed: Any) -> State:
+        """The state that was packed."""
         return packed
 
     def advance(self, packed: Any, batches: Draw) -> tuple[Any, Info]:
+        """One step of a packed state."""
         try:
             return self.plain(packed, batches)
         except RuntimeError as error:

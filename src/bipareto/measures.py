@@ -105,7 +105,8 @@ def response(objectives: Any, preference: Any, seed: Any = None) -> Response:
         fits = [_line(w[good & (seeds == s), i], f[good & (seeds == s), i]) for s in np.unique(seeds)]
         values = np.array([slope for slope, _ in fits])
         slopes.append(float(values.mean()))
-        errors.append(float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else fits[0][1])
+        with np.errstate(over="ignore", invalid="ignore"):
+            errors.append(float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else fits[0][1])
     return Response(slopes, errors)
 
 
@@ -118,8 +119,10 @@ def _line(w: Array, f: Array) -> tuple[float, float]:
     slope = float(centred @ f) / scale
     if len(w) < 3:
         return slope, float("nan")
-    rest = f - f.mean() - slope * centred
-    return slope, float(np.sqrt(rest @ rest / (len(w) - 2) / scale))
+    with np.errstate(over="ignore", invalid="ignore"):
+        rest = f - f.mean() - slope * centred
+        # Runs on their way to infinity have squares beyond the range of floats: the error is then infinite.
+        return slope, float(np.sqrt(rest @ rest / (len(w) - 2) / scale))
 
 
 def attainment(objectives: Any, seed: Any, percentiles: Sequence[float] = (0, 50, 100)) -> dict[float, list[list[float]]]:
@@ -162,4 +165,13 @@ def measure(front: ParetoFront, reference: Any, target: Tensor | None = None) ->
         found |= {"igd_plus": igd_plus(f, target), "target_points": len(target)}
     if m in (2, 3) and len(front.seed.unique()) > 1:
         found["attainment"] = attainment(f, front.seed)
-    return found
+    return _plain(found)
+
+
+def _plain(value: Any) -> Any:
+    """Data for JSON, which knows no NaN and no infinity: these become null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

@@ -13,7 +13,8 @@ import math
 import os
 import platform
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
@@ -75,19 +76,14 @@ def build(config: ProblemConfig, seeds: Sequence[int]) -> Setup:
     return Setup(known, [known.start(seed) if config.starts == "random" else (known.x0, known.y0) for seed in seeds])
 
 
-class _naming:  # noqa: N801 - used like a function
-    """Give errors of foreign constructors the name of the section they come from."""
-
-    def __init__(self, path: str, given: Mapping[str, Any]) -> None:
-        self.path, self.given = path, given
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, (InvalidInput, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError)):
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InvalidInput(f"{self.path} {dict(self.given)!r} cannot be used: {text}") from error
+@contextmanager
+def _naming(path: str, given: Mapping[str, Any]) -> Iterator[None]:
+    """Give errors of what is built from a section the name of that section."""
+    try:
+        yield
+    except (InvalidInput, TypeError, ValueError, ArithmeticError, RuntimeError, MemoryError) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidInput(f"{path} {dict(given)!r} cannot be used: {text}") from error
 
 
 def _user_problem(config: ProblemConfig) -> tuple[Problem, Tree, Tree]:
@@ -229,7 +225,9 @@ def _plan_of(path: Path, manifest_text: str) -> _Plan:
     return _Plan(setup, method, preferences_of(config, method, manifest["m"]), config, manifest)
 
 
-def sweep(config: SweepConfig, path: str | PathLike[str], *, progress: bool | None = None, told: Callable[[int, int], None] | None = None) -> ParetoFront:
+def sweep(
+    config: SweepConfig, path: str | PathLike[str], *, progress: bool | None = None, told: Callable[[int, int], None] | None = None
+) -> ParetoFront:
     """Begin a sweep in a new folder and run it to its end.
 
     Args:
@@ -263,7 +261,9 @@ def resume(
         changed = {name: (then, now) for name, now in _versions().items() if (then := manifest["versions"].get(name)) != now}
         if changed:
             text = ", ".join(f"{name} {then} -> {now}" for name, (then, now) in changed.items())
-            warnings.warn(f"the run was begun with other versions ({text}); its last bits may differ from an uninterrupted one", BiparetoWarning, stacklevel=2)
+            warnings.warn(
+                f"the run was begun with other versions ({text}); its last bits may differ from an uninterrupted one", BiparetoWarning, stacklevel=2
+            )
         return _finish(folder, engine or load(SweepConfig, folder.config).engine, progress, told)
 
 
@@ -351,10 +351,14 @@ def _write_result(plan: _Plan, folder: RunFolder, index: int, run: Run) -> None:
     if solved.lower_residual is not None:
         tensors["lower_residual"] = solved.lower_residual
     failure = [None if f is None else [f.step, f.term] for f in front.failure]
-    folder.slice(index).write_result(tensors, {"runs": runs, "reason": front.reason, "failure": failure, "steps": run.steps[: len(runs)], "seconds": run.seconds})
+    folder.slice(index).write_result(
+        tensors, {"runs": runs, "reason": front.reason, "failure": failure, "steps": run.steps[: len(runs)], "seconds": run.seconds}
+    )
 
 
-def _front(plan: _Plan, x: Tree, y: Tree, runs: Sequence[int], reason: Sequence[Any], failure: Sequence[Failure | None], seconds: float) -> ParetoFront:
+def _front(
+    plan: _Plan, x: Tree, y: Tree, runs: Sequence[int], reason: Sequence[Any], failure: Sequence[Failure | None], seconds: float
+) -> ParetoFront:
     """A front of the given runs, its objectives still to be computed."""
     m = plan.manifest["m"]
     vectors = [plan.preferences[run % len(plan.preferences)] for run in runs]
@@ -400,7 +404,9 @@ def _measured(front: ParetoFront, known: KnownProblem | None) -> dict[str, Any]:
     if known is not None:
         return measures.measure(front, known.reference, known.front()) | {"reference_is": "the exact front's worst values plus a tenth of its ranges"}
     reference = f.amax(0) + 0.1 * (f.amax(0) - f.amin(0)) if len(f) else torch.full((front.objectives.shape[1],), torch.nan)
-    return measures.measure(front, reference.cpu()) | {"reference_is": "the worst values found plus a tenth of their ranges: not comparable between runs"}
+    return measures.measure(front, reference.cpu()) | {
+        "reference_is": "the worst values found plus a tenth of their ranges: not comparable between runs"
+    }
 
 
 class Status(NamedTuple):

@@ -139,7 +139,7 @@ def where_run(mask: Tensor, a: T, b: T) -> T:
 
 def ravel(tree: Tree, batch_dims: int = 0) -> Tensor:
     """All leaves side by side in one vector, or in rows when the first `batch_dims` (0 or 1) axes are runs."""
-    return torch.cat([leaf.flatten(batch_dims) for leaf in leaves(tree)], dim=-1)
+    return torch.cat([leaf.reshape(*leaf.shape[:batch_dims], -1) for leaf in leaves(tree)], dim=-1)
 
 
 def rebuild(like: Tree, new_leaves: list[Tensor]) -> Tree:

@@ -17,6 +17,7 @@ from bipareto.cli.certifying import certify
 from bipareto.cli.comparing import compare
 from bipareto.cli.output import fail
 from bipareto.cli.runs import front, solve
+from bipareto.cli.sweeps import ls, resume, sweep, tune
 from bipareto.errors import BiparetoError
 
 __all__ = ["app", "main"]
@@ -57,6 +58,8 @@ app.command()(front)
 app.command()(compare)
 app.command()(certify)
 app.command()(demo)
+for command in (sweep, resume, ls, tune):
+    app.command()(command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -40,7 +40,9 @@ class Ray(Engine):
         try:
             ray.init(address=self.config.address, **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise InvalidInput(f"engine.address {self.config.address!r} cannot be reached ({error}); start a cluster with: ray start --head") from error
+            raise InvalidInput(
+                f"engine.address {self.config.address!r} cannot be reached ({error}); start a cluster with: ray start --head"
+            ) from error
 
     def _collect(self, ray: Any, work: Callable[[int], T], items: Sequence[int]) -> Iterator[tuple[int, T]]:
         task = ray.remote(num_cpus=self.threads, num_gpus=self.config.gpus, max_retries=RETRIES)(work_of)

@@ -61,7 +61,9 @@ class MomehaState(NamedTuple):
 
 @dataclass(frozen=True)
 class MOMEHA(Method):
-    """Algorithm 1.  With the defaults its numbers are plain ones; `MOMEHA.tuned(problem, x0, y0)` fits them to a problem.
+    """Algorithm 1: single-loop, Hessian-free, with preferences, for a nonconvex lower level.
+
+    With the defaults its numbers are plain ones; `MOMEHA.tuned(problem, x0, y0)` fits them to a problem.
 
     theta+ = theta - alpha_theta [ grad_y g(x, theta) + (theta - y)/gamma ]
     x+     = x - alpha_x [ grad_x F(x, y)/c_t + grad_x g(x, y) - grad_x g(x, theta+) ]
@@ -264,7 +266,7 @@ class MOMEHA(Method):
 
 @dataclass(frozen=True)
 class MBMOMEHA(MOMEHA):
-    """Algorithm 2: MOMEHA's three directions on fresh draws, passed through exponential averages.
+    """Algorithm 2, for noisy gradients: MOMEHA's three directions on fresh draws, passed through exponential averages.
 
     m = beta_t m + (1 - beta_t) d,  v <- v - alpha m   for v = theta, x, y.
 

@@ -11,7 +11,8 @@ The rules, each with its reason:
   is stable up to about four times its inverse; we take the inverse.
 - c_0: F tilts the lower level by grad F/c.  Where the envelope's restoring force, seen along random directions, peaks (it does
   when g is nonconvex), a stronger tilt carries y out of its basin for good; c_0 keeps the tilt at a quarter of that peak.
-- p in c_t = c_0 (1 + t)^p: as large as the budget allows while x can still travel, sum_t alpha_x/c_t times the curvature of F.
+- p in c_t = c_0 (1 + t)^p: as large as the budget allows while x can still travel, sum_t alpha_x/c_t times the curvature of F
+  along the lower solutions.
 - mu: F varies over about 1/mu; mu = 4 m / mean(f - z) ties that to the objectives' own scale.
 """
 
@@ -35,6 +36,10 @@ __all__ = ["smoothing", "tune_mbmomeha", "tune_momeha"]
 WARMUP = 300
 #: budget assumed when none is given
 STEPS = 20_000
+#: e-foldings that x must be able to travel towards its answer within the budget
+TRAVEL = 12.0
+#: random directions in which curvature above the lower level is averaged
+DIRECTIONS = 2
 
 
 def smoothing(problem: Problem, x0: Any, y0: Any) -> tuple[float, Ideal]:
@@ -76,7 +81,8 @@ def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None,
     # The scalarization's own curvature, at equal weights and at its steepest: L_F <= L_f/m + (mu/4) ||difference||^2.
     curvature_F = upper.curvature + 0.25 * mu * upper.spread
     alpha_x = 1 / (stiffness + 2 * curvature_F / c0) if stiffness + curvature_F > 0 else alpha
-    power = _power(alpha_x / c0 * 0.1 * upper.mean_curvature, steps or STEPS)
+    # The least preference of a grid of eleven has weight 1/12: what F's curvature is worth there.
+    power = _power(alpha_x / c0 * _reduced_curvature(problem, x, y, L, seed) / 12, steps or STEPS)
     return {
         "gamma": gamma,
         "mu": mu,
@@ -90,7 +96,7 @@ def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None,
 
 
 def _power(rate: float, steps: int) -> float:
-    """The largest p <= 0.45 with sum_t rate (1 + t)^-p >= 25, by bisection; at least 0.1, and 1/4 when the rate is unknown."""
+    """The largest p <= 0.45 with sum_t rate (1 + t)^-p >= TRAVEL, by bisection; at least 0.1, and 1/4 when the rate is unknown."""
     if not rate > 0:
         return 0.25
     low, high = 0.1, 0.45
@@ -98,12 +104,49 @@ def _power(rate: float, steps: int) -> float:
     def travel(p: float) -> float:
         return rate * steps ** (1 - p) / (1 - p)
 
-    if travel(high) >= 25:
+    if travel(high) >= TRAVEL:
         return high
     for _ in range(30):
         middle = (low + high) / 2
-        low, high = (middle, high) if travel(middle) >= 25 else (low, middle)
+        low, high = (middle, high) if travel(middle) >= TRAVEL else (low, middle)
     return low
+
+
+def _reduced_curvature(problem: Problem, x: Tree, y: Tree, L: float, seed: int) -> float:
+    """The mean curvature of x -> f_i(x, y*(x)) over random directions v, the smallest over i.
+
+    Along v the lower solution moves by w with g_yy w = -g_yx v; the curvature of f_i along (v, w) leaves out the bending of y*.
+    g_yy is shifted by 1e-3 L, so that directions in which the lower level is flat do not run away.
+    """
+    both, split = tree.ravel((x, y)), tree.ravel(x).numel()
+    lower = probes.hessian(probes.lower_in_both(problem, x, y), both)
+    generator = torch.Generator().manual_seed(seed)
+    m = _objectives(problem, x, y).shape[0]
+    products = [probes.hessian(probes.objective_in_both(problem, i, x, y), both) for i in range(m)]
+    totals = [0.0] * m
+    for _ in range(DIRECTIONS):
+        v = probes.normal(both[:split], generator).sign()
+        pushed = lower(torch.cat([v, torch.zeros_like(both[split:])]))[split:]
+        w = _conjugate_gradients(lambda p: lower(torch.cat([torch.zeros_like(both[:split]), p]))[split:] + 1e-3 * L * p, -pushed)
+        direction = torch.cat([v, w])
+        for i, product in enumerate(products):
+            totals[i] += float((direction * product(direction)).sum()) / (DIRECTIONS * v.numel())
+    return min(totals)
+
+
+def _conjugate_gradients(product: probes.Product, b: Tensor, count: int = 15) -> Tensor:
+    """An approximate solution of product(w) = b; stops early at negative curvature."""
+    w, r = torch.zeros_like(b), b
+    p, rr = b, float(b @ b)
+    for _ in range(min(count, b.numel())):
+        hp = product(p)
+        curvature = float(p @ hp)
+        if rr <= 1e-20 or curvature <= 0:
+            break
+        w, r = w + (rr / curvature) * p, r - (rr / curvature) * hp
+        rr, previous = float(r @ r), rr
+        p = r + (rr / previous) * p
+    return w
 
 
 def _objectives(problem: Problem, x: Tree, y: Tree) -> Tensor:
@@ -143,7 +186,6 @@ class _Upper(NamedTuple):
     tilt_x: float
     tilt_y: float
     curvature: float
-    mean_curvature: float
     spread: float
 
 
@@ -154,19 +196,13 @@ def _upper_probe(problem: Problem, x: Tree, y: Tree, seed: int) -> _Upper:
     functions = [probes.objective_in_both(problem, i, x, y) for i in range(m)]
     rows = [oracle.grad(f_i, both) for f_i in functions]
     generator = torch.Generator().manual_seed(seed)
-    largest, means = [], []
-    for f_i in functions:
-        product = probes.hessian(f_i, both)
-        low, high = probes.lanczos(product, probes.normal(both, generator), 8)
-        largest.append(max(abs(low), abs(high)))
-        probe = probes.normal(both, generator).sign()
-        means.append(float((probe * product(probe)).sum()) / probe.numel())
+    largest = [max(map(abs, probes.lanczos(probes.hessian(f_i, both), probes.normal(both, generator), 8))) for f_i in functions]
     spread = max((float((a - b).pow(2).sum()) for a in rows for b in rows), default=0.0) / m**2
 
     def size(part: Tensor) -> float:
         return min(float(part.abs().max()), 4 * float(part.pow(2).mean().sqrt()))
 
-    return _Upper(max(size(r[:split]) for r in rows), max(size(r[split:]) for r in rows), max(largest), max(means), spread)
+    return _Upper(max(size(r[:split]) for r in rows), max(size(r[split:]) for r in rows), max(largest), spread)
 
 
 def _restoring_force(problem: Problem, x: Tree, y: Tree, gamma: float, scale: float, seed: int) -> float:

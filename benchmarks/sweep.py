@@ -1,0 +1,153 @@
+"""Sweeps at scale: speed against a loop of single solves, a million logged steps, ten thousand preferences.
+
+    python benchmarks/sweep.py                 all three, smaller: minutes
+    python benchmarks/sweep.py speed           64 preferences x 3 seeds on PL-SIN2, d = 100
+    python benchmarks/sweep.py log 1000000     time per logged step, at the start and at the end
+    python benchmarks/sweep.py many 10000      peak memory of that many preferences
+
+The loop of single solves is not run to its end: a few steps of an uncompiled `solve` are timed, and multiplied.
+"""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+import bipareto as bp
+from bipareto import sweeps
+from bipareto.cli import main as command
+from bipareto.config import SweepConfig, load
+from bipareto.loop import Record, drive
+from bipareto.methods import Method
+from bipareto.methods.base import Draw, Info, Start
+from bipareto.problem import Problem
+from bipareto.store import RunFolder
+
+SPEED = """
+problem: {name: pl-sin2, options: {dim: 100}, starts: random}
+preferences: {count: 64}
+seeds: [0, 1, 2]
+"""
+MANY = """
+problem: {name: quadratic, options: {dim: 2}}
+method: {numbers: plain}
+steps: 50
+compile: false
+"""
+
+
+def speed(steps: int = 20_000) -> None:
+    """One command for 192 runs against 192 plain solves one after the other."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "front.yaml"
+        file.write_text(SPEED + f"steps: {steps}\n")
+        began = time.perf_counter()
+        command_line("sweep", file, "--out", Path(folder) / "run", "--quiet")
+        sweep = time.perf_counter() - began
+        config = load(SweepConfig, file)
+        runs = RunFolder(Path(folder) / "run").manifest()["runs"]
+    setup = sweeps.build(config.problem, config.seeds)
+    method = sweeps.method_of(config.method, setup, steps)
+    times = []
+    for x0, y0 in setup.starts:
+        few = 300
+        solved = bp.solve(setup.problem, x0, y0, method=method, steps=few, compile=False, progress=False)
+        times.append(solved.seconds / few)
+    loop = statistics.median(times) * steps * runs
+    print(f"local: {runs} runs of {steps} steps in {sweep:.0f} s, tuning, compiling and files included")
+    print(f"loop:  {1e3 * statistics.median(times):.2f} ms per step of an uncompiled solve, {loop:.0f} s for all (extrapolated from {len(times)} x {few} steps)")
+    print(f"ratio: {loop / sweep:.1f}")
+
+
+def command_line(*words: object) -> None:
+    """A command as a user types it; it ends by SystemExit."""
+    try:
+        command([str(word) for word in words])
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+class Counted(NamedTuple):
+    """The state of `Count`."""
+
+    x: Tensor
+    y: Tensor
+    t: Tensor
+
+
+@dataclass(frozen=True)
+class Count(Method):
+    """A method that hardly computes, so that what is timed is the loop and the log."""
+
+    uses_preference = False
+
+    def begin(self, start: Start, preference: Any = None) -> Counted:
+        return Counted(start.x, start.y, torch.zeros((), dtype=start.x.dtype))
+
+    def step(self, problem: Problem, state: Counted, draw: Draw | None = None) -> tuple[Counted, Info]:
+        return Counted(state.x, state.y, state.t + 1), {"objectives": state.x, "residual": state.t, "lower": state.t}
+
+    def roles(self, m: int) -> tuple[str, ...]:
+        return ()
+
+    def oracles(self, m: int) -> dict[str, int]:
+        return {}
+
+
+def log(steps: int = 20_000) -> None:
+    """Every step is logged: is the last one as cheap as the first?"""
+    problem = bp.problems.get("quadratic", dim=2)
+    state, ticks = Count().init(problem, problem.x0, problem.y0), torch.zeros(steps, 2, dtype=torch.float64)
+
+    def tick(seen: Record) -> None:
+        ticks[seen.step - 1] = torch.tensor([time.perf_counter(), time.process_time()], dtype=torch.float64)
+
+    with tempfile.TemporaryDirectory() as folder:
+        part = RunFolder(Path(folder)).slice(0)
+        part.path.mkdir(parents=True)
+        with part.recording(None, seconds=30, keep=3) as record:
+            drive(
+                problem, Count(), state, [0], m=2, steps=steps, batched=False, compile=False, record_every=1, tol=None,
+                callbacks=[record, tick], progress=False,
+            )  # fmt: skip
+        size = (part.path / "metrics.jsonl").stat().st_size
+    each, window = 1e6 * ticks.diff(dim=0), steps // 20
+    print(f"{steps} logged steps, {size / 1e6:.0f} MB; microseconds per step, the median of every twentieth")
+    for name, column in (("wall", 0), ("CPU", 1)):
+        medians = [float(part[:, column].median()) for part in each.split(window) if len(part) > window // 2]
+        print(f"{name:5} last/first {medians[-1] / medians[0]:.3f}   {' '.join(f'{value:.0f}' for value in medians)}")
+
+
+def many(count: int = 2_000) -> None:
+    """Peak memory of a sweep over that many preferences."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "front.yaml"
+        file.write_text(MANY + f"preferences: {{count: {count}}}\n")
+        began = time.perf_counter()
+        command_line("sweep", file, "--out", Path(folder) / "run", "--quiet")
+        seconds = time.perf_counter() - began
+        size = sum(item.stat().st_size for item in (Path(folder) / "run").rglob("*") if item.is_file())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{count} preferences in {seconds:.0f} s: peak memory {peak:.2f} GiB, folder {size / 2**20:.0f} MiB")
+
+
+TASKS = {"speed": speed, "log": log, "many": many}
+
+if __name__ == "__main__":
+    name, *numbers = sys.argv[1:] or ["all"]
+    if name == "all":
+        speed(3_000)
+        log()
+        many()
+    else:
+        TASKS[name](*map(int, numbers))

@@ -1,0 +1,259 @@
+"""Engines change no number, survive their workers, and say what they need."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import engine_work
+import pytest
+
+from bipareto import engines, sweeps
+from bipareto.config import EngineConfig, SweepConfig, TuneConfig, parse
+from bipareto.engines import ENGINES, Local, Processes
+from bipareto.errors import BiparetoError, InvalidInput
+
+CONFIG = parse(
+    SweepConfig,
+    {
+        "problem": {"name": "quadratic", "options": {"dim": 3, "noise": 0.1}, "starts": "random"},
+        "method": {"name": "mb-momeha", "numbers": "plain"},
+        "preferences": {"count": 3},
+        "seeds": [0, 1],
+        "steps": 40,
+        "record_every": 4,
+        "slice": 2,
+        "compile": False,
+        "checkpoint": {"seconds": 0},
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reference") / "run"
+    sweeps.sweep(CONFIG, path)
+    return path
+
+
+def test_every_name_has_an_engine() -> None:
+    for name in ENGINES:
+        assert type(engines.get(parse(EngineConfig, {"name": name}))) is ENGINES[name]
+
+
+@pytest.mark.parametrize("kind", [Local, Processes])
+def test_items_are_done(kind: type[engines.Engine]) -> None:
+    engine = kind(EngineConfig(workers=2))
+    assert dict(engine.run(engine_work.double, [3, 1, 2])) == {3: 6, 1: 2, 2: 4}
+
+
+@pytest.mark.parametrize("kind", [Local, Processes])
+def test_errors_come_back_as_they_are(kind: type[engines.Engine]) -> None:
+    with pytest.raises(InvalidInput, match="item 5 is refused"):
+        list(kind(EngineConfig(workers=1)).run(engine_work.refuse, [5]))
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
+    found = dict(Processes(EngineConfig(workers=1)).run(partial(engine_work.die_once, str(tmp_path)), [0, 1, 2]))
+    assert found == {0: 0, 1: 2, 2: 4}
+    assert (tmp_path / "died").exists()
+
+
+def test_workers_that_always_die_are_not_replaced_for_ever() -> None:
+    with pytest.raises(BiparetoError, match=r"died 3 times.*engine\.workers"):
+        list(Processes(EngineConfig(workers=1)).run(engine_work.vanish, [0]))
+
+
+def test_workers_die_with_their_parent(tmp_path: Path) -> None:
+    code = f"""
+import engine_work
+from functools import partial
+from bipareto.config import EngineConfig
+from bipareto.engines import Processes
+if __name__ == "__main__":
+    list(Processes(EngineConfig(workers=1)).run(partial(engine_work.linger, {str(tmp_path)!r}), [0]))
+"""
+    script = tmp_path / "parent.py"
+    script.write_text(code)
+    folders = [str(Path(__file__).parent), str(Path(engines.__file__).parents[2])]
+    parent = subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)})
+    worker = wait_for(lambda: int(text) if (tmp_path / "0").exists() and (text := (tmp_path / "0").read_text()) else None)
+    parent.kill()
+    parent.wait()
+    assert wait_for(lambda: not alive(worker))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(look: Any, seconds: float = 60) -> Any:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"nothing happened within {seconds} s")
+
+
+def test_without_ray_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'bipareto\[ray\]'"):
+        list(engines.get(EngineConfig(name="ray")).run(engine_work.double, [1]))
+
+
+def test_slices_fit_the_memory_and_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = replace(CONFIG, slice=None)
+    assert sweeps._begin(free)[1]["slice"] == 6
+    assert sweeps._begin(replace(free, engine=EngineConfig("processes", workers=2)))[1]["slice"] == 3
+    monkeypatch.setattr("bipareto.sweeps.PER_RUN", 10**15)
+    assert sweeps._begin(free)[1]["slice"] == 1
+
+
+def test_a_problem_of_ones_own(tmp_path: Path) -> None:
+    """By the name of a function; a loss that cannot be batched runs one by one, also after a crash."""
+    config = replace(CONFIG, problem=parse(SweepConfig, {"problem": {"name": "helpers:nonconvex", "options": {"d": 2}}}).problem)
+    front = sweeps.sweep(replace(config, method=replace(config.method, name="momeha")), tmp_path / "run")
+    assert len(front) == 6
+    measures = json.loads((tmp_path / "run/measures.json").read_text())
+    assert "not comparable" in measures["reference_is"]
+
+
+def test_worker_processes_give_the_same_front(reference: Path, tmp_path: Path) -> None:
+    sweeps.sweep(replace(CONFIG, engine=EngineConfig("processes", workers=2)), tmp_path / "run")
+    assert (tmp_path / "run/front.csv").read_bytes() == (reference / "front.csv").read_bytes()
+
+
+def test_trials_of_a_search_run_as_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna", reason="tuning needs optuna")
+    from bipareto import loop, tuner
+
+    search = parse(
+        TuneConfig,
+        {
+            "sweep": {"problem": {"name": "quadratic", "options": {"dim": 2}}, "method": {"numbers": "plain"}, "preferences": {"count": 2}, "steps": 20},
+            "space": {"mu": {"low": 1, "high": 8, "log": True}, "alpha_x": {"choices": [0.01, 0.1]}},
+            "trials": 6,
+            "batch": 4,
+        },
+    )
+    sizes = []
+
+    def counting(problem: Any, method: Any, state: Any, seeds: Any, **rest: Any) -> Any:
+        sizes.append(len(seeds))
+        return loop.drive(problem, method, state, seeds, **rest)
+
+    monkeypatch.setattr(tuner, "drive", counting)
+    found = tuner.tune(search, tmp_path)
+    assert sizes == [8, 4]
+    assert found.trials == 6
+    assert found.numbers.keys() == {"mu", "alpha_x"}
+    best = sweeps.sweep(replace(sweeps.load(SweepConfig, tmp_path / "best.yaml"), compile=False), tmp_path / "run")
+    assert best.hypervolume(found.reference) == pytest.approx(found.value, rel=1e-9)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'bipareto\[tune\]'"):
+        tuner.tune(search, tmp_path)
+
+
+# Ray: minutes on a small machine, so these are slow tests.
+
+
+def on_ray(path: Path, address: str | None = None, steps: int = 40) -> None:
+    """A sweep in a process of its own: Ray leaves files and threads open, which pytest would call errors."""
+    pytest.importorskip("ray", reason="the ray engine needs ray")
+    config = path.with_suffix(".yaml")
+    config.write_text(sweeps.dump(replace(CONFIG, steps=steps, engine=EngineConfig("ray", workers=2, address=address))))
+    paths = os.pathsep.join([str(Path(engines.__file__).parents[2]), str(Path(__file__).parent)])
+    command = [sys.executable, "-m", "bipareto", "sweep", str(config), "--out", str(path), "--quiet"]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": paths, "RAY_AUTH_MODE": "disabled"})
+
+
+def attempts(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for file in path.glob("slices/*/attempts.jsonl") for line in file.read_text().splitlines() if line.endswith("}")]
+
+
+@contextmanager
+def beside(look: Any) -> Iterator[None]:
+    """Call something again and again while the body runs."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.005):
+            look()
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_ray_gives_the_same_front_though_a_worker_is_killed(tmp_path: Path) -> None:
+    steps = 1000
+    sweeps.sweep(replace(CONFIG, steps=steps), tmp_path / "reference")
+    killed: list[int] = []
+
+    def kill() -> None:
+        middle = list((tmp_path / "run").glob("slices/*/step-*"))
+        seen = attempts(tmp_path / "run")
+        if middle and seen and not killed:
+            killed.append(seen[0]["pid"])
+            os.kill(seen[0]["pid"], signal.SIGKILL)
+
+    with beside(kill):
+        on_ray(tmp_path / "run", steps=steps)
+    taken = attempts(tmp_path / "run")
+    assert killed
+    assert len(taken) == 4, "three slices, one of them twice"
+    assert max(item["step"] for item in taken) > 0, "the slice went on from its checkpoint"
+    assert (tmp_path / "run/front.csv").read_bytes() == (tmp_path / "reference/front.csv").read_bytes()
+
+
+@pytest.mark.slow
+def test_two_ray_nodes_share_a_sweep(reference: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="the ray engine needs ray")
+    ray = str(Path(sys.executable).with_name("ray"))
+    paths = os.pathsep.join([str(Path(engines.__file__).parents[2]), str(Path(__file__).parent)])
+    env = os.environ | {"PYTHONPATH": paths, "RAY_AUTH_MODE": "disabled"}
+    port, steps, nodes = 6399, 600, set()
+    sweeps.sweep(replace(CONFIG, steps=steps), tmp_path / "reference")
+
+    def note() -> None:
+        for item in attempts(tmp_path / "run"):
+            try:
+                nodes.add(Path(f"/proc/{item['pid']}/stat").read_text().rpartition(")")[2].split()[1])  # the parent: its raylet
+            except FileNotFoundError:
+                continue
+
+    common = ["--num-cpus", "1", "--block", "--disable-usage-stats"]
+    starts = [["--head", "--port", str(port), "--include-dashboard", "false"], ["--address", f"127.0.0.1:{port}"]]
+    running = []
+    try:
+        for words in starts:
+            running.append(subprocess.Popen([ray, "start", *words, *common], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            time.sleep(15)
+        with beside(note):
+            on_ray(tmp_path / "run", address=f"127.0.0.1:{port}", steps=steps)
+    finally:
+        for process in reversed(running):
+            process.terminate()
+            process.wait(60)
+    assert len(nodes) == 2
+    assert (tmp_path / "run/front.csv").read_bytes() == (tmp_path / "reference/front.csv").read_bytes()
