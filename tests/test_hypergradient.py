@@ -98,7 +98,7 @@ def test_singular_and_negative_curvature_are_reported_not_hidden() -> None:
 
 def test_the_warning_names_the_method_and_others_that_can() -> None:
     problem = bp.problems.get("merely-convex")
-    with pytest.warns(BiparetoWarning, match=r"MyMethod inverts the Hessian.*zero to rounding.*MOMEHA and WCPenalty"):
+    with pytest.warns(BiparetoWarning, match=r"MyMethod needs a strongly convex.*zero to rounding.*MOMEHA and WCPenalty"):
         warn_if_singular("MyMethod", problem, problem.x0, problem.y0)
     problem, x, y = nonconvex()
     with pytest.warns(BiparetoWarning, match=r"negative"):

@@ -86,9 +86,6 @@ class Hypergradient(ABC):
     def oracles(self, m: int) -> dict[str, int]:
         """What one estimate costs."""
 
-    #: whether it needs g_yy to be invertible
-    inverts = True
-
 
 @dataclass(frozen=True)
 class Unrolled(Hypergradient):
@@ -103,7 +100,6 @@ class Unrolled(Hypergradient):
 
     steps: int
     eta: float
-    inverts = False
 
     def __post_init__(self) -> None:
         _at_least_one("steps", self.steps)
@@ -309,15 +305,16 @@ def lower_pullback(lower: Level, x: Tree, y: Tree) -> tuple[Tensor, Pair]:
 
 
 def warn_if_singular(name: str, problem: Problem, x: Tree, y: Tree) -> None:
-    """Warn, once and before a run, where the lower Hessian at the start cannot be inverted."""
+    """Warn, once and before a run, where g_yy at the start is not positive definite: hypergradients rest on that."""
     flat = tree.ravel(y)
     stream = torch.Generator().manual_seed(0)
     low, high = probes.lanczos(probes.hessian(probes.lower_in_y(problem, x, y), flat), probes.normal(flat, stream), 20)
-    if low <= 100 * torch.finfo(flat.dtype).eps * max(abs(low), abs(high)):
-        kind = "negative" if low < -1e-6 * max(abs(low), abs(high)) else "zero to rounding"
+    size = max(abs(low), abs(high))
+    if low <= 100 * torch.finfo(flat.dtype).eps * size:
+        kind = "negative" if low < -1e-6 * size else "zero to rounding"
         warnings.warn(
-            f"{name} inverts the Hessian of g in y, which has an eigenvalue that is {kind} at the start ({low:.3g}; the largest is {high:.3g}): "
-            "without a strongly convex lower level its hypergradients need not mean anything; MOMEHA and WCPenalty do not invert it",
+            f"{name} needs a strongly convex lower level, but g_yy has an eigenvalue that is {kind} at the start ({low:.3g}; the largest is "
+            f"{high:.3g}): hypergradients need not mean anything there; MOMEHA and WCPenalty do without them",
             BiparetoWarning,
             stacklevel=4,
         )

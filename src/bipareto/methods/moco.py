@@ -112,8 +112,7 @@ class MoCo(Method):
 
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
-        if self.hypergradient.inverts:
-            warn_if_singular("MoCo", problem, start.x, start.y)
+        warn_if_singular("MoCo", problem, start.x, start.y)
         return start
 
     def begin(self, start: Start, preference: Any = None) -> MocoState:

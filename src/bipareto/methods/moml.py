@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from bipareto.hypergradient import Unrolled
+from bipareto.hypergradient import Unrolled, warn_if_singular
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start
 from bipareto.problem import Problem
@@ -95,6 +95,11 @@ class MOML(Method):
 
     def oracles(self, m: int) -> dict[str, int]:
         return self._estimate.oracles(m)
+
+    def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
+        start = super().prepare(problem, x0, y0)
+        warn_if_singular("MOML", problem, start.x, start.y)
+        return start
 
     def begin(self, start: Start, preference: Any = None) -> MomlState:
         f = start.objectives

@@ -114,7 +114,7 @@ def probe_penalty(problem: Problem, x0: Any, y0: Any, *, steps: int | None = Non
     curvatures = [probes.lanczos(probes.hessian(probes.objective_in_both(problem, i, x, y), both), probes.normal(both, stream), 8) for i in range(m)]
     growth = 0.25 * (steps or STEPS) ** 0.5
     u = 4 * growth * m / max(float(f.abs().mean()), 1e-12)
-    v = growth * max(abs(end) for pair in curvatures for end in pair) / (m * largest * max(low, largest / 10))
+    v = growth * max(abs(end) for pair in curvatures for end in pair) / (m * largest * max(low, largest / 3))
 
     def penalised(point: Tensor) -> Tensor:
         values = torch.stack([probes.objective_in_both(problem, i, x, y)(point) for i in range(m)])

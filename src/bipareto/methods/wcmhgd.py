@@ -112,8 +112,7 @@ class WCMHGD(Method):
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
         common.require_positive("WCMHGD", start.objectives)
-        if self.hypergradient.inverts:
-            warn_if_singular("WCMHGD", problem, start.x, start.y)
+        warn_if_singular("WCMHGD", problem, start.x, start.y)
         return start
 
     def begin(self, start: Start, preference: Any = None) -> WcmhgdState:
