@@ -22,7 +22,8 @@ import engine_work
 from bipareto import engines, sweeps
 from bipareto.config import EngineConfig, SweepConfig, TuneConfig, dump, load, parse
 from bipareto.engines import ENGINES, Local, Processes
-from bipareto.errors import BiparetoError, InvalidInput
+from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
+from bipareto.store import StoreError
 
 CONFIG = parse(
     SweepConfig,
@@ -38,6 +39,12 @@ CONFIG = parse(
         "checkpoint": {"seconds": 0},
     },
 )
+#: for processes that are started from here: they find the package and the tests, and Ray's workers run at full priority
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(Path(engines.__file__).parents[2]), str(Path(__file__).parent)]),
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_worker_niceness": "0",
+}
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +93,7 @@ if __name__ == "__main__":
 """
     script = tmp_path / "parent.py"
     script.write_text(code)
-    folders = [str(Path(__file__).parent), str(Path(engines.__file__).parents[2])]
-    parent = subprocess.Popen([sys.executable, str(script)], env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)})
+    parent = subprocess.Popen([sys.executable, str(script)], env=ENVIRONMENT)
     worker = wait_for(lambda: int(text) if (tmp_path / "0").exists() and (text := (tmp_path / "0").read_text()) else None)
     parent.kill()
     parent.wait()
@@ -131,6 +137,57 @@ def test_a_problem_of_ones_own(tmp_path: Path) -> None:
     assert len(front) == 6
     measures = json.loads((tmp_path / "run/measures.json").read_text())
     assert "not comparable" in measures["reference_is"]
+
+
+OWN = """
+import torch
+from bipareto import Problem
+
+def make(scale):
+    def upper(x, y):
+        if y.detach().sum() > 10:  # a branch on a tensor: vmap cannot batch it
+            y = y * 2
+        return torch.stack([(x - 1).square().sum() + y.square().sum(), x.square().sum() + (y - scale).square().sum()])
+    zero = torch.zeros(1, dtype=torch.float64)
+    return Problem(upper, lambda x, y: (y - x).square().sum()), zero, zero
+"""
+
+
+def test_a_loss_that_cannot_be_batched_runs_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_problem.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = parse(SweepConfig, {"problem": {"name": "own_problem:make", "options": {"scale": 1.0}}}).problem
+    config = replace(CONFIG, problem=own, method=replace(CONFIG.method, name="momeha"), seeds=(0,))
+    with pytest.warns(BiparetoWarning, match="one run after the other"):
+        whole = sweeps.sweep(config, tmp_path / "whole")
+    assert len(whole) == 3
+    written = (tmp_path / "whole/front.csv").read_bytes()
+    # As after a crash in the middle of the second run.
+    (tmp_path / "whole/slices/00001/result.safetensors").unlink()
+    (tmp_path / "whole/slices/00001/step-000000000040.safetensors").unlink()
+    sweeps.resume(tmp_path / "whole")
+    assert (tmp_path / "whole/front.csv").read_bytes() == written
+    assert [item["step"] for item in attempts(tmp_path / "whole") if item["step"]] == [36]
+
+
+def test_an_interrupted_sweep_says_how_to_go_on(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bipareto.loop import Stepper
+
+    calls, advance = 0, Stepper.advance
+
+    def interrupted(self: Stepper, packed: Any, batches: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 60:
+            raise KeyboardInterrupt
+        return advance(self, packed, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "advance", interrupted)
+        with pytest.raises(StoreError, match="interrupted; go on with: bipareto resume"):
+            sweeps.sweep(CONFIG, tmp_path / "run")
+    sweeps.resume(tmp_path / "run")
+    assert (tmp_path / "run/front.csv").read_bytes() == (reference / "front.csv").read_bytes()
 
 
 def test_worker_processes_give_the_same_front(reference: Path, tmp_path: Path) -> None:
@@ -182,9 +239,8 @@ def on_ray(path: Path, address: str | None = None, steps: int = 40) -> None:
     pytest.importorskip("ray", reason="the ray engine needs ray")
     config = path.with_suffix(".yaml")
     config.write_text(dump(replace(CONFIG, steps=steps, engine=EngineConfig("ray", workers=2, address=address))))
-    paths = os.pathsep.join([str(Path(engines.__file__).parents[2]), str(Path(__file__).parent)])
     command = [sys.executable, "-m", "bipareto", "sweep", str(config), "--out", str(path), "--quiet"]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": paths, "RAY_AUTH_MODE": "disabled"})
+    subprocess.run(command, check=True, env=ENVIRONMENT)
 
 
 def attempts(path: Path) -> list[dict[str, Any]]:
@@ -211,7 +267,7 @@ def beside(look: Any) -> Iterator[None]:
 
 @pytest.mark.slow
 def test_ray_gives_the_same_front_though_a_worker_is_killed(tmp_path: Path) -> None:
-    steps = 1000
+    steps = 160
     sweeps.sweep(replace(CONFIG, steps=steps), tmp_path / "reference")
     killed: list[int] = []
 
@@ -235,9 +291,7 @@ def test_ray_gives_the_same_front_though_a_worker_is_killed(tmp_path: Path) -> N
 def test_two_ray_nodes_share_a_sweep(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="the ray engine needs ray")
     ray = str(Path(sys.executable).with_name("ray"))
-    paths = os.pathsep.join([str(Path(engines.__file__).parents[2]), str(Path(__file__).parent)])
-    env = os.environ | {"PYTHONPATH": paths, "RAY_AUTH_MODE": "disabled"}
-    port, steps, nodes = 6399, 600, set()
+    port, steps, nodes = 6399, 160, set()
     sweeps.sweep(replace(CONFIG, steps=steps), tmp_path / "reference")
 
     def note() -> None:
@@ -252,7 +306,7 @@ def test_two_ray_nodes_share_a_sweep(tmp_path: Path) -> None:
     running = []
     try:
         for words in starts:
-            running.append(subprocess.Popen([ray, "start", *words, *common], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            running.append(subprocess.Popen([ray, "start", *words, *common], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
             time.sleep(15)
         with beside(note):
             on_ray(tmp_path / "run", address=f"127.0.0.1:{port}", steps=steps)

@@ -100,7 +100,7 @@ def test_the_warning_names_the_method_and_others_that_can() -> None:
     problem = bp.problems.get("merely-convex")
     with pytest.warns(BiparetoWarning, match=r"MyMethod needs a strongly convex.*zero to rounding.*MOMEHA and WCPenalty"):
         warn_if_singular("MyMethod", problem, problem.x0, problem.y0)
-    problem, x, y = nonconvex()
+    problem, x, _ = nonconvex()
     with pytest.warns(BiparetoWarning, match=r"negative"):
         warn_if_singular("MyMethod", problem, x, x)
     warn_if_singular("MyMethod", QUADRATIC, *point())

@@ -40,7 +40,7 @@ from bipareto.sampler import draw
 from bipareto.store import Damaged, RunFolder, StoreError, write_atomic
 from bipareto.tree import Tree
 
-__all__ = ["Setup", "Status", "build", "method_of", "preferences_of", "resume", "status", "sweep"]
+__all__ = ["Setup", "Status", "build", "method_of", "preferences_of", "resume", "run_slice", "status", "sweep"]
 
 #: What a run needs at the height of a step, in multiples of its state: gradients, graph and records.
 PER_RUN = 40
@@ -248,7 +248,7 @@ def sweep(
 def resume(
     path: str | PathLike[str], *, engine: EngineConfig | None = None, progress: bool | None = None, told: Callable[[int, int], None] | None = None
 ) -> ParetoFront:
-    """Go on with a sweep where it stopped; one that is done is only read.
+    """Go on with a sweep where it stopped; of one that is done, the front is put together again.
 
     Args:
         path: its folder.

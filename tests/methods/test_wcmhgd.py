@@ -1,0 +1,80 @@
+"""WC-MHGD against its equations written out, at the Tchebycheff points of the quadratic, and where it cannot work."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bipareto as bp
+from bipareto import simplex
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.hypergradient import CG
+from bipareto.methods import WCMHGD
+from helpers import DOUBLE, nonconvex
+from methods.quadratic import QUADRATIC, SLOPE, L, run, tchebycheff
+
+
+@pytest.mark.filterwarnings("ignore:WCMHGD needs")
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("steps", [None, 3])
+def test_equations_line_by_line(steps: int | None, warm: bool) -> None:
+    problem, x, y = nonconvex(m=3)
+    r = torch.tensor([0.5, 0.3, 0.2], dtype=DOUBLE)
+    method = WCMHGD(alpha_x=0.05, u=2.0, lower_steps=2, beta=0.1, hypergradient=CG(3), qp_steps=steps, qp_lr=0.1, qp_warm_start=warm)
+    state = method.init(problem, x, y, r)
+    lam = torch.full((3,), 1 / 3, dtype=DOUBLE)
+    for _ in range(6):
+        state, _ = method.step(problem, state)
+        for _ in range(2):
+            y = y - 0.1 * torch.func.grad(problem.lower, argnums=1)(x, y)
+        K = (r[:, None] * CG(3)(problem.upper, problem.lower, x, y, CG(3).numbers).gradients).T
+        b = 2.0 * r * problem.upper(x, y)
+        if steps is None:
+            lam = simplex.quadratic(K.T @ K, b).weights
+        else:
+            lam = lam if warm else torch.full((3,), 1 / 3, dtype=DOUBLE)
+            for _ in range(steps):
+                lam = simplex.project(lam - 0.1 * (2 * K.T @ K @ lam - b))
+        x = x - 0.05 * K @ lam
+        torch.testing.assert_close((state.x, state.y, state.weights), (x, y, lam), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("u", [1.0, 10.0])
+def test_the_exact_program_ends_at_the_tchebycheff_points(u: float) -> None:
+    found = run(WCMHGD(alpha_x=0.2 / SLOPE, u=u, lower_steps=4, beta=1 / L, hypergradient=CG(5)), 200)
+    assert (found.position - tchebycheff()).abs().max() < 0.005
+    assert found.distance.max() < 1e-6
+
+
+def test_tuned_does_too() -> None:
+    found = run(WCMHGD.tuned(QUADRATIC, QUADRATIC.x0, QUADRATIC.y0), 60)
+    assert (found.position - tchebycheff()).abs().max() < 0.005
+    assert found.info["solver_residual"].max() < 1e-8
+
+
+def test_without_the_chebyshev_term_preferences_are_not_followed() -> None:
+    found = run(WCMHGD(alpha_x=1 / SLOPE, u=0.0, lower_steps=4, beta=1 / L, hypergradient=CG(5)), 100)
+    assert found.distance.max() < 1e-5
+    assert (found.position - tchebycheff()).abs().max() > 0.05
+
+
+def test_the_paper_s_eight_projected_steps_blur_preferences() -> None:
+    paper = WCMHGD.paper()
+    assert (paper.u, paper.lower_steps, paper.qp_steps, paper.qp_lr) == (10.0, 4, 8, 0.01)
+    settings = {"alpha_x": 0.2 / SLOPE, "u": 10.0, "lower_steps": 4, "beta": 1 / L, "hypergradient": CG(5), "qp_steps": 8, "qp_lr": 0.01}
+    found = run(WCMHGD(**settings), 200)
+    assert found.info["weights_slack"].max() > 1e-3
+    assert 0.005 < (found.position - tchebycheff()).abs().max() < 0.3
+
+
+def test_what_it_cannot_do_it_says() -> None:
+    below = bp.Problem(lambda x, y: QUADRATIC.upper(x, y) - torch.tensor([0.0, 100.0], dtype=DOUBLE), QUADRATIC.lower)
+    with pytest.raises(InvalidInput, match=r"WCMHGD .*needs every f_i > 0, but f_2 = -9.* at the start.*MOMEHA"):
+        WCMHGD().init(below, QUADRATIC.x0, QUADRATIC.y0)
+    flat = bp.problems.get("merely-convex")
+    with pytest.warns(BiparetoWarning, match=r"WCMHGD needs a strongly convex lower level.*MOMEHA"):
+        found = run(WCMHGD.tuned(flat, flat.x0, flat.y0), 50, flat)
+    assert found.info["curvature"].max() < 1e-12
+    assert found.info["solver_residual"].min() > 0.1
+    with pytest.raises(InvalidInput, match="u = -1"):
+        WCMHGD(u=-1.0)

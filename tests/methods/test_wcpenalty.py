@@ -1,0 +1,72 @@
+"""WC-penalty against the gradient of its penalised function, at the Tchebycheff points of the quadratic, and where others fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import bipareto as bp
+from bipareto.errors import InvalidInput
+from bipareto.methods import WCPenalty
+from helpers import DOUBLE, nonconvex
+from methods.quadratic import QUADRATIC, run, tchebycheff
+
+
+@pytest.mark.parametrize("rho_init", [None, 0.3])
+def test_it_is_projected_gradient_descent_on_the_penalised_function(rho_init: float | None) -> None:
+    problem, x, y = nonconvex(m=3)
+    w = torch.tensor([0.5, 0.3, 0.2], dtype=DOUBLE)
+    method = WCPenalty(u=3.0, v=2.0, alpha_x=0.01, alpha_y=0.02, eta=0.03, rho_init=rho_init)
+    state = method.init(problem, x, y, w)
+
+    def penalised(x: Tensor, y: Tensor, rho: Tensor, delta: Tensor) -> Tensor:
+        residual = torch.func.grad(problem.lower, argnums=1)(x, y)
+        return rho + 1.5 * (w * problem.upper(x, y) + delta - rho).square().sum() + (residual @ residual)
+
+    rho, delta = state.rho, state.delta
+    for _ in range(10):
+        state, _ = method.step(problem, state)
+        d_x, d_y, d_rho, d_delta = torch.func.grad(penalised, argnums=(0, 1, 2, 3))(x, y, rho, delta)
+        x, y, rho, delta = x - 0.01 * d_x, y - 0.02 * d_y, rho - 0.03 * d_rho, (delta - 0.03 * d_delta).clamp_min(0)
+        torch.testing.assert_close((state.x, state.y, state.rho, state.delta), (x, y, rho, delta), rtol=1e-9, atol=1e-10)
+
+
+def test_the_start_minimises_over_rho_and_delta() -> None:
+    """omega >= 0 with sum 1, and delta = 0 where omega > 0: nothing to ramp up."""
+    problem, x, y = nonconvex(m=4)
+    for u in (0.01, 1.0, 100.0):
+        method = WCPenalty(u=u)
+        state = method.init(problem, x, y, [0.4, 0.3, 0.2, 0.1])
+        omega = u * (state.preference * problem.upper(x, y) + state.delta - state.rho)
+        assert (omega > -1e-9).all()
+        torch.testing.assert_close(omega.sum(), torch.ones((), dtype=DOUBLE), rtol=1e-9, atol=1e-9)
+        assert ((omega < 1e-9) | (state.delta < 1e-9)).all()
+    assert WCPenalty(rho_init=0.5).init(problem, x, y).rho == 0.5
+
+
+def test_strong_penalties_end_at_the_tchebycheff_points() -> None:
+    found = run(WCPenalty(u=50.0, v=50.0, alpha_x=0.003, alpha_y=0.003, eta=0.005), 3500)
+    assert (found.position - tchebycheff()).abs().max() < 0.005
+    assert found.distance.max() < 1e-3
+    assert found.info["lower_residual"].max() < 0.02
+
+
+def test_the_paper_s_penalties_are_a_linear_scalarization() -> None:
+    found = run(WCPenalty.paper(), 500)
+    assert found.info["weights"].diff(dim=1).abs().max() < 0.01
+    assert found.info["lower_residual"].min() > 0.1
+
+
+def test_a_flat_lower_level_is_no_obstacle() -> None:
+    flat = bp.problems.get("merely-convex")
+    found = run(WCPenalty.tuned(flat, flat.x0, flat.y0, steps=1500), 1500, flat)
+    assert found.distance.max() < 0.05
+
+
+def test_what_it_cannot_do_it_says() -> None:
+    below = bp.Problem(lambda x, y: QUADRATIC.upper(x, y) - 100, QUADRATIC.lower)
+    with pytest.raises(InvalidInput, match=r"WCPenalty .*needs every f_i > 0, but f_1 = -.*, f_2 = -.* at the start.*MOMEHA"):
+        WCPenalty().init(below, QUADRATIC.x0, QUADRATIC.y0)
+    with pytest.raises(InvalidInput, match="u = 0"):
+        WCPenalty(u=0.0)
