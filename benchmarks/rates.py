@@ -1,6 +1,6 @@
 """Measured rates of both theorems: fit C in C T^-r on the first decade, look for violations on the later ones.
 
-    python benchmarks/rates.py [--out DIR] [--steps T] [--quick]
+    python benchmarks/rates.py [--out DIR] [--steps T] [--quick] [--redraw]
 
 For every case the theorem's r is taken, C is the smallest constant for which the bound holds for T = 10 ... 100, and the
 largest ratio of what is measured to C T^-r beyond is reported: at most 1 where the theorem's order is kept (a thousandth more is no
@@ -11,7 +11,7 @@ thousands of times smaller, the first decade would show a run that has not moved
 the first hundred iterations are transient, the constant fitted there is too small, and says nothing against the theorem.)  A last case
 runs the admissible steps, on the quadratic, against Theorem 1's bound with the constant that its proof gives.
 
-Writes rates.json and one picture per theorem into DIR (docs/results).
+Writes rates.json and one picture per theorem into DIR (docs/results); `--redraw` only makes the pictures, from rates.json.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Order:
         return T**-self.power * (T.log().sqrt() if self.log else 1)
 
     def __str__(self) -> str:
-        return ("1" if not self.power else f"T^-{self.power:g}") + (" sqrt(ln T)" if self.log else "")
+        return ("O(1)" if not self.power else f"T^-{self.power:g}") + (" sqrt(ln T)" if self.log else "")
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,14 @@ def judge(T: Tensor, values: Tensor, order: Order) -> dict[str, Any]:
     y = values[tail].clamp_min(1e-300).log()
     slope = (x[:, None] * (y - y.mean(0))).sum(0) / x.square().sum()
     return {
-        "order": str(order), "C": C.tolist(), "worst ratio after the first decade": float(ratio.max()), "violations": int((ratio > 1.001).sum()),
+        "order": str(order), "power": order.power, "log": order.log, "C": C.tolist(),
+        "worst ratio after the first decade": float(ratio.max()), "violations": int((ratio > 1.001).sum()),
         "measured slope of the last two decades": slope.tolist(), "last": values[-1].tolist(),
     }  # fmt: skip
 
 
-def run(case: Case, steps: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Measure one case: its row of rates.json, and its curves."""
+def run(case: Case, steps: int) -> dict[str, Any]:
+    """Measure one case: its row of rates.json, with its curves."""
     begin = time.perf_counter()
     T, gap, stationarity = watched(case, steps)
     if case.theorem == 2:
@@ -174,7 +175,7 @@ def run(case: Case, steps: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
     row["curves"] = {
         key: [[float(f"{v:.4g}") for v in line] for line in values[::4].reshape(-1, values[0].numel()).tolist()] for key, values in curves.items()
     }
-    return row, curves
+    return row
 
 
 def admissible(steps: int) -> list[dict[str, Any]]:
@@ -202,25 +203,26 @@ def admissible(steps: int) -> list[dict[str, Any]]:
     return rows
 
 
-def picture(cases: list[Case], rows: list[dict[str, Any]], curves: list[dict[str, Tensor]], path: Path) -> None:
-    """Two panels, gap and best stationarity, every case with its fitted bound."""
+def picture(rows: list[dict[str, Any]], path: Path) -> None:
+    """Two panels, gap and best stationarity, every case of one theorem with its fitted bound."""
     from matplotlib.figure import Figure
 
+    theorem = rows[0]["theorem"]
     figure = Figure(figsize=(11, 5), layout="constrained")
     panels: Any = figure.subplots(1, 2)
-    for axes, key, label in zip(panels, ("gap", "stationarity"), ("gap  g − v_γ  at T", "smallest H_p up to T"), strict=True):
-        for case, row, curve, colour in zip(cases, rows, curves, COLOURS, strict=True):
-            T, values = curve["T"], curve[key].clamp_min(1e-12)
-            axes.loglog(T, values, color=colour, lw=1.3, label=[case.name, *[None] * (values.shape[1] - 1)])
-            after = T[T >= FIRST]
-            order: Order = getattr(case, key)
-            axes.loglog(after, max(row[key]["C"]) * order(after), "--", color=colour, lw=1, label=f"C {order}")
+    for axes, key, label in zip(panels, ("gap", "stationarity"), ("gap  g − v_γ  at T", "smallest H_p up to T  (drawn from 1e-12)"), strict=True):
+        for row, colour in zip(rows, COLOURS, strict=True):
+            T = torch.tensor(row["curves"]["T"], dtype=torch.float64).flatten()
+            values = torch.tensor(row["curves"][key], dtype=torch.float64).clamp_min(1e-12)
+            axes.loglog(T, values, color=colour, lw=1.3, label=[row["case"], *[None] * (values.shape[1] - 1)])
+            after, order = T[T >= FIRST], Order(row[key]["power"], row[key]["log"])
+            axes.loglog(after, max(row[key]["C"]) * order(after), "--", color=colour, lw=1, label=f"its bound, {order}")
         axes.axvspan(FIRST, SECOND, color="0.92", zorder=0)
-        axes.set_xlabel("T   (each C is fitted on the shaded decade)")
+        axes.set_xlabel("T   (the constants are fitted on the shaded decade)")
         axes.set_ylabel(label)
         axes.grid(visible=True, which="major", lw=0.4)
-        axes.legend(fontsize=7, loc="upper right" if key == "gap" and cases[0].theorem == 1 else "lower left")
-    theorem = cases[0].theorem
+        axes.legend(fontsize=7, loc="upper right" if key == "gap" else "lower left")
+    panels[0].set_ylim(top=10 * panels[0].get_ylim()[1])  # room for the legend
     runs = f"means over {SEEDS} seeds, noise {NOISE} on every gradient coordinate" if theorem == 2 else "three preferences"
     figure.suptitle(f"Theorem {theorem}, measured against its orders ({runs})")
     figure.savefig(path, dpi=130, metadata={"Software": None})
@@ -232,16 +234,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parents[1] / "docs" / "results")
     parser.add_argument("--steps", type=int, default=100_000)
     parser.add_argument("--quick", action="store_true", help="3,000 steps, to see that it runs")
+    parser.add_argument("--redraw", action="store_true", help="only draw what rates.json holds")
     options = parser.parse_args()
+    if options.redraw:
+        draw(json.loads((options.out / "rates.json").read_text())["rows"], options.out)
+        return
     steps = 3_000 if options.quick else options.steps
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     everything = []
     for make in (deterministic, stochastic):
         cases = [make(name, growing) for name in WARMUP for growing in (True, False)]
-        rows, curves = zip(*(run(case, steps) for case in cases), strict=True)
-        picture(cases, list(rows), list(curves), options.out / f"rates-theorem-{cases[0].theorem}.png")
-        everything += rows
+        everything += [run(case, steps) for case in cases]
     for row in everything:
         worst = "; ".join(
             f"{key} {row[key]['order']}: worst ratio {row[key]['worst ratio after the first decade']:.3f}" for key in ("gap", "stationarity")
@@ -251,7 +255,22 @@ def main() -> None:
     for row in proved:
         print(f"admissible steps, {row['c']}: at most {row['largest ratio to the bound']:.2e} of Theorem 1's bound")
     facts = {"first decade": [FIRST, SECOND], "torch": torch.__version__, "machine": platform.machine(), "threads": 1}
-    (options.out / "rates.json").write_text(json.dumps({"rows": everything, "admissible": proved, **facts}, indent=1) + "\n")
+    draw(everything, options.out)
+    write({"rows": everything, "admissible": proved, **facts}, options.out / "rates.json")
+
+
+def draw(rows: list[dict[str, Any]], folder: Path) -> None:
+    """One picture per theorem."""
+    for theorem in (1, 2):
+        picture([row for row in rows if row["theorem"] == theorem], folder / f"rates-theorem-{theorem}.png")
+
+
+def write(facts: dict[str, Any], path: Path) -> None:
+    """JSON with one line per row: the curves are long."""
+    lines = [
+        f'"{key}": ' + ("[\n" + ",\n".join(map(json.dumps, value)) + "\n]" if key == "rows" else json.dumps(value)) for key, value in facts.items()
+    ]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -272,11 +272,10 @@ def test_ray_gives_the_same_front_though_a_worker_is_killed(tmp_path: Path) -> N
     killed: list[int] = []
 
     def kill() -> None:
-        middle = list((tmp_path / "run").glob("slices/*/step-*"))
-        seen = attempts(tmp_path / "run")
-        if middle and seen and not killed:
-            killed.append(seen[0]["pid"])
-            os.kill(seen[0]["pid"], signal.SIGKILL)
+        for part in (tmp_path / "run/slices").glob("*"):
+            if not killed and list(part.glob("step-*")) and not (part / "result.safetensors").exists():
+                killed.append(json.loads((part / "attempts.jsonl").read_text().splitlines()[-1])["pid"])
+                os.kill(killed[0], signal.SIGKILL)
 
     with beside(kill):
         on_ray(tmp_path / "run", steps=steps)

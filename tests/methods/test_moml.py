@@ -49,7 +49,7 @@ def test_the_paper_s_four_steps_leave_the_weights_near_equal() -> None:
     method = MOML.paper()
     assert (method.inner_steps, method.weight_steps, method.weight_lr) == (4, 4, 0.05)
     small = bp.Problem(lambda x, y: 0.1 * QUADRATIC.upper(x, y), QUADRATIC.lower)
-    state, info = method.step(small, method.init(small, QUADRATIC.x0, QUADRATIC.y0))
+    _, info = method.step(small, method.init(small, QUADRATIC.x0, QUADRATIC.y0))
     assert info["weights_slack"] > 1e-3
     assert (info["weights"] - 0.5).abs().max() < 0.05
 

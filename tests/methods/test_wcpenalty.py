@@ -60,7 +60,7 @@ def test_the_paper_s_penalties_are_a_linear_scalarization() -> None:
 
 def test_a_flat_lower_level_is_no_obstacle() -> None:
     flat = bp.problems.get("merely-convex")
-    found = run(WCPenalty.tuned(flat, flat.x0, flat.y0, steps=1500), 1500, flat)
+    found = run(WCPenalty.tuned(flat, flat.x0, flat.y0, steps=2000), 2000, flat)
     assert found.distance.max() < 0.05
 
 
