@@ -171,9 +171,10 @@ def run(case: Case, steps: int) -> dict[str, Any]:
     }  # fmt: skip
     print(case.name, row["seconds"], "s", flush=True)
     curves = {"T": T, "gap": gap, "stationarity": best}
-    # Ten points a decade are enough to draw the picture again.
+    # Ten points a decade, and all of the first one, are enough to draw the picture again.
+    kept = [i for i, t in enumerate(T.tolist()) if t <= FIRST or i % 4 == 0 or i == len(T) - 1]
     row["curves"] = {
-        key: [[float(f"{v:.4g}") for v in line] for line in values[::4].reshape(-1, values[0].numel()).tolist()] for key, values in curves.items()
+        key: [[float(f"{v:.4g}") for v in line] for line in values[kept].reshape(len(kept), -1).tolist()] for key, values in curves.items()
     }
     return row
 

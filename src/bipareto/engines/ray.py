@@ -38,7 +38,8 @@ class Ray(Engine):
         if self.config.address is None:
             options |= {"num_cpus": self.workers(items) * self.threads, "include_dashboard": False}
         try:
-            ray.init(address=self.config.address, **options)
+            # Without an address Ray would join any cluster that has left its traces on this machine.
+            ray.init(address=self.config.address or "local", **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InvalidInput(
                 f"engine.address {self.config.address!r} cannot be reached ({error}); start a cluster with: ray start --head"
