@@ -143,7 +143,8 @@ def certify(
         seed: of the random directions.
 
     Warns when the point is not near lower stationarity, when gamma is too large for the curvature seen, and when g does not
-    look smooth; the same sentences are in `notes`.
+    look smooth; the same sentences are in `notes`.  Up to 2 budget float64 vectors of the length of (x, y) are held at a time; a
+    smaller budget serves where that is too much.
 
     >>> import torch
     >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
@@ -258,7 +259,8 @@ class _Point:
         self.spent += m
         self.J = torch.stack(rows).double()
         self._lower = probes.lower_in_both(problem, x, y)
-        self._product = probes.hessian(self._lower, self.flat)  # its forward pass also gives the gradient
+        self._product = probes.hessian(self._lower, self.flat)  # one gradient, kept for all products
+        self.spent += 1
         self.g, self.grad_g = self.lower(self.flat)
         if not (torch.isfinite(self.f).all() and torch.isfinite(self.J).all() and torch.isfinite(self.grad_g).all()):
             raise InvalidInput(

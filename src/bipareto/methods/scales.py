@@ -77,7 +77,7 @@ def probe(problem: Problem, x0: Any, y0: Any, *, seed: int = 0) -> Scales:
     """Look at a problem's start."""
     x, y0 = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     problem.check(x, y0)
-    y = settle(problem, x, y0)
+    y = _settle(problem, x, y0)
     stream = torch.Generator().manual_seed(seed)
     lower = probes.lower_in_y(problem, x, y)
     extremes = [probes.lanczos(probes.hessian(lower, v), probes.normal(v, stream), SOLVER_ITERATIONS) for v in (tree.ravel(y0), tree.ravel(y))]
@@ -92,7 +92,7 @@ def probe(problem: Problem, x0: Any, y0: Any, *, seed: int = 0) -> Scales:
     for _ in range(4):
         direction = direction / direction.norm().clamp_min(torch.finfo(flat.dtype).tiny)
         moved = tree.unravel(flat + shift * direction, x)
-        change = (_hypergradients(problem, moved, settle(problem, moved, y)) - rows) / shift
+        change = (_hypergradients(problem, moved, _settle(problem, moved, y)) - rows) / shift
         steepest = change[change.norm(dim=1).argmax()]
         slope, direction = max(slope, float(steepest.norm())), steepest
     return Scales(largest, smallest, slope or 1.0, float(rows.norm(dim=1).max()), tree.ravel(y).numel())
@@ -102,7 +102,7 @@ def probe_penalty(problem: Problem, x0: Any, y0: Any, *, steps: int | None = Non
     """Keyword arguments for `WCPenalty`; the module's text gives the rules."""
     x, y0 = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     problem.check(x, y0)
-    y = settle(problem, x, y0)
+    y = _settle(problem, x, y0)
     stream = torch.Generator().manual_seed(seed)
     flat = tree.ravel(y)
     low, high = probes.lanczos(probes.hessian(probes.lower_in_y(problem, x, y), flat), probes.normal(flat, stream), SOLVER_ITERATIONS)
@@ -132,7 +132,7 @@ def probe_penalty(problem: Problem, x0: Any, y0: Any, *, steps: int | None = Non
     }
 
 
-def settle(problem: Problem, x: Tree, y: Tree) -> Tree:
+def _settle(problem: Problem, x: Tree, y: Tree) -> Tree:
     """y moved to the lower solution near it."""
     one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
     return tree.select(envelope.solve_lower(problem, *one, tol=1e-8, max_iter=20, batched=False).y, 0)
