@@ -12,8 +12,9 @@ help: ## print this list
 demo: $(READY) ## a Pareto front on real data, into demo-out/ (about a minute)
 	$(BIN)/bipareto demo --out demo-out
 
+# One worker per core, each with one thread: small tensors gain nothing from a second.
 test: lint typecheck ## everything that must hold: lint, types, import arrows, doctests and tests
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
 lint: $(READY) ## ruff: rules and format
 	$(BIN)/ruff check .
