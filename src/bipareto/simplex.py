@@ -144,11 +144,14 @@ def _kink_interior(g: Tensor, a: Tensor, kappa: Tensor) -> tuple[Tensor, Tensor,
 class _Faces(NamedTuple):
     """The F = 2^m - 1 faces: members but for the first, the reference, (F, m - 1), and the reference one-hot (F, m).
 
-    Index 0 is a reference wherever it is a member, so the others are counted from index 1.
+    Index 0 is a reference wherever it is a member, so the others are counted from index 1.  `member` marks the pairs of inner
+    ones and `outside` is the identity on the rest, both (F, m - 1, m - 1).
     """
 
     inner: Tensor
     reference: Tensor
+    member: Tensor
+    outside: Tensor
 
 
 def _faces(like: Tensor) -> _Faces:
@@ -162,7 +165,9 @@ def _build_faces(m: int, dtype: torch.dtype, device: torch.device) -> _Faces:
     number = torch.arange(1, 2**m, device=device).unsqueeze(-1)
     bit = torch.arange(m, device=device)
     reference = ((number & -number) >> bit) & 1
-    return _Faces((((number >> bit) & 1) - reference)[:, 1:].to(dtype), reference.to(dtype))
+    inner = (((number >> bit) & 1) - reference)[:, 1:].to(dtype)
+    outside = torch.eye(m - 1, dtype=dtype, device=device) * (1 - inner).unsqueeze(-1)
+    return _Faces(inner, reference.to(dtype), inner.unsqueeze(-1) * inner.unsqueeze(-2), outside)
 
 
 def _difference(v: Tensor, faces: _Faces) -> Tensor:
@@ -175,13 +180,12 @@ def _on_faces(g: Tensor, faces: _Faces) -> tuple[Tensor, Tensor]:
 
     R_ij = <g_i - g_r, g_j - g_r>, the identity outside the face; h_i = <g_r - g_i, g_r>, zero outside.
     """
-    inner, reference = faces
-    across = reference @ g
-    corner = (across * reference).sum(-1, keepdim=True)
+    across = faces.reference @ g
+    corner = (across * faces.reference).sum(-1, keepdim=True)
     row = across[..., 1:]
     pull = corner - row
     matrix = g[..., None, 1:, 1:] - row.unsqueeze(-1) + pull.unsqueeze(-2)
-    return inner.unsqueeze(-1) * inner.unsqueeze(-2) * matrix + torch.diag_embed(1 - inner), inner * pull
+    return faces.member * matrix + faces.outside, faces.inner * pull
 
 
 def _solved(matrix: Tensor, rhs: Tensor) -> Tensor:
@@ -207,13 +211,13 @@ def _interior_point(hessian: Tensor, linear: Tensor, rows: Tensor, values: Tenso
     hessian, linear = hessian / scale.unsqueeze(-1), linear / scale
     ridge = 4 * linear.shape[-1] * eps  # the rounding of a singular Q; it slows the last steps and does not move their target
     z = torch.full_like(linear, 1 / linear.shape[-1])
-    s = torch.ones_like(z)
+    s, identity = torch.ones_like(z), torch.eye(z.shape[-1], dtype=z.dtype, device=z.device)
     dual = torch.zeros_like(values)
     for _ in range(INTERIOR_ITERATIONS):
         off_dual = (hessian @ z.unsqueeze(-1)).squeeze(-1) + linear - s - (dual.unsqueeze(-2) @ rows).squeeze(-2)
         off_rows = values - (rows @ z.unsqueeze(-1)).squeeze(-1)
         mean = (z * s).mean(-1, keepdim=True)
-        factor = torch.linalg.cholesky_ex(hessian + torch.diag_embed(s / z + ridge)).L
+        factor = torch.linalg.cholesky_ex(hessian + identity * (s / z + ridge).unsqueeze(-1)).L
         free = torch.cholesky_solve((0.1 * mean / z - s - off_dual).unsqueeze(-1), factor)
         from_rows = torch.cholesky_solve(rows.mT, factor)
         d_dual = torch.linalg.solve_ex(rows @ from_rows, off_rows.unsqueeze(-1) - rows @ free)[0]
@@ -249,7 +253,7 @@ def _best(points: Tensor, slacks: Tensor, scale: Tensor) -> Weights:
 
 def _scale(gram: Tensor, linear: Tensor | None) -> Tensor:
     """The size of the problem: of the longest gradient, squared, or of the linear term."""
-    largest = gram.diagonal(dim1=-2, dim2=-1).amax(-1)
+    largest = gram.abs().amax((-2, -1))
     if linear is not None:
         largest = torch.maximum(largest, linear.abs().amax(-1))
     return largest.clamp_min(torch.finfo(gram.dtype).tiny)
