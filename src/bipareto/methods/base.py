@@ -74,6 +74,10 @@ class Method(ABC):
     def begin(self, start: Start, preference: Any = None) -> State:
         """The state of one preference from a checked start."""
 
+    def relearned(self, state: State, y: Tree) -> State:
+        """The state with y replaced, and all that follows y put there with it."""
+        return state._replace(y=y)
+
     @abstractmethod
     def step(self, problem: Problem, state: State, draw: Draw | None = None) -> tuple[State, Info]:
         """One iteration of one run: the next state and what was seen on the way."""

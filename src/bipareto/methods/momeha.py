@@ -193,6 +193,10 @@ class MOMEHA(Method):
             momentum=self._momentum(start),
         )
 
+    def relearned(self, state: MomehaState, y: Tree) -> MomehaState:
+        momentum = state.momentum and Momentum(tree.zeros_like(y), state.momentum.x, tree.zeros_like(y))
+        return state._replace(y=y, theta=y, momentum=momentum)
+
     def step(self, problem: Problem, state: MomehaState, draw: Draw | None = None) -> tuple[MomehaState, Info]:
         x, y, theta, knobs, t, momentum = state.x, state.y, state.theta, state.knobs, state.t, state.momentum
         batches = draw or {}

@@ -1,0 +1,1 @@
+"""Multi-domain few-shot learning: the paper's first experiment."""

@@ -1,0 +1,127 @@
+"""The four-block convolutional network of few-shot learning, split into a backbone x and domain learners y.
+
+A *task* is a set of images with labels 0..ways-1.  Every function takes several tasks at once: images (tasks, n, 3, H, W)
+and learners whose leaves have a first axis of tasks.  Batch normalisation uses the statistics of one task's images (support
+and query apart), in training and in testing alike; there are no running averages.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, max_pool2d, pad
+
+from bipareto.errors import InvalidInput
+from bipareto.tree import Tree
+
+__all__ = ["LEARNERS", "Learner", "Network"]
+
+Learner = Literal["linear", "mlp", "block"]
+LEARNERS: tuple[Learner, ...] = ("linear", "mlp", "block")
+_EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class Network:
+    """Conv-BN-ReLU-pool blocks, then a head; `learner` says where x ends and y begins.
+
+    Args:
+        learner: "linear" (a linear head; g is convex in y), "mlp" (a head with one hidden layer) or "block" (the last block
+            and a linear head); the last two make the lower level nonconvex.
+        channels: of every block, 64 in the paper.
+        blocks: in all.
+        ways: classes of a task.
+        size: height and width of the images.
+        hidden: width of the MLP head.
+        half: convolutions and activations in bfloat16, statistics and learners in float32.
+    """
+
+    learner: Learner = "block"
+    channels: int = 64
+    blocks: int = 4
+    ways: int = 5
+    size: int = 32
+    hidden: int = 64
+    half: bool = False
+
+    def __post_init__(self) -> None:
+        if self.learner not in LEARNERS:
+            raise InvalidInput(f"learner is {self.learner!r}; choose one of {', '.join(LEARNERS)}")
+        if self.size % 2**self.blocks:
+            raise InvalidInput(f"images of {self.size} pixels cannot be halved {self.blocks} times; use a multiple of {2**self.blocks}")
+
+    @property
+    def width(self) -> int:
+        """Numbers per image that a head sees."""
+        return self.channels * (self.size // 2**self.blocks) ** 2
+
+    @property
+    def _trunk(self) -> int:
+        return self.blocks - (self.learner == "block")
+
+    def start(self, tasks: int, seed: int) -> tuple[Tree, Tree]:
+        """x_0, and y_0: the same for every task.  He's initialisation for what precedes a ReLU, zeros for the last layer."""
+        stream = torch.Generator().manual_seed(seed)
+
+        def normal(fan: int, *shape: int) -> Tensor:
+            return torch.randn(*shape, generator=stream) * math.sqrt(2 / fan)
+
+        def block(inputs: int) -> dict[str, Tensor]:
+            C = self.channels
+            return {"weight": normal(9 * inputs, C, inputs, 3, 3), "scale": torch.ones(C), "shift": torch.zeros(C)}
+
+        x = {f"block{i}": block(3 if i == 0 else self.channels) for i in range(self._trunk)}
+        y: dict[str, Tree] = {}
+        inputs = self.width
+        if self.learner == "block":
+            y["block"] = block(self.channels)
+        elif self.learner == "mlp":
+            y["hidden"] = {"weight": normal(inputs, inputs, self.hidden), "shift": torch.zeros(self.hidden)}
+            inputs = self.hidden
+        y["head"] = {"weight": torch.zeros(inputs, self.ways), "shift": torch.zeros(self.ways)}
+        return x, {layer: {name: leaf.expand(tasks, *leaf.shape).clone() for name, leaf in leaves.items()} for layer, leaves in y.items()}
+
+    def features(self, x: Tree, images: Tensor) -> Tensor:
+        """What x makes of images (tasks, n, 3, H, W): (tasks, n, channels, h, w)."""
+        tasks, n = images.shape[:2]
+        kind = torch.bfloat16 if self.half else images.dtype
+        z = images.flatten(0, 1).to(kind)
+        for i in range(self._trunk):
+            layer = x[f"block{i}"]
+            z = conv2d(z, layer["weight"].to(kind), padding=1)
+            z = _normalised(z.unflatten(0, (tasks, n)), (1, 3, 4))
+            z = torch.relu(z * layer["scale"][:, None, None] + layer["shift"][:, None, None]).to(kind)
+            z = max_pool2d(z.flatten(0, 1), 2)
+        return z.unflatten(0, (tasks, n)).to(images.dtype)
+
+    def logits(self, y: Tree, features: Tensor) -> Tensor:
+        """What the learners make of features (tasks, n, channels, h, w): (tasks, n, ways)."""
+        z = features
+        if self.learner == "block":
+            z = self._last_block(y["block"], z)
+        z = z.flatten(2)
+        if self.learner == "mlp":
+            z = torch.relu(z @ y["hidden"]["weight"] + y["hidden"]["shift"][:, None])
+        return z @ y["head"]["weight"] + y["head"]["shift"][:, None]
+
+    def _last_block(self, layer: Tree, z: Tensor) -> Tensor:
+        """A block with weights of its own for every task, as one batched product over patches: the images are tiny by now."""
+        tasks, n, C, h, w = z.shape
+        padded = pad(z, (1, 1, 1, 1))
+        patches = torch.stack([padded[..., i : i + h, j : j + w] for i in range(3) for j in range(3)], dim=3)
+        patches = patches.permute(0, 1, 4, 5, 2, 3).reshape(tasks, n * h * w, C * 9)
+        z = patches @ layer["weight"].flatten(2).transpose(1, 2)
+        z = _normalised(z, (1,))
+        z = torch.relu(z * layer["scale"][:, None] + layer["shift"][:, None])
+        return z.reshape(tasks, n, h // 2, 2, w // 2, 2, -1).amax((3, 5)).permute(0, 1, 4, 2, 3)
+
+
+def _normalised(z: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """z with mean 0 and variance 1 over `axes`, in float32 at least."""
+    z = z.to(torch.promote_types(z.dtype, torch.float32))
+    variance, mean = torch.var_mean(z, axes, correction=0, keepdim=True)
+    return (z - mean) * torch.rsqrt(variance + _EPSILON)
