@@ -21,7 +21,7 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto import tree
-from bipareto.loop import stepper
+from bipareto.stepping import stepper
 
 DIM, PREFERENCES = 100, 32
 #: calls per measurement; the loop takes its steps in blocks, as here

@@ -26,10 +26,11 @@ import bipareto as bp
 from bipareto import sweeps
 from bipareto.cli import main as command
 from bipareto.config import SweepConfig, load
-from bipareto.loop import Record, drive
+from bipareto.loop import drive
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, Start
 from bipareto.problem import Problem
+from bipareto.records import Record
 from bipareto.store import RunFolder
 
 SPEED = """

@@ -171,7 +171,7 @@ def test_a_loss_that_cannot_be_batched_runs_one_by_one(tmp_path: Path, monkeypat
 
 
 def test_an_interrupted_sweep_says_how_to_go_on(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bipareto.loop import Stepper
+    from bipareto.stepping import Stepper
 
     calls, advance = 0, Stepper.advance
 

@@ -23,6 +23,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "constants"),
     ("methods",),
     ("certificate",),
+    ("stepping", "records"),
     ("loop",),
     ("monitors",),
     ("config", "store"),
@@ -33,7 +34,6 @@ ROOMS: list[tuple[str, ...]] = [
     ("report",),
     ("sweeps",),
     ("tuner",),
-    ("sweeps", "tuner"),
     ("cli", "__init__", "__main__"),
 ]
 FLOOR = {module: floor for floor, room in enumerate(ROOMS) for module in room}

@@ -10,7 +10,8 @@ from torch import Tensor
 import bipareto as bp
 from bipareto import tree
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.loop import Record, stepper
+from bipareto.records import Record
+from bipareto.stepping import stepper
 from helpers import DOUBLE, nonconvex
 
 METHOD = bp.MOMEHA(gamma=0.2, alpha_theta=0.05, alpha_x=0.05, alpha_y=0.05, c=5.0)

@@ -20,8 +20,9 @@ import torch
 from bipareto import MOMEHA, sweeps, tree
 from bipareto.config import SweepConfig, parse
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.loop import Record, Run, Snapshot, drive
+from bipareto.loop import drive
 from bipareto.problems import get
+from bipareto.records import Record, Run, Snapshot
 from bipareto.store import Damaged, RunFolder, RunLocked, SliceFolder, StoreError, read_tensors, write_tensors
 
 DATA: dict[str, Any] = {
@@ -126,7 +127,7 @@ def test_runs_that_ended_early_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     whole = sweeps.sweep(wild, tmp_path / "whole")
     assert all(whole.failure)
     stop = max(failure.step for failure in whole.failure if failure)
-    monkeypatch.setattr("bipareto.loop._Watch.finished", lambda self: False)  # so that the sweep goes on, to be stopped
+    monkeypatch.setattr("bipareto.records.Watch.finished", lambda self: False)  # so that the sweep goes on, to be stopped
     with monkeypatch.context() as patch:
         stop_at(patch, 0, stop // 4 * 4 + 8)
         with pytest.raises(KeyError):

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bipareto import errors, methods, oracle, preferences, problems, sampler, scalarization, schedule
     from bipareto.certificate import certify
-    from bipareto.loop import Solution, solve
+    from bipareto.loop import solve
     from bipareto.methods import FORUM, GMOBA, MBMOMEHA, MEHA, MOMEHA, MOML, WCMHGD, MoCo, WCPenalty
     from bipareto.pareto import ParetoFront, front
     from bipareto.problem import Problem
+    from bipareto.records import Solution
 
 __all__ = [
     "FORUM",
@@ -61,7 +62,7 @@ _HOMES = {
     "WCPenalty": "methods",
     "ParetoFront": "pareto",
     "Problem": "problem",
-    "Solution": "loop",
+    "Solution": "records",
     "certify": "certificate",
     "front": "pareto",
     "solve": "loop",

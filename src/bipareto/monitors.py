@@ -26,9 +26,9 @@ from bipareto import envelope, tree
 from bipareto import scalarization as scalarizations
 from bipareto.constants import Deterministic, Stochastic, lower_bound
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.loop import Record
 from bipareto.methods.momeha import Knobs, MomehaState
 from bipareto.problem import Problem
+from bipareto.records import Record
 from bipareto.scalarization import Scalarization
 from bipareto.tree import Tree
 

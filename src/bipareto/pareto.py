@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from bipareto import envelope, tree
 from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
-from bipareto.loop import Callback, Failure, Reason, Run, Solution, choose_method, drive, solution_of, stepper
+from bipareto.loop import choose_method, drive, solution_of
 from bipareto.methods import Method
 from bipareto.methods.base import State
 from bipareto.preferences import as_preference, grid
 from bipareto.problem import Problem
+from bipareto.records import Callback, Failure, Reason, Run, Solution
+from bipareto.stepping import stepper
 from bipareto.tree import Tree
 
 __all__ = ["ParetoFront", "front"]

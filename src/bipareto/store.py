@@ -36,8 +36,8 @@ from torch import Tensor
 
 from bipareto import tree
 from bipareto.errors import BiparetoError, InvalidInput
-from bipareto.loop import Ended, Failure, Record, Snapshot
 from bipareto.methods.base import State
+from bipareto.records import Ended, Failure, Record, Snapshot
 
 __all__ = ["Damaged", "RunFolder", "RunLocked", "SliceFolder", "StoreError", "read_tensors", "write_atomic", "write_tensors"]
 

@@ -28,15 +28,17 @@ from torch import Tensor
 from bipareto import engines, measures, tree
 from bipareto.config import EngineConfig, MethodConfig, ProblemConfig, SweepConfig, check_options, dump, dump_number, load, load_number
 from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
-from bipareto.loop import COMPILE_FROM, Failure, Run, drive, stepper
+from bipareto.loop import COMPILE_FROM, drive
 from bipareto.methods import METHODS, Method
 from bipareto.methods.base import State
 from bipareto.pareto import SLICE, ParetoFront
 from bipareto.preferences import as_preference, grid
 from bipareto.problem import Problem
 from bipareto.problems import KnownProblem, get, options
+from bipareto.records import Failure, Run
 from bipareto.report import write_csv
 from bipareto.sampler import draw
+from bipareto.stepping import stepper
 from bipareto.store import Damaged, RunFolder, StoreError, write_atomic
 from bipareto.tree import Tree
 

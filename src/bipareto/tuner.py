@@ -18,8 +18,9 @@ from torch import Tensor
 from bipareto import envelope, measures, tree
 from bipareto.config import SearchConfig, SweepConfig, TuneConfig, check_options, dump
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.loop import Run, drive
+from bipareto.loop import drive
 from bipareto.methods import Method
+from bipareto.records import Run
 from bipareto.store import RunFolder
 from bipareto.sweeps import Setup, build, method_of, preferences_of
 

@@ -18,10 +18,10 @@ import bipareto as bp
 from battery.cases import KINDS, Tapped, case, made, preference_of, steps_of
 from bipareto import tree
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.loop import stepper
 from bipareto.methods import METHODS
 from bipareto.methods.base import State
 from bipareto.sampler import draw
+from bipareto.stepping import stepper
 from helpers import DICT_PROBLEM, dict_start
 
 pytestmark = [

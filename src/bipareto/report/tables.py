@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from bipareto.loop import Solution
 from bipareto.pareto import ParetoFront
+from bipareto.records import Solution
 
 __all__ = ["write_csv", "write_history"]
 

@@ -1,0 +1,175 @@
+"""The step of a method on a problem as the loop takes it: one run or a batch of them, plain or compiled."""
+
+from __future__ import annotations
+
+import re
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from bipareto import tree
+from bipareto.errors import BiparetoWarning, NotBatchable
+from bipareto.methods import Method
+from bipareto.methods.base import Draw, Info, State
+from bipareto.problem import Problem
+
+__all__ = ["CompiledStepper", "Stepper", "stepper"]
+
+Step = Callable[[State, Draw], tuple[State, Info]]
+
+
+class Stepper:
+    """The step of a method on a problem, batched as asked: `stepper(state, draw) -> (state, info)`.
+
+    Between steps the loop holds a *packed* state, which only the stepper understands: here the state itself.
+    """
+
+    def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool) -> None:
+        # A stepper is kept as long as its problem (below); holding the problem here would keep both for ever.
+        find = weakref.ref(problem)
+
+        def step(state: State, batches: Draw) -> tuple[State, Info]:
+            return method.step(find(), state, batches)  # type: ignore[arg-type]
+
+        self.plain: Step = torch.func.vmap(step, in_dims=(0, None if shared_draw else 0)) if batched else step
+
+    def pack(self, state: State, batches: Draw) -> Any:
+        """A state in the form that `advance` takes; `batches` is a draw to look at, nothing is stepped."""
+        return state
+
+    def unpack(self, packed: Any) -> State:
+        """The state that was packed."""
+        return packed
+
+    def advance(self, packed: Any, batches: Draw) -> tuple[Any, Info]:
+        """One step of a packed state."""
+        try:
+            return self.plain(packed, batches)
+        except RuntimeError as error:
+            raise _batching_error(error) from error
+
+    def unguarded(self) -> AbstractContextManager[object]:
+        """Steps taken in here may assume that nothing but the state has changed since the last one."""
+        return nullcontext()
+
+    def __call__(self, state: State, batches: Draw) -> tuple[State, Info]:
+        packed, info = self.advance(self.pack(state, batches), batches)
+        return self.unpack(packed), info
+
+
+class CompiledStepper(Stepper):
+    """The same through `torch.compile`, with the state packed flat: leaves that move, leaves that are kept, and all numbers in one.
+
+    Flattening a state and handing constants in and out of the graph at every step would cost more than a small step.
+    """
+
+    def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool, backend: str) -> None:
+        super().__init__(problem, method, batched, shared_draw)
+        self.template: State = None
+        self.kinds: list[str] = []
+        self.broken = False
+
+        def moving(moved: list[Tensor], kept: list[Tensor], numbers: Tensor, batches: Draw) -> tuple[list[Tensor], Info]:
+            state, info = self.plain(self._join(moved, kept, numbers), batches)
+            return self._pick(state, "moved"), info
+
+        # Dynamo keeps its cache on the code object and refuses the ninth variant of it; each stepper gets one of its own.
+        code = moving.__code__.replace(co_name=f"step_{id(self):x}")
+        own = types.FunctionType(code, moving.__globals__, code.co_name, moving.__defaults__, moving.__closure__)
+        self.fast = torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
+
+    def _join(self, moved: list[Tensor], kept: list[Tensor], numbers: Tensor) -> State:
+        parts = {"moved": iter(moved), "kept": iter(kept), "number": iter(numbers.unbind(-1))}
+        return tree.rebuild(self.template, [next(parts[kind]) for kind in self.kinds])
+
+    def _pick(self, state: State, wanted: str) -> list[Tensor]:
+        return [leaf for leaf, kind in zip(tree.leaves(state), self.kinds, strict=True) if kind == wanted]
+
+    def pack(self, state: State, batches: Draw) -> Any:
+        if self.template is None:
+            # Preference, numbers and the like come out of a step as the very memory that went in.
+            after, _ = super().advance(state, batches)
+            scalar = state.t.dim()
+            for u, v in zip(tree.leaves(state), tree.leaves(after), strict=True):
+                unchanged = u.data_ptr() == v.data_ptr()
+                self.kinds.append(("number" if u.dim() == scalar and u.dtype == state.t.dtype else "kept") if unchanged else "moved")
+            self.template = tree.map_(lambda leaf: 0, state)
+        # Leaves that share memory (theta_0 is y_0) would compile to a graph of their own, good for the first step only.
+        seen: set[int] = set()
+        state = tree.map_(lambda leaf: leaf.clone() if leaf.data_ptr() in seen or seen.add(leaf.data_ptr()) else leaf, state)  # type: ignore[func-returns-value]
+        numbers = self._pick(state, "number")
+        stacked = torch.stack(numbers, -1) if numbers else state.t.new_zeros((*state.t.shape, 0))
+        return self._pick(state, "moved"), self._pick(state, "kept"), stacked
+
+    def unpack(self, packed: Any) -> State:
+        return self._join(*packed)
+
+    def unguarded(self) -> AbstractContextManager[object]:
+        # Checking hundreds of guards takes longer than a small step.
+        return torch.compiler.set_stance("default", skip_guard_eval_unsafe=True)
+
+    def _call(self, *arguments: Any) -> tuple[list[Tensor], Info]:
+        try:
+            return self.fast(*arguments)
+        except RuntimeError as error:
+            if "skip_guard_eval_unsafe" not in str(error):
+                raise
+            with torch.compiler.set_stance("default"):
+                return self.fast(*arguments)
+
+    def advance(self, packed: Any, batches: Draw) -> tuple[Any, Info]:
+        moved, kept, numbers = packed
+        if not self.broken:
+            try:
+                moved, info = self._call(moved, kept, numbers, batches)
+                return (moved, kept, numbers), info
+            except torch._dynamo.exc.TorchDynamoException as error:
+                self.broken = True
+                reason = " ".join(str(error).strip().splitlines()[:2])
+                warnings.warn(f"torch.compile could not take this problem ({reason}); going on uncompiled", BiparetoWarning, stacklevel=2)
+        state, info = super().advance(self.unpack(packed), batches)
+        return (self._pick(state, "moved"), kept, numbers), info
+
+
+_COMPILED: WeakKeyDictionary[Problem, dict[Any, CompiledStepper]] = WeakKeyDictionary()
+
+
+def stepper(problem: Problem, method: Method, *, batched: bool, shared_draw: bool = True, compile: bool | str = False) -> Stepper:
+    """The step of a method on a problem, batched and compiled as asked.
+
+    Args:
+        batched: states carry a first run axis.
+        shared_draw: all runs see the same draw (one seed); else draws carry the run axis too.
+        compile: True for Inductor, or a backend's name.
+
+    Compiled steps are kept per problem and structure of method: numbers live in the state, so gamma, mu, steps and penalties
+    of any value share one graph.
+    """
+    if not compile:
+        return Stepper(problem, method, batched, shared_draw)
+    backend = "inductor" if compile is True else compile
+    known = _COMPILED.setdefault(problem, {})
+    key = (method.structure(), batched, shared_draw, backend)
+    if key not in known:
+        known[key] = CompiledStepper(problem, method, batched, shared_draw, backend)
+    return known[key]
+
+
+def _batching_error(error: RuntimeError) -> Exception:
+    """A functorch failure as an error that names the operator; any other error as it is."""
+    text = str(error)
+    if "vmap" not in text and "functorch" not in text:
+        return error
+    found = re.search(r"aten::\w+|\.item\(\)|data-dependent control flow|in-place", text)
+    operator = found.group(0) if found else text.splitlines()[0]
+    return NotBatchable(
+        f"a loss uses {operator}, which torch.func.vmap cannot batch; write it without boolean masks, .item(), in-place "
+        "writes and running statistics (torch.where instead of indexing by a mask)"
+    )
