@@ -138,7 +138,7 @@ class CompiledStepper(Stepper):
         return (self._pick(state, "moved"), kept, numbers), info
 
 
-_COMPILED: WeakKeyDictionary[Problem, dict[Any, CompiledStepper]] = WeakKeyDictionary()
+_COMPILED: WeakKeyDictionary[Problem, dict[Any, Stepper]] = WeakKeyDictionary()
 
 
 def stepper(problem: Problem, method: Method, *, batched: bool, shared_draw: bool = True, compile: bool | str = False) -> Stepper:
@@ -147,7 +147,7 @@ def stepper(problem: Problem, method: Method, *, batched: bool, shared_draw: boo
     Args:
         batched: states carry a first run axis.
         shared_draw: all runs see the same draw (one seed); else draws carry the run axis too.
-        compile: True for Inductor, or a backend's name.
+        compile: True for Inductor, a backend's name, or "replay" for a CUDA graph of the kernels that are there (`bipareto.replay`).
 
     Compiled steps are kept per problem and structure of method: numbers live in the state, so gamma, mu, steps and penalties
     of any value share one graph.
@@ -158,7 +158,12 @@ def stepper(problem: Problem, method: Method, *, batched: bool, shared_draw: boo
     known = _COMPILED.setdefault(problem, {})
     key = (method.structure(), batched, shared_draw, backend)
     if key not in known:
-        known[key] = CompiledStepper(problem, method, batched, shared_draw, backend)
+        if backend == "replay":
+            from bipareto.replay import ReplayedStepper
+
+            known[key] = ReplayedStepper(problem, method, batched, shared_draw)
+        else:
+            known[key] = CompiledStepper(problem, method, batched, shared_draw, backend)
     return known[key]
 
 

@@ -62,7 +62,8 @@ class Episodes:
                 ids[d, k], self._real[d, k], self._count[d, k] = label, True, len(rows)
                 self._rows[d, k, : len(rows)] = rows
         self._real, self._rows, self._count = (value.to(device) for value in (self._real, self._rows, self._count))
-        self._kept: dict[tuple[int, int], Episode] = {}
+        self._kept: dict[int, tuple[int, Episode]] = {}
+        self._last: tuple[tuple[int, int], Episode] | None = None
 
     def block(self, index: int, seed: int, count: int = _BLOCK) -> Episode:
         """`count` episodes at once, pure in (index, seed)."""
@@ -84,11 +85,13 @@ class Episodes:
         return Episode(support, query, *flips)
 
     def episode(self, t: int, seed: int) -> Episode:
-        """The episode of step t."""
-        key = (t // _BLOCK, seed)
-        if key not in self._kept:
-            self._kept = {kept: value for kept, value in self._kept.items() if kept[1] != seed} | {key: self.block(*key)}
-        return Episode(*(part[t % _BLOCK] for part in self._kept[key]))
+        """The episode of step t; asked for again, the very same tensors."""
+        if self._last is None or self._last[0] != (t, seed):
+            index = t // _BLOCK
+            if self._kept.get(seed, (None,))[0] != index:
+                self._kept[seed] = (index, self.block(index, seed))
+            self._last = (t, seed), Episode(*(part[t % _BLOCK] for part in self._kept[seed][1]))
+        return self._last[1]
 
     def __call__(self, level: str, role: str, t: int, seed: int) -> tuple[Tensor, Tensor]:
         found = self.episode(t, seed)

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, max_pool2d, pad
+from torch.nn.functional import batch_norm, conv2d, max_pool2d, pad
 
 from bipareto.errors import InvalidInput
 from bipareto.tree import Tree
@@ -38,6 +38,7 @@ class Network:
         size: height and width of the images.
         hidden: width of the MLP head.
         half: convolutions and activations in bfloat16, statistics and learners in float32.
+        fused: normalise, rectify and pool in one Triton kernel, for a GPU and `channels` a power of two; else in plain operations.
     """
 
     learner: Learner = "block"
@@ -47,6 +48,7 @@ class Network:
     size: int = 32
     hidden: int = 64
     half: bool = False
+    fused: bool = False
 
     def __post_init__(self) -> None:
         if self.learner not in LEARNERS:
@@ -92,11 +94,23 @@ class Network:
         z = images.flatten(0, 1).to(kind)
         for i in range(self._trunk):
             layer = x[f"block{i}"]
-            z = conv2d(z, layer["weight"].to(kind), padding=1)
-            z = _normalised(z.unflatten(0, (tasks, n)), (1, 3, 4))
-            z = torch.relu(z * layer["scale"][:, None, None] + layer["shift"][:, None, None]).to(kind)
-            z = max_pool2d(z.flatten(0, 1), 2)
+            z = self._convolved(z, layer["weight"].to(kind))
+            if self.fused:
+                from bipareto.experiments.fewshot.kernels import pooled
+
+                z = pooled(z, layer["scale"], layer["shift"], tasks)
+            else:
+                z = _normalised(z.unflatten(0, (tasks, n)), (1, 3, 4))
+                z = torch.relu(z * layer["scale"][:, None, None] + layer["shift"][:, None, None]).to(kind)
+                z = max_pool2d(z.flatten(0, 1), 2)
         return z.unflatten(0, (tasks, n)).to(images.dtype)
+
+    def _convolved(self, z: Tensor, weight: Tensor) -> Tensor:
+        if self.fused:
+            # With the channels last and at least eight of them the tensor cores take even the first layer.
+            missing = max(0, 8 - z.shape[1])
+            z, weight = (pad(value, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last) for value in (z, weight))
+        return conv2d(z, weight, padding=1)
 
     def logits(self, y: Tree, features: Tensor) -> Tensor:
         """What the learners make of features (tasks, n, channels, h, w): (tasks, n, ways)."""
@@ -105,19 +119,19 @@ class Network:
             z = self._last_block(y["block"], z)
         z = z.flatten(2)
         if self.learner == "mlp":
-            z = torch.relu(z @ y["hidden"]["weight"] + y["hidden"]["shift"][:, None])
-        return z @ y["head"]["weight"] + y["head"]["shift"][:, None]
+            z = torch.relu(torch.baddbmm(y["hidden"]["shift"][:, None], z, y["hidden"]["weight"]))
+        return torch.baddbmm(y["head"]["shift"][:, None], z, y["head"]["weight"])
 
     def _last_block(self, layer: Tree, z: Tensor) -> Tensor:
         """A block with weights of its own for every task, as one batched product over patches: the images are tiny by now."""
         tasks, n, C, h, w = z.shape
         padded = pad(z, (1, 1, 1, 1))
         patches = torch.stack([padded[..., i : i + h, j : j + w] for i in range(3) for j in range(3)], dim=3)
-        patches = patches.permute(0, 1, 4, 5, 2, 3).reshape(tasks, n * h * w, C * 9)
-        z = patches @ layer["weight"].flatten(2).transpose(1, 2)
-        z = _normalised(z, (1,))
-        z = torch.relu(z * layer["scale"][:, None] + layer["shift"][:, None])
-        return z.reshape(tasks, n, h // 2, 2, w // 2, 2, -1).amax((3, 5)).permute(0, 1, 4, 2, 3)
+        patches = patches.permute(0, 2, 3, 1, 4, 5).reshape(tasks, C * 9, n * h * w)
+        z = layer["weight"].flatten(2) @ patches
+        # Every channel of every task is a channel of one normalisation.
+        z = batch_norm(z.flatten(0, 1)[None], None, None, layer["scale"].flatten(), layer["shift"].flatten(), training=True, eps=_EPSILON)
+        return max_pool2d(torch.relu(z).reshape(tasks, C, n * h, w), 2).reshape(tasks, C, n, h // 2, w // 2).transpose(1, 2)
 
 
 def _normalised(z: Tensor, axes: tuple[int, ...]) -> Tensor:
