@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from bipareto.data.bars import bar
 from bipareto.data.images import DataError, ImageSet
 
 if TYPE_CHECKING:
@@ -82,14 +83,13 @@ def read_tiny_imagenet(path: Path, name: str, size: int) -> ImageSet:
 def decode(files: Sequence[Path], size: int) -> Tensor:
     """Read pictures of any shape as (N, 3, size, size) uint8; a bar shows on a terminal."""
     import numpy as np
-    from rich.progress import track
 
     images = np.empty((len(files), 3, size, size), dtype=np.uint8)
     # Pillow lets go of the interpreter while it decodes, so threads are enough.
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        decoded = pool.map(lambda file: _picture(file, size), files)
-        for n, pixels in enumerate(track(decoded, "reading images", len(files), transient=True, disable=len(files) < 1000)):
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, bar("reading images", len(files), False if len(files) < 1000 else None) as advance:
+        for n, pixels in enumerate(pool.map(lambda file: _picture(file, size), files)):
             images[n] = pixels
+            advance(1)
     return torch.from_numpy(images)
 
 
