@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from bipareto.data.images import DataError, ImageSet, WrongSize
+from bipareto.data.images import DataError, ImageSet, Summary, WrongSize
 
-__all__ = ["read_cifar10", "read_cifar100"]
+__all__ = ["read_cifar10", "read_cifar100", "summarize_cifar10", "summarize_cifar100"]
 
 _SIDE = 32
 
@@ -53,6 +53,21 @@ def read_cifar100(path: Path, name: str, size: int) -> ImageSet:
     for part in parts:
         group[torch.tensor(part["fine_labels"])] = torch.tensor(part["coarse_labels"])
     return _assemble(name, size, path, parts, "fine_labels", meta["fine_label_names"], group, tuple(meta["coarse_label_names"]))
+
+
+def summarize_cifar10(path: Path) -> Summary:
+    """What the folder cifar-10-batches-py holds."""
+    return _summary(read_cifar10(path, "cifar10", _SIDE))
+
+
+def summarize_cifar100(path: Path) -> Summary:
+    """What the folder cifar-100-python holds."""
+    return _summary(read_cifar100(path, "cifar100", _SIDE))
+
+
+def _summary(found: ImageSet) -> Summary:
+    # The pickles give nothing away without being read, which takes a moment only.
+    return Summary(len(found), int(found.test.sum()), len(found.class_names), _SIDE, found.note)
 
 
 def _load(path: Path, *keys: str) -> dict[str, Any]:

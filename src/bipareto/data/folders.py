@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from bipareto.data.bars import bar
-from bipareto.data.images import DataError, ImageSet
+from bipareto.data.images import DataError, ImageSet, Summary
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["decode", "read_folder", "read_tiny_imagenet"]
+__all__ = ["decode", "read_folder", "read_tiny_imagenet", "summarize_folder", "summarize_tiny_imagenet"]
 
+_PICTURES = "pictures, resized as they are read"
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"}
 
 
@@ -30,17 +31,8 @@ def read_folder(path: Path, name: str, size: int) -> ImageSet:
 
     The images are sorted by class and file name.
     """
-    folders = _subfolders(path)
-    classes = [folder for folder in folders if _pictures(folder)]
-    nested = [inner for folder in folders for inner in _subfolders(folder) if _pictures(inner)]
-    if classes and nested:
-        raise DataError(
-            f"{path} has images in {classes[0].name}/ and in {nested[0].relative_to(path)}/; a class is a folder of images, at one depth throughout"
-        )
-    if not classes and not nested:
-        raise DataError(f"{path} is no image folder: need one folder per class with images in it ({', '.join(sorted(_SUFFIXES))})")
-    groups = sorted({folder.parent.name for folder in nested})
-    classes = classes or nested
+    classes, grouped = _classes(path)
+    groups = sorted({folder.parent.name for folder in classes}) if grouped else []
     files = [(c, file) for c, folder in enumerate(classes) for file in _pictures(folder)]
     return ImageSet(
         name=name,
@@ -52,6 +44,27 @@ def read_folder(path: Path, name: str, size: int) -> ImageSet:
         group_names=tuple(groups),
         note=_resized(size),
     )
+
+
+def summarize_folder(path: Path) -> Summary:
+    """How many images an image folder has."""
+    classes, _ = _classes(path)
+    return Summary(sum(len(_pictures(folder)) for folder in classes), 0, len(classes), None, _PICTURES)
+
+
+def _classes(path: Path) -> tuple[list[Path], bool]:
+    """The folders of the classes, and whether they lie in folders of groups."""
+    folders = _subfolders(path)
+    classes = [folder for folder in folders if _pictures(folder)]
+    # Only below folders without images: Caltech-256 has a stray folder inside a class.
+    nested = [inner for folder in folders if folder not in classes for inner in _subfolders(folder) if _pictures(inner)]
+    if classes and nested:
+        raise DataError(
+            f"{path} has images in {classes[0].name}/ and in {nested[0].relative_to(path)}/; a class is a folder of images, at one depth throughout"
+        )
+    if not classes and not nested:
+        raise DataError(f"{path} is no image folder: need one folder per class with images in it ({', '.join(sorted(_SUFFIXES))})")
+    return classes or nested, bool(nested)
 
 
 def read_tiny_imagenet(path: Path, name: str, size: int) -> ImageSet:
@@ -78,6 +91,13 @@ def read_tiny_imagenet(path: Path, name: str, size: int) -> ImageSet:
         class_names=tuple(f"{wnid} {words[wnid]}" if wnid in words else wnid for wnid in ids),
         note="exact" if size == 64 else _resized(size),
     )
+
+
+def summarize_tiny_imagenet(path: Path) -> Summary:
+    """How many images Tiny-ImageNet has."""
+    ids = _subfolders(path / "train")
+    train, test = (sum(len(_pictures(folder)) for folder in folders) for folders in ([wnid / "images" for wnid in ids], [path / "val" / "images"]))
+    return Summary(train + test, test, len(ids), None, _PICTURES)
 
 
 def decode(files: Sequence[Path], size: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoError, InvalidInput
 
-__all__ = ["DataError", "ImageSet", "MissingData", "WrongSize"]
+__all__ = ["DataError", "ImageSet", "MissingData", "Summary", "WrongSize"]
 
 
 class DataError(BiparetoError, RuntimeError):
@@ -23,6 +23,23 @@ class MissingData(DataError):
 
 class WrongSize(DataError):
     """The images of a file have another size than was asked for."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What can be said of a set without decoding it.
+
+    images, test: how many there are, and how many of them are the set's own test split.
+    classes: how many, those included that are dropped as clutter.
+    side: of the images in pixels, None where they are pictures of any shape.
+    note: how true the pixels are.
+    """
+
+    images: int
+    test: int
+    classes: int
+    side: int | None
+    note: str
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bipareto.data import DataError, ImageSet, MissingData, data_folder
 from bipareto.data.bars import bar
 
-__all__ = ["MobileNetV2", "Pretrained", "ResNet18", "class_features", "load_weights", "pretrained"]
+__all__ = ["MobileNetV2", "Pretrained", "ResNet18", "class_features", "find_weights", "load_weights", "pretrained"]
 
 #: mean and standard deviation of ImageNet's channels, with which both networks were trained
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -111,27 +111,34 @@ class Pretrained(NamedTuple):
     file: Path
 
 
+def find_weights(folder: Path | None) -> tuple[type[MobileNetV2 | ResNet18], Path] | None:
+    """The best weights in the data folder: ResNet-18's as in the paper, else MobileNetV2's."""
+    wanted: tuple[tuple[str, type[MobileNetV2 | ResNet18]], ...] = (
+        ("resnet18*.pth", ResNet18),
+        ("mobilenet_v2*.pth", MobileNetV2),
+        ("mobilenetv2*.npz", MobileNetV2),
+    )
+    found = ((kind, file) for glob, kind in wanted for file in (sorted(folder.glob(glob)) if folder is not None else []))
+    return next(found, None)
+
+
 def pretrained(folder: str | Path | None = None) -> Pretrained:
-    """The best trunk whose weights lie in the data folder: ResNet-18 as in the paper, else MobileNetV2.
+    """The trunk whose weights `find_weights` finds.
 
     Args:
         folder: the data folder; None for the one that BIPARETO_DATA names.
     """
     where = data_folder(folder)
-    wanted: tuple[tuple[str, type[MobileNetV2 | ResNet18]], ...] = (
-        ("resnet18*.pth", ResNet18),
-        ("mobilenet*v2*.npz", MobileNetV2),
-        ("mobilenet_v2*.pth", MobileNetV2),
-    )
-    for glob, kind in wanted:
-        for file in sorted(where.glob(glob)) if where is not None else []:
-            trunk = kind()
-            load_weights(trunk, file)
-            return Pretrained(kind.__name__, trunk.eval(), file)
-    looked = where or "a data folder (BIPARETO_DATA names none)"
-    raise MissingData(
-        f"no pretrained weights in {looked}; put torchvision's resnet18-*.pth or mobilenet_v2-*.pth there, or mobilenetv2_imagenet_features.npz"
-    )
+    found = find_weights(where)
+    if found is None:
+        looked = where or "a data folder (BIPARETO_DATA names none)"
+        raise MissingData(
+            f"no pretrained weights in {looked}; put torchvision's resnet18-*.pth or mobilenet_v2-*.pth there, or: bipareto data fetch resnet18"
+        )
+    kind, file = found
+    trunk = kind()
+    load_weights(trunk, file)
+    return Pretrained(kind.__name__, trunk.eval(), file)
 
 
 def load_weights(trunk: MobileNetV2 | ResNet18, file: Path) -> None:
