@@ -1,4 +1,4 @@
-"""Few-shot learning in several domains: one backbone for all, and a preference among the domains."""
+"""Multi-domain few-shot learning: the paper's first experiment."""
 
 from __future__ import annotations
 
