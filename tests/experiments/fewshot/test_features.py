@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from bipareto.data import DataError, ImageSet, MissingData
+from bipareto.data import DataError, ImageSet, MissingData, load
 from bipareto.experiments.fewshot.features import MobileNetV2, ResNet18, class_features, load_weights, pretrained
+
+REAL = os.environ.get("BIPARETO_DATA")
 
 
 def save(trunk: nn.Module, file: Path, **changes: torch.Tensor | None) -> None:
@@ -96,3 +99,23 @@ def test_class_features_are_means_of_unit_features() -> None:
     one = class_features(images, _Means(), side=8, per_class=1, seed=0)[1]
     assert any(torch.allclose(one, unit[k], atol=1e-6) for k in (2, 3))
     assert torch.equal(one, class_features(images, _Means(), side=8, per_class=1, seed=0)[1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not REAL, reason="BIPARETO_DATA names no data folder")
+@pytest.mark.parametrize(("side", "right"), [(32, 0.27), (64, 0.47), (96, 0.60), (128, 0.65)])
+def test_enlarged_images_are_told_apart(side: int, right: float) -> None:
+    """Of 5 unseen images per class of Caltech-101, the share whose nearest class mean is their own: the figures of docs/data.md."""
+    images, network = load("caltech101", REAL), pretrained(REAL)
+    if network.name != "MobileNetV2":
+        pytest.skip(f"the figures are those of MobileNetV2; the data folder has {network.name}")
+    means = class_features(images, network.trunk, side=side, seed=0, progress=False)
+    generator = torch.Generator().manual_seed(0)
+    owned = [(images.labels == c).nonzero().flatten() for c in range(101)]
+    # The first 20 of the same shuffles are those of the means.
+    unseen = torch.cat([own[torch.randperm(len(own), generator=generator)[20:25]] for own in owned])
+    # Each image as a class of its own.
+    alone = ImageSet("alone", images.images[unseen], torch.arange(505), torch.zeros(505, dtype=torch.bool), tuple(map(str, range(505))))
+    single = class_features(alone, network.trunk, side=side, progress=False)
+    found = (single @ means.T).argmax(1)
+    assert float((found == images.labels[unseen]).double().mean()) == pytest.approx(right, abs=0.01)
