@@ -79,6 +79,8 @@ class ImageSet:
             raise InvalidInput(f"{self.name} has several classes of one name: {', '.join(twice)}")
         if self.group is not None and self.group.shape != (classes,):
             raise InvalidInput(f"group of {self.name} has shape {tuple(self.group.shape)}; need one entry for each of the {classes} classes")
+        if self.group is not None and classes and not 0 <= int(self.group.min()) <= int(self.group.max()) < len(self.group_names):
+            raise InvalidInput(f"group of {self.name} goes up to {int(self.group.max())}; the {len(self.group_names)} groups count from 0")
 
     def __len__(self) -> int:
         return len(self.images)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -30,6 +31,8 @@ __all__ = ["read_packed", "summarize_packed", "write_packed"]
 
 _STRIP = re.compile(r"(?P<split>[A-Za-z0-9]+)_\d+\.(webp|png|jpg)")
 _AGAIN = "copy or pack it again"
+#: what a damaged zip, array or picture raises, depending on the byte that is wrong
+_DAMAGE = (OSError, ValueError, RuntimeError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error, struct.error)
 #: pixels; WebP allows no more
 _TALLEST = 16383
 
@@ -41,7 +44,7 @@ class _Container:
         self.path = path
         try:
             self.zip = zipfile.ZipFile(path)
-        except (OSError, zipfile.BadZipFile) as error:
+        except _DAMAGE as error:
             raise DataError(f"{path} is not a readable zip file ({error}); {_AGAIN}") from error
         self.strips: dict[str, list[str]] = {}
         for name in sorted(self.zip.namelist()):
@@ -57,7 +60,7 @@ class _Container:
             return self.zip.read(name)
         except KeyError as error:
             raise DataError(f"{self.path} is no packed image set: it has no {name}; make one with: bipareto data pack FOLDER OUT.zip") from error
-        except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{self.path}: {name} is damaged ({error}); {_AGAIN}") from error
 
     def _meta(self) -> dict[str, NDArray[Any]]:
@@ -67,7 +70,7 @@ class _Container:
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 return {key: arrays[key] for key in arrays.files}
-        except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{self.path}: meta.npz is damaged ({error}); {_AGAIN}") from error
 
     def strip(self, name: str) -> NDArray[Any]:
@@ -79,7 +82,7 @@ class _Container:
         try:
             with Image.open(io.BytesIO(data)) as picture:
                 pixels = np.asarray(picture.convert("RGB"))
-        except (OSError, ValueError, SyntaxError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{self.path}: {name} is not a readable picture ({error}); {_AGAIN}") from error
         height, width = pixels.shape[:2]
         if height % width:
@@ -97,7 +100,7 @@ class _Container:
         try:
             with Image.open(io.BytesIO(self._read(first))) as picture:
                 return picture.width
-        except (OSError, SyntaxError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{self.path}: {first} is not a readable picture ({error}); {_AGAIN}") from error
 
     @property
