@@ -82,7 +82,7 @@ def _load(path: Path, *keys: str) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); {remedy}") from error
     # What a damaged pickle raises depends on the byte that is wrong.
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError, MemoryError) as error:
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError, SystemError) as error:
         raise DataError(f"{path} is not a CIFAR file ({type(error).__name__}: {error}); {remedy}") from error
     if not isinstance(found, dict) or not set(keys) <= set(found):
         raise DataError(f"{path} is not a CIFAR file (no {', '.join(keys)} in it); {remedy}")
