@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import zipfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from bipareto.data import FC100, DataError, ImageSet, MissingData, WrongSize, fc100_classes, load
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoError, InvalidInput
 from data.makers import noise, write_cifar10, write_cifar100, write_container, write_idx, write_picture
 
 REAL = os.environ.get("BIPARETO_DATA")
@@ -67,6 +68,7 @@ def test_container_by_the_environment(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"all_y": [0, 7]}, "labels of toy go from 0 to 7; the 2 classes"),
         ({"class_names": ["a", "a"]}, "several classes of one name: a"),
         ({"fine_to_coarse": [0], "coarse_names": ["g"]}, r"group of toy has shape \(1,\)"),
+        ({"fine_to_coarse": [0, 1], "coarse_names": ["g"]}, "group of toy goes up to 1; the 1 groups count from 0"),
     ],
 )
 def test_container_that_contradicts_itself(tmp_path: Path, spoil: dict[str, object], message: str) -> None:
@@ -160,6 +162,9 @@ def test_cifar_pickles_run_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load("cifar100", tmp_path)
     (folder / "train").write_bytes(pickle.dumps({"data": np.zeros((2, 5), np.uint8), "fine_labels": [0, 1], "coarse_labels": [0, 0]}))
     with pytest.raises(DataError, match=r"2 labels has image data of shape \(2, 5\)"):
+        load("cifar100", tmp_path)
+    (folder / "train").write_bytes(pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "fine_labels": ["x"], "coarse_labels": [0]}))
+    with pytest.raises(DataError, match="fine_labels is no list of int"):
         load("cifar100", tmp_path)
     (folder / "train").unlink()
     with pytest.raises(DataError, match="train cannot be read"):
@@ -256,6 +261,28 @@ def test_idx(tmp_path: Path) -> None:
     zipped.unlink()
     with pytest.raises(DataError, match="neither train-images-idx3-ubyte nor"):
         load("mnist", tmp_path)
+
+
+def test_no_damage_escapes_as_another_error(tmp_path: Path) -> None:
+    """Bytes changed anywhere, or the end cut off: the file is read or refused, never a stray error."""
+    write_container(tmp_path / "toy.zip", {"train": [noise(2, 8)], "test": [noise(1, 8)]}, train_y=[0, 1], test_y=[1], class_names=["a", "b"])
+    write_cifar100(tmp_path / "cifar-100-python", noise(3), [0, 1, 2], [0, 1, 1])
+    write_picture(tmp_path / "zoo" / "a" / "1.jpg", noise(1)[0])
+    rng = random.Random(0)
+    for name, file, size in (("toy", "toy.zip", 8), ("cifar100", "cifar-100-python/train", 32), ("zoo", "zoo/a/1.jpg", 32)):
+        whole = (tmp_path / file).read_bytes()
+        refused = 0
+        for k in range(150):
+            data = bytearray(whole[: rng.randrange(len(whole))] if k % 5 == 0 else whole)
+            for _ in range(0 if k % 5 == 0 else rng.choice([1, 3, 30])):
+                ends = rng.choice([rng.randrange(len(data)), rng.randrange(100), -1 - rng.randrange(300)])
+                data[ends] = rng.randrange(256)
+            (tmp_path / file).write_bytes(data)
+            try:
+                load(name, tmp_path, size=size)
+            except BiparetoError:
+                refused += 1
+        assert refused > 30
 
 
 def test_what_is_absent_is_asked_for(tmp_path: Path) -> None:

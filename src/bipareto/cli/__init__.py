@@ -15,6 +15,7 @@ from bipareto import __version__
 from bipareto.cli.catalogue import demo, list_
 from bipareto.cli.certifying import certify
 from bipareto.cli.comparing import compare
+from bipareto.cli.data import commands as data_commands
 from bipareto.cli.output import fail
 from bipareto.cli.runs import front, solve
 from bipareto.cli.sweeps import ls, resume, sweep, tune
@@ -60,6 +61,7 @@ app.command()(certify)
 app.command()(demo)
 for command in (sweep, resume, ls, tune):
     app.command()(command)
+app.add_typer(data_commands, name="data")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -84,13 +84,13 @@ class Output:
             typer.echo(json.dumps(finite({**data, "warnings": self.warnings}), allow_nan=False))
 
 
-def ensure_folder(path: Path | None) -> None:
-    """Make the folder of --out before the work, not after it."""
+def ensure_folder(path: Path | None, option: str = "--out") -> None:
+    """Make the folder of --out, or of another option, before the work, not after it."""
     if path is not None:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InvalidInput(f"--out {path} cannot be made ({error.strerror}); choose another folder") from error
+            raise InvalidInput(f"{option} {path} cannot be made ({error.strerror}); choose another folder") from error
 
 
 def fail(message: str) -> None:

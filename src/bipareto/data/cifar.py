@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bipareto.data.images import DataError, ImageSet, WrongSize
+from bipareto.data.images import DataError, ImageSet, Summary, WrongSize
 
-__all__ = ["read_cifar10", "read_cifar100"]
+__all__ = ["read_cifar10", "read_cifar100", "summarize_cifar10", "summarize_cifar100"]
 
 _SIDE = 32
 
@@ -49,10 +50,28 @@ def read_cifar100(path: Path, name: str, size: int) -> ImageSet:
     """The folder cifar-100-python, with its twenty superclasses as groups."""
     parts = [_load(path / file, "data", "fine_labels", "coarse_labels") for file in ("train", "test")]
     meta = _load(path / "meta", "fine_label_names", "coarse_label_names")
-    group = torch.zeros(len(meta["fine_label_names"]), dtype=torch.int64)
-    for part in parts:
-        group[torch.tensor(part["fine_labels"])] = torch.tensor(part["coarse_labels"])
-    return _assemble(name, size, path, parts, "fine_labels", meta["fine_label_names"], group, tuple(meta["coarse_label_names"]))
+    found = _assemble(name, size, path, parts, "fine_labels", meta["fine_label_names"])
+    coarse = torch.tensor([int(c) for part in parts for c in part["coarse_labels"]])
+    if len(coarse) != len(found):
+        raise DataError(f"{path} has {len(found)} images and {len(coarse)} coarse labels; unpack the downloaded archive again")
+    group = torch.zeros(len(found.class_names), dtype=torch.int64)
+    group[found.labels] = coarse
+    return replace(found, group=group, group_names=tuple(meta["coarse_label_names"]))
+
+
+def summarize_cifar10(path: Path) -> Summary:
+    """What the folder cifar-10-batches-py holds."""
+    return _summary(read_cifar10(path, "cifar10", _SIDE))
+
+
+def summarize_cifar100(path: Path) -> Summary:
+    """What the folder cifar-100-python holds."""
+    return _summary(read_cifar100(path, "cifar100", _SIDE))
+
+
+def _summary(found: ImageSet) -> Summary:
+    # The pickles give nothing away without being read, which takes a moment only.
+    return Summary(len(found), int(found.test.sum()), len(found.class_names), _SIDE, found.note)
 
 
 def _load(path: Path, *keys: str) -> dict[str, Any]:
@@ -63,23 +82,18 @@ def _load(path: Path, *keys: str) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"{path} cannot be read ({error.strerror}); {remedy}") from error
     # What a damaged pickle raises depends on the byte that is wrong.
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError, MemoryError) as error:
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError, MemoryError, SystemError) as error:
         raise DataError(f"{path} is not a CIFAR file ({type(error).__name__}: {error}); {remedy}") from error
     if not isinstance(found, dict) or not set(keys) <= set(found):
         raise DataError(f"{path} is not a CIFAR file (no {', '.join(keys)} in it); {remedy}")
+    for key in keys:
+        kind = str if key.endswith("names") else int
+        if key != "data" and not (isinstance(found[key], list) and all(isinstance(entry, kind) for entry in found[key])):
+            raise DataError(f"{path} is not a CIFAR file ({key} is no list of {kind.__name__}); {remedy}")
     return found
 
 
-def _assemble(
-    name: str,
-    size: int,
-    path: Path,
-    parts: list[dict[str, Any]],
-    label: str,
-    class_names: list[str],
-    group: torch.Tensor | None = None,
-    group_names: tuple[str, ...] = (),
-) -> ImageSet:
+def _assemble(name: str, size: int, path: Path, parts: list[dict[str, Any]], label: str, class_names: list[str]) -> ImageSet:
     """One set from batches of rows of 3072 bytes; the last batch is the test split."""
     import numpy as np
 
@@ -92,4 +106,4 @@ def _assemble(
     images = np.concatenate([part["data"] for part in parts]).reshape(-1, 3, _SIDE, _SIDE)
     labels = torch.tensor([int(c) for part in parts for c in part[label]])
     test = torch.arange(len(labels)) >= len(labels) - len(parts[-1][label])
-    return ImageSet(name, torch.from_numpy(images), labels, test, tuple(class_names), group, group_names, "exact")
+    return ImageSet(name, torch.from_numpy(images), labels, test, tuple(class_names), note="exact")

@@ -1,6 +1,7 @@
 """Image folders: one folder per class, optionally one folder per group above it; and Tiny-ImageNet's own layout.
 
-Decoding thousands of photographs takes minutes.  It is done once: `bipareto data pack` makes a container that loads in a second.
+Decoding tens of thousands of photographs takes a minute.  The result is kept (`data.cache`); and `bipareto data pack` makes a
+container that loads in a second and travels.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bipareto.data.images import DataError, ImageSet
+from bipareto.data.bars import bar
+from bipareto.data.cache import cached
+from bipareto.data.images import DataError, ImageSet, Summary
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["decode", "read_folder", "read_tiny_imagenet"]
+__all__ = ["decode", "read_folder", "read_tiny_imagenet", "summarize_folder", "summarize_tiny_imagenet"]
 
+_PICTURES = "pictures, resized as they are read"
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"}
 
 
@@ -29,17 +33,8 @@ def read_folder(path: Path, name: str, size: int) -> ImageSet:
 
     The images are sorted by class and file name.
     """
-    folders = _subfolders(path)
-    classes = [folder for folder in folders if _pictures(folder)]
-    nested = [inner for folder in folders for inner in _subfolders(folder) if _pictures(inner)]
-    if classes and nested:
-        raise DataError(
-            f"{path} has images in {classes[0].name}/ and in {nested[0].relative_to(path)}/; a class is a folder of images, at one depth throughout"
-        )
-    if not classes and not nested:
-        raise DataError(f"{path} is no image folder: need one folder per class with images in it ({', '.join(sorted(_SUFFIXES))})")
-    groups = sorted({folder.parent.name for folder in nested})
-    classes = classes or nested
+    classes, grouped = _classes(path)
+    groups = sorted({folder.parent.name for folder in classes}) if grouped else []
     files = [(c, file) for c, folder in enumerate(classes) for file in _pictures(folder)]
     return ImageSet(
         name=name,
@@ -51,6 +46,27 @@ def read_folder(path: Path, name: str, size: int) -> ImageSet:
         group_names=tuple(groups),
         note=_resized(size),
     )
+
+
+def summarize_folder(path: Path) -> Summary:
+    """How many images an image folder has."""
+    classes, _ = _classes(path)
+    return Summary(sum(len(_pictures(folder)) for folder in classes), 0, len(classes), None, _PICTURES)
+
+
+def _classes(path: Path) -> tuple[list[Path], bool]:
+    """The folders of the classes, and whether they lie in folders of groups."""
+    folders = _subfolders(path)
+    classes = [folder for folder in folders if _pictures(folder)]
+    # Only below folders without images: Caltech-256 has a stray folder inside a class.
+    nested = [inner for folder in folders if folder not in classes for inner in _subfolders(folder) if _pictures(inner)]
+    if classes and nested:
+        raise DataError(
+            f"{path} has images in {classes[0].name}/ and in {nested[0].relative_to(path)}/; a class is a folder of images, at one depth throughout"
+        )
+    if not classes and not nested:
+        raise DataError(f"{path} is no image folder: need one folder per class with images in it ({', '.join(sorted(_SUFFIXES))})")
+    return classes or nested, bool(nested)
 
 
 def read_tiny_imagenet(path: Path, name: str, size: int) -> ImageSet:
@@ -79,18 +95,28 @@ def read_tiny_imagenet(path: Path, name: str, size: int) -> ImageSet:
     )
 
 
+def summarize_tiny_imagenet(path: Path) -> Summary:
+    """How many images Tiny-ImageNet has."""
+    ids = _subfolders(path / "train")
+    train, test = (sum(len(_pictures(folder)) for folder in folders) for folders in ([wnid / "images" for wnid in ids], [path / "val" / "images"]))
+    return Summary(train + test, test, len(ids), None, _PICTURES)
+
+
 def decode(files: Sequence[Path], size: int) -> Tensor:
-    """Read pictures of any shape as (N, 3, size, size) uint8; a bar shows on a terminal."""
+    """Read pictures of any shape as (N, 3, size, size) uint8; a bar shows on a terminal, and many pictures are kept decoded."""
+    return torch.from_numpy(cached(files, size, lambda: _decode(files, size)))
+
+
+def _decode(files: Sequence[Path], size: int) -> NDArray[Any]:
     import numpy as np
-    from rich.progress import track
 
     images = np.empty((len(files), 3, size, size), dtype=np.uint8)
     # Pillow lets go of the interpreter while it decodes, so threads are enough.
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        decoded = pool.map(lambda file: _picture(file, size), files)
-        for n, pixels in enumerate(track(decoded, "reading images", len(files), transient=True, disable=len(files) < 1000)):
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool, bar("reading images", len(files), False if len(files) < 1000 else None) as advance:
+        for n, pixels in enumerate(pool.map(lambda file: _picture(file, size), files)):
             images[n] = pixels
-    return torch.from_numpy(images)
+            advance(1)
+    return images
 
 
 def _picture(file: Path, size: int) -> NDArray[Any]:

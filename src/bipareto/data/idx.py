@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from bipareto.data.images import DataError, ImageSet, WrongSize
+from bipareto.data.images import DataError, ImageSet, Summary, WrongSize
 
-__all__ = ["read_idx", "read_mnist"]
+__all__ = ["read_idx", "read_mnist", "summarize_mnist"]
 
 _DIGITS = tuple(str(d) for d in range(10))
 _CLOTHES = ("T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
@@ -61,6 +61,12 @@ def read_mnist(path: Path, name: str, size: int) -> ImageSet:
         class_names=_CLOTHES if name == "fashion-mnist" else _DIGITS,
         note="exact" if not border else f"exact, with a border of zeros from {side}x{side} to {size}x{size}",
     )
+
+
+def summarize_mnist(path: Path) -> Summary:
+    """What the four files hold."""
+    images, labels = ([_one(path, f"{split}-{kind}") for split in ("train", "t10k")] for kind in ("images-idx3-ubyte", "labels-idx1-ubyte"))
+    return Summary(sum(map(len, labels)), len(labels[1]), len(_DIGITS), images[0].shape[-1], "exact")
 
 
 def _one(path: Path, name: str) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoError, InvalidInput
 
-__all__ = ["DataError", "ImageSet", "MissingData", "WrongSize"]
+__all__ = ["DataError", "ImageSet", "MissingData", "Summary", "WrongSize"]
 
 
 class DataError(BiparetoError, RuntimeError):
@@ -23,6 +23,23 @@ class MissingData(DataError):
 
 class WrongSize(DataError):
     """The images of a file have another size than was asked for."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What can be said of a set without decoding it.
+
+    images, test: how many there are, and how many of them are the set's own test split.
+    classes: how many, those included that are dropped as clutter.
+    side: of the images in pixels, None where they are pictures of any shape.
+    note: how true the pixels are.
+    """
+
+    images: int
+    test: int
+    classes: int
+    side: int | None
+    note: str
 
 
 @dataclass(frozen=True)
@@ -62,6 +79,8 @@ class ImageSet:
             raise InvalidInput(f"{self.name} has several classes of one name: {', '.join(twice)}")
         if self.group is not None and self.group.shape != (classes,):
             raise InvalidInput(f"group of {self.name} has shape {tuple(self.group.shape)}; need one entry for each of the {classes} classes")
+        if self.group is not None and classes and not 0 <= int(self.group.min()) <= int(self.group.max()) < len(self.group_names):
+            raise InvalidInput(f"group of {self.name} goes up to {int(self.group.max())}; the {len(self.group_names)} groups count from 0")
 
     def __len__(self) -> int:
         return len(self.images)

@@ -9,35 +9,32 @@ pixel is `lut[value]`; `note` says how true the pixels are.  Nothing in it is pi
 from __future__ import annotations
 
 import io
+import os
 import re
+import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bipareto.data.images import DataError, ImageSet, WrongSize
+from bipareto.data.bars import bar
+from bipareto.data.images import DataError, ImageSet, Summary, WrongSize
+from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Summary", "read_packed", "summarize_packed"]
+__all__ = ["read_packed", "summarize_packed", "write_packed"]
 
 _STRIP = re.compile(r"(?P<split>[A-Za-z0-9]+)_\d+\.(webp|png|jpg)")
 _AGAIN = "copy or pack it again"
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What a container says of itself: images by split, classes, side of an image in pixels, note."""
-
-    splits: dict[str, int]
-    classes: int
-    size: int
-    note: str
+#: what a damaged zip, array or picture raises, depending on the byte that is wrong
+_DAMAGE = (OSError, ValueError, RuntimeError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error, struct.error)
+#: pixels; WebP allows no more
+_TALLEST = 16383
 
 
 class _Container:
@@ -47,7 +44,7 @@ class _Container:
         self.path = path
         try:
             self.zip = zipfile.ZipFile(path)
-        except (OSError, zipfile.BadZipFile) as error:
+        except _DAMAGE as error:
             raise DataError(f"{path} is not a readable zip file ({error}); {_AGAIN}") from error
         self.strips: dict[str, list[str]] = {}
         for name in sorted(self.zip.namelist()):
@@ -63,7 +60,7 @@ class _Container:
             return self.zip.read(name)
         except KeyError as error:
             raise DataError(f"{self.path} is no packed image set: it has no {name}; make one with: bipareto data pack FOLDER OUT.zip") from error
-        except (OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{self.path}: {name} is damaged ({error}); {_AGAIN}") from error
 
     def _meta(self) -> dict[str, NDArray[Any]]:
@@ -73,7 +70,7 @@ class _Container:
         try:
             with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
                 return {key: arrays[key] for key in arrays.files}
-        except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{self.path}: meta.npz is damaged ({error}); {_AGAIN}") from error
 
     def strip(self, name: str) -> NDArray[Any]:
@@ -85,7 +82,7 @@ class _Container:
         try:
             with Image.open(io.BytesIO(data)) as picture:
                 pixels = np.asarray(picture.convert("RGB"))
-        except (OSError, ValueError, SyntaxError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{self.path}: {name} is not a readable picture ({error}); {_AGAIN}") from error
         height, width = pixels.shape[:2]
         if height % width:
@@ -103,7 +100,7 @@ class _Container:
         try:
             with Image.open(io.BytesIO(self._read(first))) as picture:
                 return picture.width
-        except (OSError, SyntaxError) as error:
+        except _DAMAGE as error:
             raise DataError(f"{self.path}: {first} is not a readable picture ({error}); {_AGAIN}") from error
 
     @property
@@ -125,7 +122,8 @@ class _Container:
 def summarize_packed(path: Path) -> Summary:
     """What a container holds, without decoding its images."""
     with _Container(path) as box:
-        return Summary({split: len(box.meta[f"{split}_y"]) for split in box.splits}, len(box.meta["class_names"]), box.size, box.note)
+        counts = {split: len(box.meta[f"{split}_y"]) for split in box.splits}
+        return Summary(sum(counts.values()), counts.get("test", 0), len(box.meta["class_names"]), box.size, box.note)
 
 
 def read_packed(path: Path, name: str, size: int) -> ImageSet:
@@ -169,3 +167,49 @@ def _strips(box: _Container, split: str, size: int) -> Iterator[NDArray[Any]]:
         if pixels.shape[1] != size:
             raise WrongSize(f"{box.path}: the images of {name} are {pixels.shape[1]} wide, those before it {size}; {_AGAIN}")
         yield pixels if lut is None else lut[pixels]
+
+
+def write_packed(images: ImageSet, path: Path, progress: bool | None = None) -> None:
+    """Write a container that `read_packed` reads back pixel for pixel: lossless WebP, training images before test images.
+
+    Args:
+        images: the set.
+        path: a new file; it appears whole or not at all.
+        progress: whether to show a bar; None shows it on a terminal.
+    """
+    if path.exists():
+        raise InvalidInput(f"{path} exists; choose another name, or move it away")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with zipfile.ZipFile(partial, "x") as box, bar("packing images", len(images), progress) as advance:
+            _write(images, box, advance)
+        partial.replace(path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written ({error.strerror or error}); choose another place") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _write(images: ImageSet, box: zipfile.ZipFile, advance: Callable[[int], None]) -> None:
+    import numpy as np
+    from PIL import Image
+
+    side = images.images.shape[-1]
+    if images.images.shape[-2] != side:
+        raise InvalidInput(f"images of {images.name} are {side} wide and {images.images.shape[-2]} high; a container holds square ones")
+    meta: dict[str, Any] = {"class_names": np.array(images.class_names), "note": np.array(images.note)}
+    if images.group is not None:
+        meta |= {"fine_to_coarse": images.group.numpy(), "coarse_names": np.array(images.group_names)}
+    splits = {"train": ~images.test, "test": images.test} if bool(images.test.any()) else {"all": ~images.test}
+    for split, mask in splits.items():
+        rows = mask.nonzero().flatten()
+        meta[f"{split}_y"] = images.labels[rows].numpy()
+        for k, part in enumerate(rows.split(max(1, _TALLEST // side))):
+            pixels = images.images[part].permute(0, 2, 3, 1).reshape(-1, side, 3).numpy()
+            strip = io.BytesIO()
+            Image.fromarray(pixels).save(strip, "webp", lossless=True)
+            box.writestr(f"{split}_{k:05}.webp", strip.getvalue())
+            advance(len(part))
+    arrays = io.BytesIO()
+    np.savez_compressed(arrays, **meta)
+    box.writestr("meta.npz", arrays.getvalue())
