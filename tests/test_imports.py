@@ -23,7 +23,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "constants"),
     ("methods",),
     ("certificate",),
-    ("stepping", "records"),
+    ("stepping", "records", "sharing", "replay"),
     ("loop",),
     ("monitors",),
     ("config", "store"),

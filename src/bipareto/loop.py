@@ -150,18 +150,10 @@ def drive(
     compile = steps >= COMPILE_FROM[batched] if compile is None else compile
     step = stepper(problem, method, batched=batched, shared_draw=draws.shared, compile=compile)
 
-    def report(before: State, after: State, info: Info, batches: Draw) -> Info:
-        one = partial(method.report, problem)
-        return (
-            torch.func.vmap(one, in_dims=(0, 0, 0, None if draws.shared else 0))(before, after, info, batches)
-            if batched
-            else one(before, after, info, batches)
-        )
-
     def replay(before: State, t: int) -> tuple[State, Info]:
         batches = draws(t)
         after, info = step(before, batches)
-        return after, report(before, after, info, batches)
+        return after, step.report(before, after, info, batches)
 
     watch = Watch(len(seeds), batched, math.ceil(steps / block))
     done = 0
@@ -186,7 +178,7 @@ def drive(
                 break
             done += count
             before, state = step.unpack(previous), step.unpack(packed)
-            info = report(before, state, info, draws(done - 1))
+            info = step.report(before, state, info, draws(done - 1))
             watch.look(done, first, before, state, info, replay, count, tol)
             advance(count)
             # A list, so that every callback is called even when an earlier one ends the run.
@@ -209,7 +201,12 @@ class _Draws:
         if self.problem.sampler is None:
             return {}
         drawn = draw(self.problem, self.roles, t, self.unique)
-        return drawn if self.shared else tree.map_(lambda leaf: leaf[self.index.to(leaf.device)], drawn)
+        if self.shared:
+            return drawn
+        # Leaves that several roles share are gathered once.
+        self.index = self.index.to(tree.first_leaf(drawn).device)
+        gathered = {id(leaf): leaf[self.index] for leaf in tree.leaves(drawn)}
+        return tree.map_(lambda leaf: gathered[id(leaf)], drawn)
 
 
 @contextmanager

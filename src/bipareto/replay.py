@@ -35,17 +35,25 @@ def traced(step: Any, leaves: list[Tensor], draws: list[Tensor]) -> torch.fx.Gra
 
 
 class ReplayedStepper(Stepper):
-    """Keeps the state in memory of its own.  A packed state is a ticket for it: good for the last two states only."""
+    """Keeps the states in memory of its own.  A packed state is a ticket for it, good for the last two states only.
+
+    A batch of runs becomes branches of one graph that run side by side, each with the kernels of a single run: large
+    convolutions lose nothing, and the small kernels of one run fill the gaps of another.  Nothing needs to be batchable.
+    """
 
     def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool) -> None:
-        super().__init__(problem, method, batched, shared_draw)
+        super().__init__(problem, method, False, shared_draw)
+        self.batched = batched
+        self.single_report = self.report
+        self.report = self._report
         self.graph: torch.cuda.CUDAGraph | None = None
         self.ticket = 0
 
     def pack(self, state: State, batches: Draw) -> int:
-        if self.graph is None or _sharing(tree.leaves(batches)) != self.pattern:
+        leaves, draws = tree.leaves(state), tree.leaves(batches)
+        if self.graph is None or _sharing(draws) != self.pattern or leaves[0].shape != self.now[0].shape:
             self._record(state, batches)
-        torch._foreach_copy_(self.now, tree.leaves(state))
+        torch._foreach_copy_(self.now, leaves)
         self.ticket += 2  # what was packed before is gone
         return self.ticket
 
@@ -59,11 +67,24 @@ class ReplayedStepper(Stepper):
         if packed != self.ticket or self.graph is None:
             raise InvalidInput("a replayed step goes on from its last state only; pack the state first")
         draws = tree.leaves(batches)
+        if _sharing(draws) != self.pattern:
+            return self.advance(self.pack(self.unpack(packed), batches), batches)
         if draws:
             torch._foreach_copy_(self.draws, [draws[i] for i in self.kept])
         self.graph.replay()
         self.ticket += 1
         return self.ticket, {name: value.clone() for name, value in self.info.items()}
+
+    def _report(self, before: State, after: State, info: Info, batches: Draw) -> Info:
+        if not self.batched:
+            return self.single_report(before, after, info, batches)
+        runs = range(tree.flat_axis(before))
+        return tree.stack(
+            [self.single_report(*(tree.select(part, r) for part in (before, after, info)), self._draw_of(batches, r)) for r in runs]
+        )
+
+    def _draw_of(self, batches: Any, run: int) -> Any:
+        return batches if self.shared_draw else tree.select(batches, run)
 
     def _record(self, state: State, batches: Draw) -> None:
         leaves, draws = tree.leaves(state), tree.leaves(batches)
@@ -76,6 +97,9 @@ class ReplayedStepper(Stepper):
         self.now = [leaf.clone() for leaf in leaves]
         self.before = [leaf.clone() for leaf in leaves]
         self.draws = [draws[i].clone() for i in self.kept]
+        branches = [(self.now, self.draws)]
+        if self.batched:
+            branches = [([leaf[r] for leaf in self.now], [self._draw_of(draw, r) for draw in self.draws]) for r in range(len(leaves[0]))]
         shape = tree.map_(lambda leaf: 0, batches)
         names: list[str] = []
 
@@ -85,19 +109,27 @@ class ReplayedStepper(Stepper):
             names[:] = info
             return tree.leaves(after), list(info.values())
 
-        step = traced(flat, self.now, self.draws)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        step = traced(flat, *branches[0])
+        main = torch.cuda.Stream()
+        main.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(main):
             for _ in range(2):  # libraries choose their kernels and workspaces before the recording
-                step(self.now, self.draws)
-        torch.cuda.current_stream().wait_stream(stream)
+                step(*branches[0])
+        torch.cuda.current_stream().wait_stream(main)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            after, info = step(self.now, self.draws)
+        seen: list[list[Tensor]] = []
+        with torch.cuda.graph(self.graph, stream=main):
             torch._foreach_copy_(self.before, self.now)
-            torch._foreach_copy_(self.now, after)
-        self.info = dict(zip(names, info, strict=True))
+            for own, drawn in branches:
+                stream = torch.cuda.Stream()
+                stream.wait_stream(main)
+                with torch.cuda.stream(stream):
+                    after, info = step(own, drawn)
+                    torch._foreach_copy_(own, after)
+                    seen.append(info)
+                main.wait_stream(stream)
+            gathered = [torch.stack(values) if self.batched else values[0] for values in zip(*seen, strict=True)]
+        self.info = dict(zip(names, gathered, strict=True))
 
 
 def _sharing(draws: list[Tensor]) -> tuple[int, ...]:

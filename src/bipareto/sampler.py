@@ -31,7 +31,12 @@ def draw(problem: Problem, roles: Sequence[str], t: int, seeds: Sequence[int]) -
         return {}
     # "upper-full" and "lower-full" ask for all the data of a level.
     per_seed = [{role: problem.sampler(level_of(role), "full" if role.endswith("full") else role, t, seed) for role in roles} for seed in seeds]
-    return per_seed[0] if len(seeds) == 1 else tree.stack(per_seed)
+    if len(seeds) == 1:
+        return per_seed[0]
+    # Roles that were given one and the same batch go on sharing its memory.
+    same = {role: tuple(id(drawn[role]) for drawn in per_seed) for role in roles}
+    stacked = {same[role]: tree.stack([drawn[role] for drawn in per_seed]) for role in reversed(roles)}
+    return {role: stacked[same[role]] for role in roles}
 
 
 def generator(role: str, t: int, seed: int, device: torch.device | str = "cpu") -> torch.Generator:

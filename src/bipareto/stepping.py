@@ -34,11 +34,18 @@ class Stepper:
     def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool) -> None:
         # A stepper is kept as long as its problem (below); holding the problem here would keep both for ever.
         find = weakref.ref(problem)
+        self.batched, self.shared_draw = batched, shared_draw
 
         def step(state: State, batches: Draw) -> tuple[State, Info]:
             return method.step(find(), state, batches)  # type: ignore[arg-type]
 
-        self.plain: Step = torch.func.vmap(step, in_dims=(0, None if shared_draw else 0)) if batched else step
+        def report(before: State, after: State, info: Info, batches: Draw) -> Info:
+            return method.report(find(), before, after, info, batches)  # type: ignore[arg-type]
+
+        draw_axis = None if shared_draw else 0
+        self.plain: Step = torch.func.vmap(step, in_dims=(0, draw_axis)) if batched else step
+        #: `method.report`, batched like the step
+        self.report = torch.func.vmap(report, in_dims=(0, 0, 0, draw_axis)) if batched else report
 
     def pack(self, state: State, batches: Draw) -> Any:
         """A state in the form that `advance` takes; `batches` is a draw to look at, nothing is stepped."""

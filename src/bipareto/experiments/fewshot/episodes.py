@@ -63,7 +63,7 @@ class Episodes:
                 self._rows[d, k, : len(rows)] = rows
         self._real, self._rows, self._count = (value.to(device) for value in (self._real, self._rows, self._count))
         self._kept: dict[int, tuple[int, Episode]] = {}
-        self._last: tuple[tuple[int, int], Episode] | None = None
+        self._last: dict[int, tuple[int, dict[str, tuple[Tensor, Tensor]]]] = {}
 
     def block(self, index: int, seed: int, count: int = _BLOCK) -> Episode:
         """`count` episodes at once, pure in (index, seed)."""
@@ -84,18 +84,15 @@ class Episodes:
         flips = [(uniform(*part.shape) < 0.5) if self.flip else torch.zeros_like(part, dtype=torch.bool) for part in (support, query)]
         return Episode(support, query, *flips)
 
-    def episode(self, t: int, seed: int) -> Episode:
-        """The episode of step t; asked for again, the very same tensors."""
-        if self._last is None or self._last[0] != (t, seed):
+    def __call__(self, level: str, role: str, t: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Rows and flips of one level in the episode of step t; every role of a level is given the very same ones."""
+        if self._last.get(seed, (None,))[0] != t:
             index = t // _BLOCK
             if self._kept.get(seed, (None,))[0] != index:
                 self._kept[seed] = (index, self.block(index, seed))
-            self._last = (t, seed), Episode(*(part[t % _BLOCK] for part in self._kept[seed][1]))
-        return self._last[1]
-
-    def __call__(self, level: str, role: str, t: int, seed: int) -> tuple[Tensor, Tensor]:
-        found = self.episode(t, seed)
-        return (found.support, found.support_flip) if level == "lower" else (found.query, found.query_flip)
+            rows, judged, flip, judged_flip = (part[t % _BLOCK] for part in self._kept[seed][1])
+            self._last[seed] = t, {"lower": (rows, flip), "upper": (judged, judged_flip)}
+        return self._last[seed][1][level]
 
 
 def _check(labels: Tensor, classes: tuple[tuple[int, ...], ...], ways: int, images: int) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import batch_norm, conv2d, max_pool2d, pad
+from torch.nn.functional import batch_norm, conv2d, max_pool2d, pad, unfold
 
 from bipareto.errors import InvalidInput
 from bipareto.tree import Tree
@@ -125,9 +125,7 @@ class Network:
     def _last_block(self, layer: Tree, z: Tensor) -> Tensor:
         """A block with weights of its own for every task, as one batched product over patches: the images are tiny by now."""
         tasks, n, C, h, w = z.shape
-        padded = pad(z, (1, 1, 1, 1))
-        patches = torch.stack([padded[..., i : i + h, j : j + w] for i in range(3) for j in range(3)], dim=3)
-        patches = patches.permute(0, 2, 3, 1, 4, 5).reshape(tasks, C * 9, n * h * w)
+        patches = unfold(z.flatten(0, 1), 3, padding=1).unflatten(0, (tasks, n)).transpose(1, 2).flatten(2)
         z = layer["weight"].flatten(2) @ patches
         # Every channel of every task is a channel of one normalisation.
         z = batch_norm(z.flatten(0, 1)[None], None, None, layer["scale"].flatten(), layer["shift"].flatten(), training=True, eps=_EPSILON)
