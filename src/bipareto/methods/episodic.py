@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bipareto import tree
+from bipareto import oracle, tree
 from bipareto.errors import InvalidInput
-from bipareto.hypergradient import descend
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, State
 from bipareto.problem import Problem
@@ -87,11 +86,11 @@ class Episodic(Method):
         inner = self.method.begin(start, preference)
         return EpisodicState(inner, start.y, torch.full_like(common.zero(start), self.eta), common.zero(start))
 
-    def learn(self, problem: Problem, x: Tree, y: Tree, eta: Tensor | float, draw: Draw | None) -> Tree:
+    def learn(self, problem: Problem, x: Tree, y: Tree, eta: Tensor, draw: Draw | None) -> Tree:
         """y after `warmup` steps of size eta on g(x, .)."""
         lower = common.lower_of(problem, draw, "lower")
         for _ in range(self.warmup):
-            y = descend(lower, x, y, eta)
+            y = tree.descend(y, eta, oracle.grad(lambda v: lower(x, v), y))
         return y
 
     def step(self, problem: Problem, state: EpisodicState, draw: Draw | None = None) -> tuple[EpisodicState, Info]:
@@ -101,7 +100,5 @@ class Episodic(Method):
         return EpisodicState(self.method.relearned(inner, state.start), state.start, state.eta, state.t + 1), info
 
     def report(self, problem: Problem, before: EpisodicState, after: EpisodicState, info: Info, draw: Draw | None = None) -> Info:
-        """Adds g after the warm-up, and how far x moved in the episode (`residual`)."""
-        y = self.learn(problem, before.x, before.start, before.eta, draw)
-        lower = common.lower_of(problem, draw, "lower")(before.x, y)
-        return info | {"lower": lower, "residual": tree.squared_norm(tree.sub(after.x, before.x)).sqrt()}
+        """Adds how far x moved in the episode (`residual`); y and its loss begin anew in the next one."""
+        return info | {"residual": tree.squared_norm(tree.sub(after.x, before.x)).sqrt()}

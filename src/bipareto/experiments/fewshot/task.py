@@ -21,7 +21,7 @@ from bipareto.tree import Tree
 
 __all__ = ["DATASETS", "Judged", "Task", "build", "device_of", "generated"]
 
-#: Tasks that are judged at once: as many as fit in a few GiB.
+#: Tasks whose images go through the backbone at once: a few GiB.
 _AT_ONCE = 128
 #: The data sets of the experiments; any other that `bipareto data list` shows works too, with domains clustered on the fly.
 DATASETS = ("fc100", "caltech101", "caltech256")
@@ -82,21 +82,21 @@ class Task:
         classes = getattr(self.domains, part)
         if not all(classes):
             raise InvalidInput(f"these domains have no {part} classes; judge on test")
-        drawn = self._episodes(part, classes).block(0, seed, episodes)
-        tasks = [part_.flatten(0, 1) for part_ in drawn]
-        found = [self._judged(x, y0, [part_[i : i + _AT_ONCE] for part_ in tasks], steps, eta) for i in range(0, len(tasks[0]), _AT_ONCE)]
-        accuracy, loss = (torch.cat(values).reshape(episodes, -1).cpu() for values in zip(*found, strict=True))
-        return Judged(accuracy, loss)
+        support, query, *flips = (rows.flatten(0, 1) for rows in self._episodes(part, classes).block(0, seed, episodes))
+        learned, judged = (self._features(x, rows, flip) for rows, flip in zip((support, query), flips, strict=True))
+        y = self.problem.adapted(learned, y0, steps, eta)
+        ways = self.network.ways
+        right = torch.arange(ways, device=self.device).repeat_interleave(query.shape[1] // ways)
+        with torch.no_grad():
+            accuracy = (self.network.logits(y, judged).argmax(-1) == right).double().mean(1)
+            loss = self.problem.judged(y, judged)
+        return Judged(accuracy.reshape(episodes, -1).cpu(), loss.reshape(episodes, -1).cpu())
 
-    def _judged(self, x: Tree, y0: Tree, rows: list[Tensor], steps: int, eta: float) -> tuple[Tensor, Tensor]:
-        support, query, support_flip, query_flip = rows
-        problem, ways = self.problem, self.network.ways
+    def _features(self, x: Tree, rows: Tensor, flip: Tensor) -> Tensor:
+        """Of many tasks, a part of them after the other."""
         with torch.no_grad():
-            learned, judged = problem.features(x, (support, support_flip)), problem.features(x, (query, query_flip))
-        y = problem.adapted(learned, y0, steps, eta)
-        with torch.no_grad():
-            right = torch.arange(ways, device=self.device).repeat_interleave(query.shape[1] // ways)
-            return (self.network.logits(y, judged).argmax(-1) == right).double().mean(1), problem.judged(y, judged)
+            parts = zip(rows.split(_AT_ONCE), flip.split(_AT_ONCE), strict=True)
+            return torch.cat([self.problem.features(x, part) for part in parts])
 
 
 def device_of(name: str | None) -> torch.device:
