@@ -31,12 +31,13 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto import scalarization, tree
-from bipareto.constants import Deterministic, lower_bound, start_merit
+from bipareto.constants import Deterministic
 from bipareto.methods.admissible import bounds_of
 from bipareto.methods.momeha import MomehaState
 from bipareto.monitors import Gap, Stationarity
 from bipareto.sampler import generator
 from bipareto.schedule import theorem1, theorem2
+from bipareto.smoothness import lower_bound, start_merit
 from bipareto.stepping import stepper
 
 FIRST, SECOND = 10, 100

@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import sweeps
+from bipareto import plans
 from bipareto.cli import main as command
 from bipareto.config import SweepConfig, load
 from bipareto.loop import drive
@@ -56,8 +57,8 @@ def speed(steps: int = 20_000) -> None:
         sweep, used = time.perf_counter() - began, cpu() - used
         config = load(SweepConfig, file)
         runs = RunFolder(Path(folder) / "run").manifest()["runs"]
-    setup = sweeps.build(config.problem, config.seeds)
-    method = sweeps.method_of(config.method, setup, steps)
+    setup = plans.build(config.problem, config.seeds)
+    method = plans.method_of(config.method, setup, steps)
     few, times, cpus = 300, [], []
     for x0, y0 in setup.starts:
         # The start (checks, warm-up) is paid once per solve and not per step: the difference of two lengths leaves it out.
@@ -116,28 +117,60 @@ class Count(Method):
         return {}
 
 
-def log(steps: int = 20_000) -> None:
-    """Every step is logged: is the last one as cheap as the first?"""
+def log(steps: int = 20_000, windows: int = 100, window: int = 500) -> None:
+    """Every step is logged: is a step after `steps` of them as cheap as one at the start of a log?
+
+    The clock is the process's own (CPU time).  Once the long log has its length, windows of it alternate with windows of young logs,
+    so that whatever else slows the machine slows both; the ratio is taken pair by pair.
+    """
+    early: list[float] = []
+    late: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        began = 0.0
+
+        def alternate(seen: Record) -> None:
+            nonlocal began
+            if seen.step < steps or (seen.step - steps) % window:
+                return
+            if seen.step > steps:
+                late.append((time.process_time() - began) / window)
+            if len(late) < windows:
+                early.append(_young(Path(folder) / f"young-{len(early)}", window))
+            began = time.process_time()
+
+        size = _logged(Path(folder) / "long", steps + windows * window, alternate)
+    ratios = sorted(end / start for start, end in zip(early, late, strict=True))
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    print(f"{steps} logged steps, {size / 1e6:.0f} MB; CPU microseconds per step: young log {1e6 * statistics.median(early):.1f}", end=", ")
+    print(f"long log {1e6 * statistics.median(late):.1f}")
+    # The spread of a median of n values is about 1.25 sigma / sqrt(n), and sigma about the quartiles' distance / 1.35.
+    error = 1.25 * (high - low) / 1.35 / len(ratios) ** 0.5
+    print(f"last/first, {len(ratios)} alternating pairs of {window} steps: median {middle:.3f} +- {error:.3f}, quartiles {low:.3f} to {high:.3f}")
+
+
+def _logged(folder: Path, steps: int, tick: Callable[[Record], None]) -> int:
+    """A run that logs every step, `tick` called after each; the size of its log."""
     problem = bp.problems.get("quadratic", dim=2)
-    state, ticks = Count().init(problem, problem.x0, problem.y0), torch.zeros(steps, 2, dtype=torch.float64)
+    part = RunFolder(folder).slice(0)
+    part.path.mkdir(parents=True)
+    with part.recording(None, seconds=30, keep=3) as record:
+        drive(
+            problem, Count(), Count().init(problem, problem.x0, problem.y0), [0], m=2, steps=steps, batched=False, compile=False, record_every=1,
+            tol=None, callbacks=[record, tick], progress=False,
+        )  # fmt: skip
+    return (part.path / "metrics.jsonl").stat().st_size
+
+
+def _young(folder: Path, window: int) -> float:
+    """CPU seconds per step of a log's second window; the first warms up."""
+    marks: list[float] = []
 
     def tick(seen: Record) -> None:
-        ticks[seen.step - 1] = torch.tensor([time.perf_counter(), time.process_time()], dtype=torch.float64)
+        if seen.step in (window, 2 * window):
+            marks.append(time.process_time())
 
-    with tempfile.TemporaryDirectory() as folder:
-        part = RunFolder(Path(folder)).slice(0)
-        part.path.mkdir(parents=True)
-        with part.recording(None, seconds=30, keep=3) as record:
-            drive(
-                problem, Count(), state, [0], m=2, steps=steps, batched=False, compile=False, record_every=1, tol=None,
-                callbacks=[record, tick], progress=False,
-            )  # fmt: skip
-        size = (part.path / "metrics.jsonl").stat().st_size
-    each, window = 1e6 * ticks.diff(dim=0), steps // 20
-    print(f"{steps} logged steps, {size / 1e6:.0f} MB; microseconds per step, the median of every twentieth")
-    for name, column in (("wall", 0), ("CPU", 1)):
-        medians = [float(part[:, column].median()) for part in each.split(window) if len(part) > window // 2]
-        print(f"{name:5} last/first {medians[-1] / medians[0]:.3f}   {' '.join(f'{value:.0f}' for value in medians)}")
+    _logged(folder, 2 * window, tick)
+    return (marks[1] - marks[0]) / window
 
 
 def many(count: int = 2_000) -> None:

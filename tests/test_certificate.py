@@ -11,8 +11,9 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto import envelope, tree
-from bipareto.certificate import Certificate, certify, conic_minimum, simplex_minimum
+from bipareto.certificate import Certificate, certify
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.inspection import conic_minimum, simplex_minimum
 from bipareto.problems import KnownProblem
 from bipareto.schedule import Power
 from helpers import DICT_PROBLEM, DOUBLE, dict_start

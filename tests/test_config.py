@@ -12,13 +12,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bipareto import sweeps
-from bipareto.config import SearchConfig, SweepConfig, TuneConfig, dump, dump_number, load, load_number, parse, to_dict
+from bipareto import plans, sweeps
+from bipareto.config import SearchConfig, SweepConfig, TuneConfig, dump, load, to_dict
 from bipareto.errors import InvalidInput
 from bipareto.hypergradient import CG, Neumann
 from bipareto.methods import METHODS
 from bipareto.scalarization import Fixed, Tracked
 from bipareto.schedule import Complement, Constant, Power
+from bipareto.typed import dump_number, load_number, parse
 
 SMALL: dict[str, Any] = {"problem": {"name": "quadratic", "options": {"dim": 2}}, "method": {"numbers": "plain"}, "steps": 10}
 
@@ -207,7 +208,7 @@ def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, t
 )
 def test_any_options_of_a_problem_build_or_are_refused(given_options: dict[str, Any]) -> None:
     config = parse(SweepConfig, changed("problem.options", given_options)).problem
-    assert "problem.options" in refusal(lambda: sweeps.build(config, [0]))
+    assert "problem.options" in refusal(lambda: plans.build(config, [0]))
 
 
 @given(
@@ -219,5 +220,5 @@ def test_any_options_of_a_problem_build_or_are_refused(given_options: dict[str, 
 )
 def test_any_numbers_of_a_method_build_or_are_refused(numbers: dict[str, Any]) -> None:
     config = parse(SweepConfig, changed("method.set", numbers))
-    setup = sweeps.build(config.problem, [0])
-    assert "method.set" in refusal(lambda: sweeps.method_of(config.method, setup, 10))
+    setup = plans.build(config.problem, [0])
+    assert "method.set" in refusal(lambda: plans.method_of(config.method, setup, 10))

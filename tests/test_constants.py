@@ -9,10 +9,11 @@ import torch
 
 import bipareto as bp
 from bipareto import scalarization
-from bipareto.constants import Deterministic, Smoothness, Stochastic, best_gamma, estimate, lower_bound, scalarized_smoothness
+from bipareto.constants import Deterministic, Stochastic, best_gamma
 from bipareto.errors import InvalidInput
 from bipareto.methods.admissible import bounds_of
 from bipareto.schedule import Complement, Constant, Power
+from bipareto.smoothness import Smoothness, estimate, lower_bound, scalarized_smoothness
 from helpers import DOUBLE
 
 STCH = scalarization.get("stch")

@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 
 import engine_work
-from bipareto import engines, sweeps
-from bipareto.config import EngineConfig, SweepConfig, TuneConfig, dump, load, parse
+from bipareto import engines, plans, sweeps
+from bipareto.config import EngineConfig, SweepConfig, TuneConfig, dump, load
+from bipareto.durable import StoreError
 from bipareto.engines import ENGINES, Local, Processes
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
-from bipareto.store import StoreError
+from bipareto.typed import parse
 
 CONFIG = parse(
     SweepConfig,
@@ -124,10 +125,10 @@ def test_without_ray_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
 
 def test_slices_fit_the_memory_and_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = replace(CONFIG, slice=None)
-    assert sweeps._begin(free)[1]["slice"] == 6
-    assert sweeps._begin(replace(free, engine=EngineConfig("processes", workers=2)))[1]["slice"] == 3
-    monkeypatch.setattr("bipareto.sweeps.PER_RUN", 10**15)
-    assert sweeps._begin(free)[1]["slice"] == 1
+    assert plans.begin(free)[1]["slice"] == 6
+    assert plans.begin(replace(free, engine=EngineConfig("processes", workers=2)))[1]["slice"] == 3
+    monkeypatch.setattr("bipareto.plans.PER_RUN", 10**15)
+    assert plans.begin(free)[1]["slice"] == 1
 
 
 def test_a_problem_of_ones_own(tmp_path: Path) -> None:

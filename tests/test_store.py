@@ -18,12 +18,14 @@ import pytest
 import torch
 
 from bipareto import MOMEHA, sweeps, tree
-from bipareto.config import SweepConfig, parse
+from bipareto.config import SweepConfig
+from bipareto.durable import Damaged, RunLocked, StoreError, read_tensors, write_tensors
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.loop import drive
 from bipareto.problems import get
 from bipareto.records import Record, Run, Snapshot
-from bipareto.store import Damaged, RunFolder, RunLocked, SliceFolder, StoreError, read_tensors, write_tensors
+from bipareto.store import RunFolder, SliceFolder
+from bipareto.typed import parse
 
 DATA: dict[str, Any] = {
     "problem": {"name": "quadratic", "options": {"dim": 2}},
@@ -185,7 +187,7 @@ def test_a_full_disk_is_one_clear_error(where: str, reference: Path, tmp_path: P
         if calls > 12:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    target = "bipareto.store.os.fsync" if where == "metrics" else "bipareto.store._sync"
+    target = "bipareto.durable.os.fsync" if where == "metrics" else "bipareto.durable._sync"
     with monkeypatch.context() as patch:
         patch.setattr(target, full)
         with pytest.raises(StoreError, match=r"the disk is full.*bipareto resume"):
@@ -247,6 +249,45 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
         path.write_bytes(flipped)
         with pytest.raises(Damaged):
             read_tensors(path)
+
+
+#: goes on with argv[1], but only when the file argv[3] is there; says by argv[2] that it holds the run
+HELD = """
+import sys, time
+from pathlib import Path
+from bipareto import sweeps
+
+def held(*arguments, run_slice=sweeps.run_slice, **options):
+    Path(sys.argv[2]).touch()
+    while not Path(sys.argv[3]).exists():
+        time.sleep(0.02)
+    return run_slice(*arguments, **options)
+
+sweeps.run_slice = held
+sweeps.resume(sys.argv[1])
+"""
+
+
+def test_of_two_processes_that_resume_one_run_one_refuses(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = stopped(tmp_path, monkeypatch)
+    entered, go = tmp_path / "entered", tmp_path / "go"
+    first = subprocess.Popen([sys.executable, "-c", HELD, run, entered, go])
+    try:
+        deadline = time.monotonic() + 60
+        while not entered.exists() and first.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert entered.exists()
+        second = subprocess.run([sys.executable, "-m", "bipareto", "resume", run, "-q"], capture_output=True, text=True, check=False, timeout=60)
+        assert second.returncode == 2
+        assert f"is being run by process {first.pid} on" in second.stderr
+        assert "Traceback" not in second.stderr
+        go.touch()
+        assert first.wait(timeout=60) == 0
+    finally:
+        first.kill()
+        first.wait()
+    assert (run / "front.csv").read_bytes() == (reference / "front.csv").read_bytes()
+    assert attempts(run) == [[0], [0, 24], [0]]
 
 
 # Death by signal, at moments that nobody chose.

@@ -14,16 +14,15 @@ refused with its path, what was found and what to write.
 
 from __future__ import annotations
 
-import math
-import types
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from difflib import get_close_matches
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar
 
 from bipareto.errors import InvalidInput
+from bipareto.trackers import TrackerName
+from bipareto.typed import dump_number, parse, require
 
 __all__ = [
     "CheckpointConfig",
@@ -34,27 +33,13 @@ __all__ = [
     "SearchConfig",
     "SweepConfig",
     "TuneConfig",
-    "check_options",
     "dump",
-    "dump_number",
     "load",
-    "load_number",
-    "parse",
     "require_yaml",
     "to_dict",
 ]
 
 T = TypeVar("T")
-
-
-def _require(holds: bool, path: str, found: Any, wanted: str) -> None:
-    if not holds:
-        raise InvalidInput(f"{path} is {_show(found)}; it must be {wanted}")
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 @dataclass(frozen=True)
@@ -85,10 +70,10 @@ class PreferencesConfig:
     vectors: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        _require(self.count >= (2 if self.boundary else 1), "preferences.count", self.count, "at least 1 (2 with boundary: true)")
+        require(self.count >= (2 if self.boundary else 1), "preferences.count", self.count, "at least 1 (2 with boundary: true)")
         if self.vectors is not None:
-            _require(len(self.vectors) > 0 and all(self.vectors), "preferences.vectors", list(self.vectors), "a list of vectors, e.g. [[0.7, 0.3]]")
-            _require(len({len(w) for w in self.vectors}) == 1, "preferences.vectors", list(self.vectors), "a list of vectors of one length")
+            require(len(self.vectors) > 0 and all(self.vectors), "preferences.vectors", list(self.vectors), "a list of vectors, e.g. [[0.7, 0.3]]")
+            require(len({len(w) for w in self.vectors}) == 1, "preferences.vectors", list(self.vectors), "a list of vectors of one length")
 
 
 @dataclass(frozen=True)
@@ -104,8 +89,8 @@ class EngineConfig:
     gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        _require(self.workers is None or self.workers >= 1, "engine.workers", self.workers, "at least 1, or null for one per core")
-        _require(self.gpus >= 0, "engine.gpus", self.gpus, "0 or more")
+        require(self.workers is None or self.workers >= 1, "engine.workers", self.workers, "at least 1, or null for one per core")
+        require(self.gpus >= 0, "engine.gpus", self.gpus, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -116,8 +101,8 @@ class CheckpointConfig:
     keep: int = 3
 
     def __post_init__(self) -> None:
-        _require(self.seconds >= 0, "checkpoint.seconds", self.seconds, "0 (after every record) or more")
-        _require(self.keep >= 1, "checkpoint.keep", self.keep, "at least 1")
+        require(self.seconds >= 0, "checkpoint.seconds", self.seconds, "0 (after every record) or more")
+        require(self.keep >= 1, "checkpoint.keep", self.keep, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -139,16 +124,18 @@ class SweepConfig:
     threads: int = 1
     engine: EngineConfig = EngineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    #: also send records to RUN/tensorboard, or to MLflow; changes no number
+    track: TrackerName | None = None
 
     def __post_init__(self) -> None:
-        _require(len(self.seeds) > 0, "seeds", list(self.seeds), "a list of at least one whole number, e.g. [0]")
-        _require(all(0 <= seed < 2**63 for seed in self.seeds), "seeds", list(self.seeds), "whole numbers from 0 to 2^63 - 1")
-        _require(len(set(self.seeds)) == len(self.seeds), "seeds", list(self.seeds), "different from each other")
-        _require(self.steps >= 1, "steps", self.steps, "at least 1")
-        _require(self.record_every is None or self.record_every >= 1, "record_every", self.record_every, "at least 1, or null")
-        _require(self.tol is None or self.tol > 0, "tol", self.tol, "above 0, or null")
-        _require(self.slice is None or self.slice >= 1, "slice", self.slice, "at least 1, or null")
-        _require(self.threads >= 1, "threads", self.threads, "at least 1")
+        require(len(self.seeds) > 0, "seeds", list(self.seeds), "a list of at least one whole number, e.g. [0]")
+        require(all(0 <= seed < 2**63 for seed in self.seeds), "seeds", list(self.seeds), "whole numbers from 0 to 2^63 - 1")
+        require(len(set(self.seeds)) == len(self.seeds), "seeds", list(self.seeds), "different from each other")
+        require(self.steps >= 1, "steps", self.steps, "at least 1")
+        require(self.record_every is None or self.record_every >= 1, "record_every", self.record_every, "at least 1, or null")
+        require(self.tol is None or self.tol > 0, "tol", self.tol, "above 0, or null")
+        require(self.slice is None or self.slice >= 1, "slice", self.slice, "at least 1, or null")
+        require(self.threads >= 1, "threads", self.threads, "at least 1")
 
 
 @dataclass(frozen=True)
@@ -162,10 +149,10 @@ class SearchConfig:
 
     def __post_init__(self) -> None:
         if self.choices is not None:
-            _require(len(self.choices) > 0 and self.low is None and self.high is None, "choices", list(self.choices), "a list without low and high")
+            require(len(self.choices) > 0 and self.low is None and self.high is None, "choices", list(self.choices), "a list without low and high")
         else:
-            _require(self.low is not None and self.high is not None and self.low < self.high, "low", self.low, "below high; or give choices")
-            _require(not self.log or (self.low or 0) > 0, "low", self.low, "above 0 on a logarithmic scale")
+            require(self.low is not None and self.high is not None and self.low < self.high, "low", self.low, "below high; or give choices")
+            require(not self.log or (self.low or 0) > 0, "low", self.low, "above 0 on a logarithmic scale")
 
 
 @dataclass(frozen=True)
@@ -182,199 +169,10 @@ class TuneConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _require(len(self.space) > 0, "space", dict(self.space), "a mapping from a number of the method to its values, e.g. mu: {low: 1, high: 16}")
-        _require(self.trials >= 1, "trials", self.trials, "at least 1")
-        _require(self.batch >= 1, "batch", self.batch, "at least 1")
-        _require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 2^32 - 1")
-
-
-# Reading: data against the annotations of a dataclass.
-
-
-def parse(kind: type[T], data: Any) -> T:
-    """A configuration from plain data.
-
-    >>> parse(SweepConfig, {"problem": {"name": "pl-sin2"}, "stpes": 10})
-    Traceback (most recent call last):
-    bipareto.errors.InvalidInput: stpes is not a key that is known here; did you mean steps? The keys are problem, method, preferences, ...
-    """
-    return _read(kind, data, "")
-
-
-def _read(kind: Any, data: Any, path: str) -> Any:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        return _read_dataclass(kind, data, path)
-    if origin in (Union, types.UnionType):
-        return _read_union(arguments, data, path)
-    if origin is Literal:
-        return data if isinstance(data, str) and data in arguments else _refuse(path, data, f"one of {', '.join(arguments)}")
-    if origin is tuple:
-        if not isinstance(data, (list, tuple)):
-            return _refuse(path, data, f"a list, each entry {_name(arguments[0])}")
-        return tuple(_read(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(data))
-    if origin is not None and issubclass(origin, Mapping):
-        return _read_mapping(arguments[1], data, path)
-    return _read_scalar(kind, data, path)
-
-
-def _read_dataclass(kind: Any, data: Any, path: str) -> Any:
-    hints = get_type_hints(kind)
-    if not isinstance(data, Mapping):
-        return _refuse(path, data, f"a mapping with the keys {', '.join(hints)}")
-    for key in data:
-        if key not in hints:
-            near = get_close_matches(str(key), hints, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            shown = [*list(hints)[:3], "..."] if near and len(hints) > 3 else list(hints)
-            raise InvalidInput(f"{_join(path, key)} is not a key that is known here; {hint}The keys are {', '.join(shown)}")
-    for item in fields(kind):
-        if item.name not in data and item.default is MISSING and item.default_factory is MISSING:
-            raise InvalidInput(f"{_join(path, item.name)} is missing; add it: {_name(hints[item.name])}")
-    values = {key: _read(hints[key], value, _join(path, key)) for key, value in data.items()}
-    try:
-        return kind(**values)
-    except InvalidInput as error:
-        # A nested value knows its own section only.
-        text, section = str(error), path.partition(".")[0]
-        raise InvalidInput(text if not path or text.startswith(section) else f"{path}: {text}") from None
-
-
-def _read_mapping(kind: Any, data: Any, path: str) -> dict[str, Any]:
-    if not isinstance(data, Mapping):
-        return _refuse(path, data, "a mapping from names to values")
-    for key in data:
-        if not isinstance(key, str):
-            raise InvalidInput(f"{_join(path, key)} has a key that is no text; write a name")
-    return {key: load_number(value, _join(path, key)) if kind is Any else _read(kind, value, _join(path, key)) for key, value in data.items()}
-
-
-def _read_union(kinds: tuple[Any, ...], data: Any, path: str) -> Any:
-    if data is None and types.NoneType in kinds:
-        return None
-    rest = [kind for kind in kinds if kind is not types.NoneType]
-    for kind in rest:
-        if (kind is bool) == isinstance(data, bool) and (kind is str) == isinstance(data, str):
-            return _read(kind, data, path)
-    return _refuse(path, data, " or ".join(map(_name, kinds)))
-
-
-def _read_scalar(kind: Any, data: Any, path: str) -> Any:
-    if kind is float and isinstance(data, (int, float)) and not isinstance(data, bool):
-        try:
-            number = float(data)
-        except OverflowError:
-            number = math.inf
-        return number if math.isfinite(number) else _refuse(path, data, "a finite number")
-    if kind is not float and type(data) is kind:
-        return data
-    return _refuse(path, data, _name(kind))
-
-
-def _refuse(path: str, data: Any, wanted: str) -> Any:
-    found = {str: "text", bool: "a truth value", type(None): "nothing", list: "a list", dict: "a mapping"}.get(type(data), type(data).__name__)
-    hint = ", without the quotes" if isinstance(data, str) and "number" in wanted and _is_number(data) else ""
-    raise InvalidInput(f"{path or 'the configuration'} is {_show(data)} ({found}); it must be {wanted}{hint}")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _name(kind: Any) -> str:
-    plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false", types.NoneType: "null"}
-    if kind in plain:
-        return plain[kind]
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return " or ".join(map(_name, arguments))
-    if origin is Literal:
-        return f"one of {', '.join(arguments)}"
-    if origin is tuple:
-        return f"a list, each entry {_name(arguments[0])}"
-    return "a mapping"
-
-
-def _join(path: str, key: Any) -> str:
-    shown = key if isinstance(key, str) else repr(key)
-    return f"{path}.{shown}" if path else shown
-
-
-# Numbers of methods and options of problems: plain values, and forms such as {power: [5, 0.45]}.
-
-
-def _forms() -> dict[str, Callable[..., Any]]:
-    from bipareto import hypergradient
-    from bipareto.scalarization import Fixed, Tracked
-    from bipareto.schedule import Complement, Constant, Power
-
-    estimators = (hypergradient.CG, hypergradient.FiniteDifference, hypergradient.Neumann, hypergradient.Unrolled)
-    return {form.__name__.lower(): form for form in (Constant, Power, Complement, Fixed, Tracked, *estimators)}
-
-
-def load_number(value: Any, path: str) -> Any:
-    """A number of a method as YAML writes it: a scalar, a list, or a form with its arguments, {power: [5, 0.45]}."""
-    if isinstance(value, (list, tuple)):
-        return tuple(load_number(item, f"{path}[{i}]") for i, item in enumerate(value))
-    if not isinstance(value, Mapping):
-        if value is not None and not isinstance(value, (bool, int, float, str)):
-            return _refuse(path, value, "a number, a list, true, false, null or text")
-        return value
-    forms = _forms()
-    if len(value) != 1 or next(iter(value)) not in forms:
-        return _refuse(path, dict(value), f"a number, or one form with its arguments such as {{power: [5, 0.45]}}; the forms are {', '.join(forms)}")
-    ((name, given),) = value.items()
-    arguments = load_number(given, f"{path}.{name}")
-    arguments = arguments if isinstance(arguments, tuple) else (arguments,)
-    if not all(isinstance(item, (int, float, tuple)) for item in arguments):
-        return _refuse(f"{path}.{name}", given, "a list of numbers")
-    try:
-        return forms[name](*arguments)
-    except (TypeError, ValueError, OverflowError) as error:
-        wanted = getattr(forms[name], "_fields", None) or [item.name for item in fields(forms[name])]  # type: ignore[arg-type]
-        raise InvalidInput(f"{path}.{name} is {_show(given)}; write [{', '.join(wanted)}] ({error})") from error
-
-
-def dump_number(value: Any) -> Any:
-    """The way back: `load_number(dump_number(v), "")` equals v."""
-    name = type(value).__name__.lower()
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: [dump_number(getattr(value, item.name)) for item in fields(value)]}
-    if hasattr(value, "_fields"):
-        return {name: [dump_number(item) for item in value]}
-    return [dump_number(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def check_options(path: str, owner: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Refuse options that their owner does not have, and those whose kind cannot be right, judged by the default."""
-    for key, value in given.items():
-        where = _join(path, key)
-        if key not in defaults:
-            raise InvalidInput(f"{where} is not known to {owner}; choose from {', '.join(defaults)}")
-        default = defaults[key]
-        if isinstance(default, bool):
-            right, wanted = isinstance(value, bool), "true or false"
-        elif isinstance(default, int):
-            right, wanted = isinstance(value, int) and not isinstance(value, bool), "a whole number"
-        elif isinstance(default, (float, tuple)):
-            # A vector or a schedule may stand where a number is the default.
-            right, wanted = (
-                isinstance(value, (int, float, tuple)) and not isinstance(value, bool),
-                "a number, a list or a form such as {power: [5, 0.45]}",
-            )
-        elif isinstance(default, str):
-            right, wanted = isinstance(value, str), "text"
-        else:
-            continue
-        if not right or (isinstance(value, float) and not math.isfinite(value)):
-            _refuse(where, dump_number(value), f"{wanted}, e.g. {dump_number(default)}")
-
-
-# YAML.
+        require(len(self.space) > 0, "space", dict(self.space), "a mapping from a number of the method to its values, e.g. mu: {low: 1, high: 16}")
+        require(self.trials >= 1, "trials", self.trials, "at least 1")
+        require(self.batch >= 1, "batch", self.batch, "at least 1")
+        require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 2^32 - 1")
 
 
 def to_dict(value: Any) -> Any:

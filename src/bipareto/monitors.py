@@ -24,12 +24,13 @@ from torch import Tensor
 
 from bipareto import envelope, tree
 from bipareto import scalarization as scalarizations
-from bipareto.constants import Deterministic, Stochastic, lower_bound
+from bipareto.constants import Deterministic, Stochastic
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.momeha import Knobs, MomehaState
 from bipareto.problem import Problem
 from bipareto.records import Record
 from bipareto.scalarization import Scalarization
+from bipareto.smoothness import lower_bound
 from bipareto.tree import Tree
 
 __all__ = ["Gap", "Merit", "Monitor", "Stationarity", "StochasticMerit", "Tracking"]

@@ -12,202 +12,32 @@
 
 Files appear whole or not at all (written beside, synced, renamed) and carry a checksum.  Metrics are appended to in
 constant time; a checkpoint says how many of their bytes belong to it, and what follows is cut off when a run goes on.
-Nothing here unpickles.
+Nothing here unpickles: see `durable`.
 """
 
 from __future__ import annotations
 
-import errno
-import hashlib
 import json
 import os
 import socket
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BufferedWriter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bipareto import tree
-from bipareto.errors import BiparetoError, InvalidInput
+from bipareto.durable import Damaged, MetricsLog, Position, RunLocked, lock, read_tensors, reporting, write_atomic, write_tensors
+from bipareto.errors import InvalidInput
 from bipareto.methods.base import State
 from bipareto.records import Ended, Failure, Record, Snapshot
 
-__all__ = ["Damaged", "RunFolder", "RunLocked", "SliceFolder", "StoreError", "read_tensors", "write_atomic", "write_tensors"]
-
-_CHECKSUM = "sha256"
-
-
-class StoreError(BiparetoError, RuntimeError):
-    """The run folder cannot be written or read; the message says what to do, and the run stays resumable."""
-
-
-class RunLocked(StoreError):
-    """Another process is at work on this run."""
-
-
-class Damaged(StoreError):
-    """A file is not what was written: truncated, or changed."""
-
-
-@contextmanager
-def _reporting(path: Path) -> Iterator[None]:
-    """Turn failures of the disk into one error that names the remedy."""
-    try:
-        yield
-    except OSError as error:
-        run = next((parent.parent for parent in path.parents if parent.name == "slices"), path.parent)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            remedy = "make room"
-            what = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
-        else:
-            remedy, what = "repair that", f"{error.strerror or error}"
-        raise StoreError(f"{path} could not be written: {what}. Nothing finished is lost; {remedy}, then: bipareto resume {run}") from error
-
-
-def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file beside `path`, sync it and put it in place: a reader sees the old file or the new one.
-
-    Args:
-        path: the file to be.
-        write: makes the file it is given.
-    """
-    # The process is part of the name, so that an orphan of a dead run cannot disturb us.
-    partial = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.partial")
-    with _reporting(path):
-        try:
-            write(partial)
-            _sync(partial)
-            partial.replace(path)
-            _sync(path.parent)
-        except BaseException:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-            raise
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Named tensors and JSON data as one safetensors file with a checksum over all of it, atomically.
-
-    Strides are kept: a step may sum in another order over memory that is laid out differently.
-    """
-    from safetensors.torch import save
-
-    host = {name: value.detach().to("cpu") for name, value in tensors.items()}
-    strides = {name: list(value.stride()) for name, value in host.items()}
-    flat = {name: value.contiguous().clone() for name, value in host.items()}
-    text = json.dumps({"meta": dict(meta), "strides": strides}, sort_keys=True)
-    data = save(flat, {"data": text, _CHECKSUM: _digest(flat, text)})
-    write_atomic(path, lambda partial: _write_all(partial, data))
-
-
-def _write_all(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `write_tensors` wrote; `Damaged` when a bit of it is not as it was."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except FileNotFoundError:
-        raise
-    except (SafetensorError, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
-        raise Damaged(f"{path} is damaged ({error})") from error
-    text = header.get("data", "")
-    if header.get(_CHECKSUM) != _digest(tensors, text):
-        raise Damaged(f"{path} is damaged: its checksum does not fit")
-    data = json.loads(text)
-    return {name: _laid_out(value, data["strides"][name]) for name, value in tensors.items()}, data["meta"]
-
-
-def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(tensors):
-        value = tensors[name]
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def _laid_out(value: Tensor, strides: list[int]) -> Tensor:
-    """The same values in fresh memory of the given strides; axes of stride 0 (expanded ones) share memory as before."""
-    sizes = [1 if stride == 0 else size for size, stride in zip(value.shape, strides, strict=True)]
-    fresh = torch.empty_strided(sizes, strides, dtype=value.dtype)
-    fresh.copy_(value[tuple(slice(size) for size in sizes)])
-    return fresh.expand(value.shape)
-
-
-class Position(NamedTuple):
-    """How much of metrics.jsonl belongs to a checkpoint: its bytes, and their CRC-32."""
-
-    size: int
-    crc: int
-
-
-class _Metrics:
-    """An append-only file of JSON lines; each costs what it weighs, however many there are."""
-
-    def __init__(self, path: Path, at: Position) -> None:
-        self.path, self.size, self.crc = path, at.size, at.crc
-        self.flushed = time.monotonic()
-        with _reporting(path):
-            self.file: BufferedWriter = path.open("ab")
-            self.file.truncate(at.size)
-            self.file.seek(at.size)
-
-    def append(self, data: Mapping[str, Any]) -> None:
-        line = json.dumps(data, separators=(",", ":")).encode() + b"\n"
-        with _reporting(self.path):
-            self.file.write(line)
-            if time.monotonic() - self.flushed > 1:
-                self.file.flush()
-                self.flushed = time.monotonic()
-        self.size += len(line)
-        self.crc = zlib.crc32(line, self.crc)
-
-    def sync(self) -> Position:
-        with _reporting(self.path):
-            self.file.flush()
-            os.fsync(self.file.fileno())
-        return Position(self.size, self.crc)
-
-    def close(self) -> None:
-        # What cannot be flushed was reported when it was written, or lies behind the last checkpoint.
-        with suppress(OSError):
-            self.file.close()
-
-
-def _lock(path: Path) -> int | None:
-    """Take an exclusive lock that dies with this process; None when another holds it."""
-    import fcntl
-
-    with _reporting(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+__all__ = ["RunFolder", "SliceFolder"]
 
 
 class SliceFolder:
@@ -238,9 +68,9 @@ class SliceFolder:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep other workers off this slice; waits for one that is still dying."""
-        with _reporting(self.path):
+        with reporting(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-        while (descriptor := _lock(self.path / "lock")) is None:
+        while (descriptor := lock(self.path / "lock")) is None:
             time.sleep(0.05)
         try:
             yield
@@ -250,7 +80,7 @@ class SliceFolder:
     def note_attempt(self, step: int) -> None:
         """Write down that this process takes up the slice at that step."""
         line = json.dumps({"step": step, "pid": os.getpid(), "host": socket.gethostname(), "time": time.time()})
-        with _reporting(self.path / "attempts.jsonl"), (self.path / "attempts.jsonl").open("a", encoding="utf-8") as file:
+        with reporting(self.path / "attempts.jsonl"), (self.path / "attempts.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
     def restore(self, template: State) -> tuple[Snapshot | None, list[str]]:
@@ -304,7 +134,7 @@ class SliceFolder:
             seconds: between checkpoints.
             keep: how many are kept.
         """
-        metrics = _Metrics(self.path / "metrics.jsonl", Position(0, 0) if snapshot is None else self._position(snapshot))
+        metrics = MetricsLog(self.path / "metrics.jsonl", Position(0, 0) if snapshot is None else self._position(snapshot))
         last = time.monotonic()
 
         def record(seen: Record) -> None:
@@ -385,7 +215,7 @@ class RunFolder:
 
     def create(self, config: str, manifest: Mapping[str, Any]) -> None:
         """Begin a run; the manifest is written last and makes it one."""
-        with _reporting(self.path / "config.yaml"):
+        with reporting(self.path / "config.yaml"):
             self.path.mkdir(parents=True, exist_ok=True)
         self.write_text("config.yaml", config)
         self.write_text("manifest.json", json.dumps(manifest, indent=2) + "\n")
@@ -403,7 +233,7 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """A file of the run, atomically."""
-        write_atomic(self.path / name, lambda partial: _write_all(partial, text.encode()))
+        write_atomic(self.path / name, lambda partial: partial.write_bytes(text.encode()))
 
     def slice(self, index: int) -> SliceFolder:
         """The folder of one slice."""
@@ -413,7 +243,7 @@ class RunFolder:
         """Whether a process is at work on this run."""
         if not (self.path / "lock").exists():
             return False
-        descriptor = _lock(self.path / "lock")
+        descriptor = lock(self.path / "lock")
         if descriptor is not None:
             os.close(descriptor)
         return descriptor is None
@@ -421,11 +251,11 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Be the only process that runs this; another one is refused, with the name of the first."""
-        with _reporting(self.path / "lock"):
+        with reporting(self.path / "lock"):
             self.path.mkdir(parents=True, exist_ok=True)
         # `running` holds the lock for a moment, so one refusal means little.
         for _ in range(5):
-            descriptor = _lock(self.path / "lock")
+            descriptor = lock(self.path / "lock")
             if descriptor is not None:
                 break
             time.sleep(0.05)
@@ -433,7 +263,7 @@ class RunFolder:
             holder = (self.path / "lock").read_text("utf-8").strip() or "another process"
             raise RunLocked(f"{self.path} is being run by {holder}; wait for it, or stop it first")
         try:
-            with _reporting(self.path / "lock"):
+            with reporting(self.path / "lock"):
                 os.truncate(descriptor, 0)
                 os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
             yield

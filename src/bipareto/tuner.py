@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from bipareto import envelope, measures, tree
-from bipareto.config import SearchConfig, SweepConfig, TuneConfig, check_options, dump
+from bipareto.config import SearchConfig, SweepConfig, TuneConfig, dump
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.loop import drive
 from bipareto.methods import Method
+from bipareto.plans import Setup, build, method_of, preferences_of
 from bipareto.records import Run
 from bipareto.store import RunFolder
-from bipareto.sweeps import Setup, build, method_of, preferences_of
+from bipareto.typed import check_options
 
 __all__ = ["Tuned", "evaluate", "tune"]
 

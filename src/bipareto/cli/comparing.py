@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 import typer
 
@@ -20,6 +20,7 @@ def compare(
     budget: Annotated[str, typer.Option("--budget", metavar="KIND", help="oracles (gradients per run) or seconds (per method).")] = "oracles",
     amount: Annotated[float | None, typer.Option("--amount", metavar="N", help="How much of it: 80,000 gradients or 20 seconds.")] = None,
     seed: Annotated[list[str] | None, typer.Option("--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable.")] = None,
+    start: Annotated[int, typer.Option("--start", metavar="N", min=0, help="0 for the problem's own start, else its N-th random one.")] = 0,
     dim: Dim = None,
     noise: Noise = 0.0,
     option: Options = None,
@@ -55,30 +56,25 @@ def compare(
     seeds = values.seeds(seed or ["0"])
     kind = cast("comparison.Budget", budget)
     found = comparison.compare(
-        known, names, preferences=preferences, budget=kind, amount=amount, seeds=seeds, compile=compiled, progress=out.progress
+        known, names, preferences=preferences, budget=kind, amount=amount, seeds=seeds, start=start, compile=compiled, progress=out.progress
     )
     header = ["method", "runs", "steps", "distance", "kkt", "hypervolume", "gap", "gradients", "Hessian products", "seconds"]
-    rows: list[list[str]] = []
-    data: list[dict[str, Any]] = []
-    for c in found:
-        runs = 0 if c.front is None else len(c.front)
+    data = [c.figures() for c in found]
+    rows = []
+    for c, row in zip(found, data, strict=True):
         figures = [f"{c.distance:.2e}", f"{c.kkt:.2e}", f"{c.hypervolume:.5g}", f"{c.gap:.2e}"]
-        rows.append([c.name, str(runs), str(c.steps), *figures, str(c.gradients), str(c.hessian_products), f"{c.seconds:.1f}"])
-        data.append(
-            {
-                "method": c.name, "runs": runs, "steps": c.steps, "distance_to_front": c.distance, "kkt": c.kkt, "hypervolume": c.hypervolume,
-                "gap": c.gap, "gradients": c.gradients, "hessian_products": c.hessian_products, "seconds": c.seconds, "notes": list(c.notes),
-            }
-        )  # fmt: skip
+        rows.append([c.name, str(row["runs"]), str(c.steps), *figures, str(c.gradients), str(c.hessian_products), f"{c.seconds:.1f}"])
     out.table(f"{known.name}: worst figures over the runs, the lower level solved again", header, rows)
     for c in found:
         for note in c.notes:
             out.warn(f"{c.name}: {note}")
-    result = {"problem": asked, "budget": budget, "amount": amount, "seeds": seeds, "reference": known.reference.tolist(), "methods": data}
+    result = {
+        "problem": asked, "budget": budget, "amount": amount, "seeds": seeds, "start": start, "reference": known.reference.tolist(), "methods": data,
+    }  # fmt: skip
     if out_dir is not None:
         from bipareto.report import plot_comparison
 
         (out_dir / "comparison.json").write_text(json.dumps(values.finite(result), indent=2) + "\n", encoding="utf-8")
-        plot_comparison({c.name: c.front for c in found if c.front is not None}, known, out_dir / "comparison.png")
+        plot_comparison({c.name: c.front.objectives for c in found if c.front is not None}, known, out_dir / "comparison.png")
         out.say(f"wrote comparison.json and comparison.png to {out_dir}")
     out.result(result)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from bipareto.methods import Method
     from bipareto.pareto import ParetoFront
     from bipareto.problems.base import KnownProblem
+    from bipareto.records import Callback
     from bipareto.tree import Tree
 
 __all__ = ["Compile", "Dim", "Json", "Noise", "Options", "Out", "ProblemName", "Quiet", "front", "known_problem", "solve"]
@@ -51,6 +53,7 @@ def solve(
     settings: Settings = None,
     numbers: Numbers = "tuned",
     compiled: Compile = None,
+    track: Annotated[str | None, typer.Option("--track", metavar="NAME", help="Also show records in tensorboard or mlflow, in --out.")] = None,
     out_dir: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -67,6 +70,7 @@ def solve(
       bipareto solve pl-sin2 --dim 20 --preference 0.7,0.3
       bipareto solve quadratic -o m=3 -p 0.5,0.3,0.2 --steps 5000 --json
       bipareto solve sin --method meha --set "c=power(5,0.45)" --out runs/sin
+      bipareto solve quadratic --out runs/q --track tensorboard
     """
     import bipareto as bp
 
@@ -77,9 +81,11 @@ def solve(
         weights = None if preference is None else values.numbers(preference, "--preference")
         began = time.perf_counter()
         chosen = _method(method, numbers, settings, known, steps)
-        found = bp.solve(
-            known, known.x0, known.y0, preference=weights, method=chosen, steps=steps, seed=seed, compile=compiled, progress=out.progress
-        )
+        with _tracking(track, out_dir, method, chosen) as callbacks:
+            found = bp.solve(
+                known, known.x0, known.y0, preference=weights, method=chosen, steps=steps, seed=seed, compile=compiled, callbacks=callbacks,
+                progress=out.progress,
+            )  # fmt: skip
         seconds = time.perf_counter() - began
         x, y, objectives = _resolved(known, found.x, found.y)
         w = None if found.preference is None else found.preference[None]
@@ -116,6 +122,20 @@ def solve(
         out.say(f"wrote solution.json and history.csv to {out_dir}")
     out.result({**data, "seconds": seconds})
     _leave(found.failure is not None)
+
+
+@contextmanager
+def _tracking(name: str | None, out_dir: Path | None, method: str, chosen: Method) -> Iterator[list[Callback]]:
+    """The callbacks that --track asks for."""
+    if name is None:
+        yield []
+        return
+    if out_dir is None:
+        raise InvalidInput(f"--track {name} needs a folder to write to; add --out DIR")
+    from bipareto.trackers import TrackerName, open_tracker
+
+    with open_tracker(cast("TrackerName", name), out_dir, run="solve", parameters=_numbers_of(method, chosen)) as tracker:
+        yield [tracker]
 
 
 def front(

@@ -23,6 +23,7 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")
 Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="local, processes or ray; changes no number.")]
 Workers = Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Slices at a time; by default one per core.")]
 Address = Annotated[str | None, typer.Option("--address", metavar="HOST:PORT", help="An existing Ray cluster, or auto.")]
+Track = Annotated[str | None, typer.Option("--track", metavar="NAME", help="Also show records in tensorboard or mlflow; changes no number.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No tables, no words, no progress bar.")]
 
@@ -33,6 +34,7 @@ def sweep(
     engine: Engine = None,
     workers: Workers = None,
     address: Address = None,
+    track: Track = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -48,14 +50,17 @@ def sweep(
     Examples:
       bipareto sweep front.yaml --out runs/a
       bipareto sweep front.yaml --out runs/b --engine processes --workers 4
+      bipareto sweep front.yaml --out runs/c --track tensorboard
     """
     from bipareto import sweeps
-    from bipareto.config import SweepConfig, load
+    from bipareto.config import SweepConfig, load, to_dict
+    from bipareto.typed import parse
 
     out = Output(as_json, quiet)
     with out.listening():
         asked = load(SweepConfig, config)
         asked = replace(asked, engine=_engine(asked.engine, engine, workers, address))
+        asked = asked if track is None else parse(SweepConfig, to_dict(asked) | {"track": track})
         found = sweeps.sweep(asked, out_dir, progress=out.progress, told=_teller(out))
     _tell(out, found, out_dir)
 
@@ -161,7 +166,8 @@ def tune(
 
 def _engine(given: EngineConfig, name: str | None, workers: int | None, address: str | None) -> EngineConfig:
     """The configured engine, with what the command line says on top."""
-    from bipareto.config import EngineConfig, parse, to_dict
+    from bipareto.config import EngineConfig, to_dict
+    from bipareto.typed import parse
 
     changes = {key: value for key, value in (("name", name), ("workers", workers), ("address", address)) if value is not None}
     try:

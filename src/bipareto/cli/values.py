@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from bipareto import typed
 from bipareto.errors import InvalidInput
 
 __all__ = ["finite", "numbers", "pairs", "parse", "seeds", "show"]
@@ -63,15 +64,10 @@ def _number(node: ast.expr) -> float:
 
 
 def _form(name: str, arguments: list[Any]) -> Any:
-    from bipareto.hypergradient import CG, FiniteDifference, Neumann, Unrolled
-    from bipareto.scalarization import Fixed, Tracked
-    from bipareto.schedule import Complement, Constant, Power
-
-    known: tuple[Callable[..., Any], ...] = (Constant, Power, Complement, Fixed, Tracked, Unrolled, Neumann, FiniteDifference, CG)
-    forms = {form.__name__.lower(): form for form in known}
-    if name.lower() not in forms:
-        raise InvalidInput(f"{name}(...) is not known; choose one of {', '.join(f'{form}(...)' for form in forms)}")
-    form = forms[name.lower()]
+    known = typed.forms()
+    if name.lower() not in known:
+        raise InvalidInput(f"{name}(...) is not known; choose one of {', '.join(f'{form}(...)' for form in known)}")
+    form = known[name.lower()]
     try:
         return form(*arguments)
     except TypeError as error:
@@ -148,21 +144,9 @@ def pairs(texts: Iterable[str], flag: str, owner: str, defaults: Mapping[str, An
         if key not in defaults:
             raise InvalidInput(f"{owner} has no {key!r}; choose one of {', '.join(defaults)}")
         found[key] = parse(value)
-        if (kind := _wanted(defaults[key], found[key])) is not None:
+        if (kind := typed.wanted(defaults[key], found[key])) is not None:
             raise InvalidInput(f"{flag} {text!r}: {key} must be {kind}, e.g. {key}={show(defaults[key])}")
     return found
-
-
-def _wanted(default: Any, value: Any) -> str | None:
-    """What a value should have been, judged by the default; None if it may be right."""
-    if isinstance(default, bool):
-        return None if isinstance(value, bool) else "true or false"
-    if isinstance(default, int):
-        return None if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
-    if isinstance(default, float):
-        # A vector or a schedule may stand where a number is the default.
-        return "a number" if isinstance(value, (str, bool, type(None))) else None
-    return None
 
 
 def finite(value: Any) -> Any:

@@ -7,7 +7,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -51,6 +51,22 @@ class Contender:
     seconds: float
     notes: tuple[str, ...]
 
+    def figures(self) -> dict[str, Any]:
+        """What was measured, as plain values."""
+        return {
+            "method": self.name,
+            "runs": 0 if self.front is None else len(self.front),
+            "steps": self.steps,
+            "distance_to_front": self.distance,
+            "kkt": self.kkt,
+            "hypervolume": self.hypervolume,
+            "gap": self.gap,
+            "gradients": self.gradients,
+            "hessian_products": self.hessian_products,
+            "seconds": self.seconds,
+            "notes": list(self.notes),
+        }
+
 
 def applicable(problem: KnownProblem) -> list[str]:
     """The methods that can be asked this question: MEHA has one objective, MB-MOMEHA is for noisy gradients."""
@@ -72,6 +88,7 @@ def compare(
     budget: Budget = "oracles",
     amount: float | None = None,
     seeds: Sequence[int] = (0,),
+    start: int = 0,
     compile: bool | str | None = None,
     progress: bool | None = None,
 ) -> list[Contender]:
@@ -83,6 +100,7 @@ def compare(
         budget: "oracles" gives every run `amount` gradient evaluations (a Hessian product counted as two), "seconds" every method
             `amount` seconds for all its runs, uncompiled, as measured on its first steps.
         amount: 80,000 gradients or 20 seconds when None.
+        start: 0 for the problem's own start, n for its n-th random one; all methods begin there and are tuned there.
 
     A method that refuses the problem, or whose runs all fail, is listed last with the reason.
     """
@@ -91,19 +109,21 @@ def compare(
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
         raise InvalidInput(f"method {unknown[0]!r} is not known; choose among {', '.join(METHODS)}, or all")
+    if start < 0:
+        raise InvalidInput(f"start = {start}; 0 is the problem's own start, 1, 2, ... are random ones")
     share = amount if amount is not None else (80_000 if budget == "oracles" else 20.0)
     if not share > 0:
         raise InvalidInput(f"the budget is {share}; it must be > 0")
-    found = [_run(problem, name, preferences, budget, share, seeds, compile, progress) for name in methods]
+    found = [_run(problem, name, preferences, budget, share, seeds, start, compile, progress) for name in methods]
     return sorted(found, key=lambda c: (c.distance, c.kkt))
 
 
 def _run(
-    problem: KnownProblem, name: str, preferences: int, budget: Budget, share: float, seeds: Sequence[int], compile: bool | str | None,
-    progress: bool | None,
+    problem: KnownProblem, name: str, preferences: int, budget: Budget, share: float, seeds: Sequence[int], start: int,
+    compile: bool | str | None, progress: bool | None,
 ) -> Contender:  # fmt: skip
     notes: list[str] = []
-    x0, y0 = problem.x0, problem.y0
+    x0, y0 = problem.start(start) if start else (problem.x0, problem.y0)
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BiparetoWarning)
@@ -133,7 +153,7 @@ def _run(
         distance=_worst(distance),
         kkt=kkt,
         gap=_worst(envelope.gap(problem, raw.x, raw.y, min(0.9 * problem.constants.gamma_max, 1.0))),
-        hypervolume=resolved.hypervolume(problem.reference),
+        hypervolume=_hypervolume(problem, resolved),
         gradients=steps * (counts["lower_gradients"] + counts["upper_gradients"]),
         hessian_products=steps * counts["hessian_products"],
         seconds=time.perf_counter() - began,
@@ -146,6 +166,14 @@ def _kkt(problem: KnownProblem, found: ParetoFront, i: int) -> float:
     if not all(bool(torch.isfinite(leaf).all()) for leaf in tree.leaves((x, y))):
         return math.inf
     return certify(problem, x, y).kkt
+
+
+def _hypervolume(problem: KnownProblem, found: ParetoFront) -> float:
+    """NaN where moocore is not installed: all else can be measured without it."""
+    try:
+        return found.hypervolume(problem.reference)
+    except ModuleNotFoundError:
+        return math.nan
 
 
 def _worst(values: Tensor) -> float:

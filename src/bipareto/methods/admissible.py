@@ -9,7 +9,7 @@ import torch
 
 from bipareto import scalarization as scalarizations
 from bipareto import tree
-from bipareto.constants import Deterministic, Known, Stochastic, best_gamma, estimate, scalarized_smoothness, start_merit
+from bipareto.constants import Deterministic, Stochastic, best_gamma
 from bipareto.errors import InvalidInput
 from bipareto.methods.momeha import MBMOMEHA, MOMEHA
 from bipareto.methods.tuning import smoothing
@@ -17,6 +17,7 @@ from bipareto.preferences import as_preference
 from bipareto.problem import Problem
 from bipareto.scalarization import Fixed, as_ideal
 from bipareto.schedule import Constant, Power, Schedule, as_schedule, theorem2
+from bipareto.smoothness import Known, estimate, scalarized_smoothness, start_merit
 
 __all__ = ["admissible_mbmomeha", "admissible_momeha", "bounds_of"]
 

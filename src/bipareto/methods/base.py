@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from bipareto.preferences import as_preference
 from bipareto.problem import Problem
 from bipareto.tree import Tree
 
-__all__ = ["Draw", "Info", "Method", "Start", "State"]
+__all__ = ["Draw", "Info", "Method", "Start", "State", "Traits"]
 
 #: role -> batch; empty for a problem without data.
 Draw = Mapping[str, Any]
@@ -34,6 +34,23 @@ class Start(NamedTuple):
     objectives: Tensor
 
 
+class Traits(NamedTuple):
+    """What a method's own paper says of it, and how faithful this code is.
+
+    scenario: the setting in which its convergence is analysed.
+    lower_level: what that asks of g(x, .).
+    nested: whether every iteration has an inner loop on the lower level.
+    certainty: how sure we are that this code is the published method, in per cent.
+    reconstructed: what neither its paper nor its authors' code could tell us and was inferred; "" for nothing.
+    """
+
+    scenario: Literal["deterministic", "stochastic", "both"]
+    lower_level: Literal["one minimiser", "strongly convex", "convex", "nonconvex"]
+    nested: bool
+    certainty: int
+    reconstructed: str = ""
+
+
 @dataclass(frozen=True)
 class Method(ABC):
     """A method: structure in its class and fields, numbers in the state it makes.
@@ -44,6 +61,8 @@ class Method(ABC):
 
     #: whether `init` takes a preference
     uses_preference: ClassVar[bool] = True
+    #: what its paper says of it
+    traits: ClassVar[Traits]
 
     def init(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module, preference: Any = None) -> State:
         """The state before the first step.

@@ -12,7 +12,7 @@ from bipareto import oracle, simplex, tree
 from bipareto.errors import InvalidInput
 from bipareto.hypergradient import descend, jacobian
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start
+from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.schedule import Power, Schedule
 from bipareto.tree import Tree
@@ -65,6 +65,7 @@ class FORUM(Method):
     """
 
     uses_preference = False
+    traits = Traits("deterministic", "strongly convex", nested=True, certainty=97)
 
     alpha_x: Schedule | float = 1e-3
     alpha_y: Schedule | float = 1e-3

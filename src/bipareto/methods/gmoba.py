@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from bipareto import simplex
 from bipareto.hypergradient import jacobian, lower_pullback, warn_if_singular
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start
+from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.schedule import Schedule
 from bipareto.tree import Tree, first_leaf, numbers, ravel
@@ -57,6 +57,13 @@ class GMOBA(Method):
     """
 
     uses_preference = False
+    traits = Traits(
+        "deterministic",
+        "strongly convex",
+        nested=False,
+        certainty=65,
+        reconstructed="order of the updates, exactness of the weights, rule for the steps",
+    )
 
     alpha_x: Schedule | float = 0.01
     beta: Schedule | float = 0.1

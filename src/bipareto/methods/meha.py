@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bipareto import oracle, tree
 from bipareto.errors import InvalidInput
-from bipareto.methods.base import Draw, Info, Method, Start
+from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.schedule import Power, Schedule, as_schedule
 from bipareto.tree import Tree
@@ -55,6 +55,7 @@ class MEHA(Method):
     """
 
     uses_preference = False
+    traits = Traits("deterministic", "nonconvex", nested=False, certainty=95)
 
     gamma: float = 0.1
     eta: Schedule | float = 0.01

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from bipareto import oracle, scalarization, tree
 from bipareto.errors import InvalidInput
-from bipareto.methods.base import Draw, Info, Method, Start
+from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.scalarization import Fixed, Ideal, as_ideal
 from bipareto.schedule import Power, Schedule, as_schedule
@@ -82,6 +82,8 @@ class MOMEHA(Method):
         warmup: gradient steps on g(x_0, .) from y_0 before the first joint step, none in the paper.  A start outside the
             basin of a lower minimum can be held there by the envelope (its gap has spurious stationary points).
     """
+
+    traits = Traits("deterministic", "nonconvex", nested=False, certainty=100)
 
     gamma: float = 0.1
     mu: float = 4.0
@@ -283,6 +285,8 @@ class MBMOMEHA(MOMEHA):
             removes the bias that the softmax of noisy values has.
         others: as in `MOMEHA`.
     """
+
+    traits = Traits("stochastic", "nonconvex", nested=False, certainty=100)
 
     beta: Schedule | float = 0.9
     exact_weights: bool = False

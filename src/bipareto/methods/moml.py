@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bipareto.hypergradient import Unrolled, warn_if_singular
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start
+from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.schedule import Schedule
 from bipareto.tree import Tree, numbers
@@ -59,6 +59,7 @@ class MOML(Method):
     """
 
     uses_preference = False
+    traits = Traits("deterministic", "one minimiser", nested=True, certainty=90, reconstructed="plain steps in place of the authors' optimisers")
 
     inner_steps: int = 4
     eta: float = 0.1

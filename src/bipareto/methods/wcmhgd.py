@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from bipareto.errors import InvalidInput
 from bipareto.hypergradient import CG, FiniteDifference, Hypergradient, warn_if_singular
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start
+from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.schedule import Schedule
 from bipareto.tree import Tree, numbers
@@ -64,6 +64,8 @@ class WCMHGD(Method):
         qp_lr: their step size.
         qp_warm_start: begin them at the last lam instead of equal weights.
     """
+
+    traits = Traits("both", "strongly convex", nested=True, certainty=75, reconstructed="how u enters the weights' program")
 
     alpha_x: Schedule | float = 0.01
     u: float = 10.0

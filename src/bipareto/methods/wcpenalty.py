@@ -16,7 +16,7 @@ from bipareto import simplex
 from bipareto.errors import InvalidInput
 from bipareto.hypergradient import lower_pullback, pullback
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start
+from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.schedule import Schedule
 from bipareto.tree import Tree, numbers
@@ -70,6 +70,8 @@ class WCPenalty(Method):
         rho_init: the first rho, with delta = 0; None for the (rho, delta) that minimise P at the start, so that the weights
             omega begin where they belong instead of growing over 1/(u m eta) steps.  The paper's start is not known.
     """
+
+    traits = Traits("both", "convex", nested=False, certainty=70, reconstructed="places of u, v and eta, form of the slacks")
 
     u: float = 10.0
     v: float = 10.0

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from bipareto.pareto import ParetoFront
+from bipareto.problem import Problem
 from bipareto.problems.base import KnownProblem
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def plot_front(
     # Methods without preferences have NaN for weights; their points share one colour.
     colours = mapping.to_rgba(front.preference[:, 0].nan_to_num(0.5).numpy())
     exact = None if known is None else known.front(401)
-    labels = _labels(front, known, names, m)
+    labels = _labels(known or front.problem, names, m)
     figure = Figure(figsize=(6.4, 4.8), layout="constrained")
     axes: Any = figure.add_subplot(projection="3d" if m == 3 else None)
     draw: Callable[..., None] = {1: _strip, 2: _plane, 3: _space}.get(m, _parallel)
@@ -65,11 +66,11 @@ def plot_front(
     figure.savefig(path, dpi=150, metadata={"Software": None} if str(path).endswith(".png") else None)
 
 
-def plot_comparison(fronts: Mapping[str, ParetoFront], known: KnownProblem, path: str | PathLike[str] = "comparison.png") -> None:
+def plot_comparison(fronts: Mapping[str, Tensor], known: KnownProblem, path: str | PathLike[str] = "comparison.png") -> None:
     """Draw the fronts of several methods over the exact one: the plane for two objectives, parallel coordinates for more.
 
     Args:
-        fronts: method name -> its front with the lower level solved; in the order of the legend.
+        fronts: method name -> the objectives (R, m) of its runs with the lower level solved; in the order of the legend.
         known: the problem, whose exact front is drawn beneath.
         path: the file; its ending decides the format.
     """
@@ -77,7 +78,7 @@ def plot_comparison(fronts: Mapping[str, ParetoFront], known: KnownProblem, path
 
     figure = Figure(figsize=(7.2, 4.8), layout="constrained")
     axes: Any = figure.add_subplot()
-    exact, labels = known.front(401), _labels(next(iter(fronts.values())), known, None, known.m)
+    exact, labels = known.front(401), _labels(known, None, known.m)
     low, high = exact.amin(0), exact.amax(0)
     margin = 0.3 * (high - low).clamp_min(1e-12)
     if known.m == 2:
@@ -91,8 +92,8 @@ def plot_comparison(fronts: Mapping[str, ParetoFront], known: KnownProblem, path
         axes.fill_between(range(known.m), low.tolist(), high.tolist(), color=_EXACT, alpha=0.5, label="range of the exact front")
         axes.set_xticks(range(known.m), labels)
         axes.set_ylabel("value of the objective")
-    for index, (name, front) in enumerate(fronts.items()):
-        points = front.objectives.detach().cpu()
+    for index, (name, objectives) in enumerate(fronts.items()):
+        points = objectives.detach().cpu()
         colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
         if known.m == 2:
             outside = int(((points < low - margin) | (points > high + margin) | ~points.isfinite()).any(1).sum())
@@ -149,8 +150,7 @@ def _parallel(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, la
     axes.set_ylabel("value of the objective")
 
 
-def _labels(front: ParetoFront, known: KnownProblem | None, names: Sequence[str] | None, m: int) -> Sequence[str]:
-    problem = known or front.problem
+def _labels(problem: Problem | None, names: Sequence[str] | None, m: int) -> Sequence[str]:
     return names or (problem.names if problem is not None else None) or [rf"$f_{{{i + 1}}}$" for i in range(m)]
 
 
