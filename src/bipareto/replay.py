@@ -79,9 +79,8 @@ class ReplayedStepper(Stepper):
         if not self.batched:
             return self.single_report(before, after, info, batches)
         runs = range(tree.flat_axis(before))
-        return tree.stack(
-            [self.single_report(*(tree.select(part, r) for part in (before, after, info)), self._draw_of(batches, r)) for r in runs]
-        )
+        picked = [tree.select((before, after, info), r) for r in runs]
+        return tree.stack([self.single_report(*parts, self._draw_of(batches, r)) for r, parts in enumerate(picked)])
 
     def _draw_of(self, batches: Any, run: int) -> Any:
         return batches if self.shared_draw else tree.select(batches, run)

@@ -16,6 +16,7 @@ from bipareto.cli.catalogue import demo, list_
 from bipareto.cli.certifying import certify
 from bipareto.cli.comparing import compare
 from bipareto.cli.data import commands as data_commands
+from bipareto.cli.experiments import app as experiment_commands
 from bipareto.cli.output import fail
 from bipareto.cli.runs import front, solve
 from bipareto.cli.sweeps import ls, resume, sweep, tune
@@ -62,6 +63,7 @@ app.command()(demo)
 for command in (sweep, resume, ls, tune):
     app.command()(command)
 app.add_typer(data_commands, name="data")
+app.add_typer(experiment_commands, name="experiment")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from bipareto import typed
 from bipareto.errors import InvalidInput
 
-__all__ = ["finite", "numbers", "pairs", "parse", "seeds", "show"]
+__all__ = ["finite", "names", "numbers", "pairs", "parse", "seeds", "show"]
 
 _WORDS = {"true": True, "false": False, "none": None}
 
@@ -119,6 +119,15 @@ def seeds(texts: Iterable[str]) -> list[int]:
         return [int(part) for text in texts for part in text.split(",")]
     except ValueError as error:
         raise InvalidInput(f"--seed {' '.join(texts)!r} is not a list of whole numbers; write e.g. --seed 0,1,2") from error
+
+
+def names(texts: Iterable[str]) -> list[str]:
+    """Words separated by commas, from one option or several.
+
+    >>> names(["weak,moderate", "strong"])
+    ['weak', 'moderate', 'strong']
+    """
+    return [word.strip() for text in texts for word in text.split(",") if word.strip()]
 
 
 def pairs(texts: Iterable[str], flag: str, owner: str, defaults: Mapping[str, Any]) -> dict[str, Any]:

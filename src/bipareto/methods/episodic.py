@@ -82,7 +82,6 @@ class Episodic(Method):
         return self.method.prepare(problem, x0, y0)
 
     def begin(self, start: Start, preference: Any = None) -> EpisodicState:
-        f = start.objectives
         inner = self.method.begin(start, preference)
         return EpisodicState(inner, start.y, torch.full_like(common.zero(start), self.eta), common.zero(start))
 

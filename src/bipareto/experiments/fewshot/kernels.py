@@ -23,7 +23,7 @@ _BLOCK = 32
 
 
 @triton.jit
-def _corner(cell, task, images, H, W):  # type: ignore[no-untyped-def]
+def _corner(cell, task, images, H, W):
     """The row (pixel) of the upper left of the four that a pooled cell looks at."""
     w = W // 2
     per_image = (H // 2) * w
@@ -33,7 +33,7 @@ def _corner(cell, task, images, H, W):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _affine(sums, scale, shift, task, count, eps, c, C: tl.constexpr):  # type: ignore[no-untyped-def]
+def _affine(sums, scale, shift, task, count, eps, c, C: tl.constexpr):
     """mean, 1/deviation, and a, b with a z + b the normalised, scaled and shifted z."""
     mean = tl.load(sums + task * 2 * C + c) / count
     variance = tl.maximum(tl.load(sums + (task * 2 + 1) * C + c) / count - mean * mean, 0.0)
@@ -43,7 +43,7 @@ def _affine(sums, scale, shift, task, count, eps, c, C: tl.constexpr):  # type: 
 
 
 @triton.jit
-def _sum_kernel(z, partial, rows, chunk_rows, chunks, C: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _sum_kernel(z, partial, rows, chunk_rows, chunks, C: tl.constexpr, BLOCK: tl.constexpr):
     task, chunk = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, C)
     total = tl.zeros((BLOCK, C), tl.float32)
@@ -60,7 +60,7 @@ def _sum_kernel(z, partial, rows, chunk_rows, chunks, C: tl.constexpr, BLOCK: tl
 
 
 @triton.jit
-def _pool_kernel(z, sums, scale, shift, out, images, H, W, count, eps, C: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def _pool_kernel(z, sums, scale, shift, out, images, H, W, count, eps, C: tl.constexpr, BLOCK: tl.constexpr):
     task = tl.program_id(0)
     cells = images * (H // 2) * (W // 2)
     cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -77,7 +77,7 @@ def _pool_kernel(z, sums, scale, shift, out, images, H, W, count, eps, C: tl.con
 
 
 @triton.jit
-def _chosen(at, mask, a, b, W, C: tl.constexpr):  # type: ignore[no-untyped-def]
+def _chosen(at, mask, a, b, W, C: tl.constexpr):
     """The four inputs of a cell, and which of them the pooling took: 0 to 3, the first of equal ones, 4 where ReLU took none."""
     z0 = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     z1 = tl.load(at + C, mask=mask, other=0.0).to(tl.float32)
@@ -98,9 +98,7 @@ def _chosen(at, mask, a, b, W, C: tl.constexpr):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _sum_backward_kernel(  # type: ignore[no-untyped-def]
-    d, z, sums, scale, shift, partial, images, H, W, count, eps, chunk_cells, chunks, C: tl.constexpr, BLOCK: tl.constexpr
-):
+def _sum_backward_kernel(d, z, sums, scale, shift, partial, images, H, W, count, eps, chunk_cells, chunks, C: tl.constexpr, BLOCK: tl.constexpr):
     """Partial sums of the gradient behind ReLU and pooling, and of its product with the normalised z."""
     task, chunk = tl.program_id(0), tl.program_id(1)
     cells = images * (H // 2) * (W // 2)
@@ -125,9 +123,7 @@ def _sum_backward_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _backward_kernel(  # type: ignore[no-untyped-def]
-    d, z, sums, scale, shift, totals, out, images, H, W, count, eps, C: tl.constexpr, BLOCK: tl.constexpr
-):
+def _backward_kernel(d, z, sums, scale, shift, totals, out, images, H, W, count, eps, C: tl.constexpr, BLOCK: tl.constexpr):
     """a (gradient - its mean - normalised z times the mean of their product), at all four inputs of a cell."""
     task = tl.program_id(0)
     cells = images * (H // 2) * (W // 2)
@@ -206,7 +202,7 @@ def _(d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, tasks: i
 
 class _Pooled(torch.autograd.Function):
     @staticmethod
-    def forward(z: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    def forward(z: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
         return torch.ops.bipareto.pooled(z, scale, shift, tasks)
 
     @staticmethod
@@ -216,7 +212,7 @@ class _Pooled(torch.autograd.Function):
         ctx.save_for_backward(z, output[1], scale, shift)
 
     @staticmethod
-    def backward(ctx: Any, d: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, d: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         out, totals = torch.ops.bipareto.pooled_backward(d, *ctx.saved_tensors, ctx.tasks)
         total = totals.sum(0)
         return out, total[1], total[0], None

@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import batch_norm, conv2d, max_pool2d, pad, unfold
+from torch.nn.functional import batch_norm, conv2d, max_pool2d, pad
 
 from bipareto.errors import InvalidInput
 from bipareto.tree import Tree
@@ -125,7 +125,13 @@ class Network:
     def _last_block(self, layer: Tree, z: Tensor) -> Tensor:
         """A block with weights of its own for every task, as one batched product over patches: the images are tiny by now."""
         tasks, n, C, h, w = z.shape
-        patches = unfold(z.flatten(0, 1), 3, padding=1).unflatten(0, (tasks, n)).transpose(1, 2).flatten(2)
+        # Gathered by place: `torch.nn.functional.unfold` launches a kernel for every image, and its views cannot be batched.
+        rows, columns = (torch.arange(size, device=z.device) for size in (h, w))
+        corner = rows[:, None] * (w + 2) + columns
+        shift = torch.arange(3, device=z.device)
+        place = ((shift[:, None] * (w + 2) + shift).flatten()[:, None] + corner.flatten()).flatten()
+        patches = pad(z, (1, 1, 1, 1)).flatten(3).index_select(3, place).unflatten(3, (9, h * w))
+        patches = patches.permute(0, 2, 3, 1, 4).reshape(tasks, C * 9, n * h * w)
         z = layer["weight"].flatten(2) @ patches
         # Every channel of every task is a channel of one normalisation.
         z = batch_norm(z.flatten(0, 1)[None], None, None, layer["scale"].flatten(), layer["shift"].flatten(), training=True, eps=_EPSILON)

@@ -51,7 +51,7 @@ class FewShot(Problem):
     def judged(self, y: Tree, features: Tensor) -> Tensor:
         """Cross entropy per task, (tasks,); images stand class by class."""
         logits = self.network.logits(y, features)
-        tasks, n, ways = logits.shape
+        n, ways = logits.shape[1:]
         right = torch.eye(ways, dtype=logits.dtype, device=logits.device).repeat_interleave(n // ways, 0)
         return (logits.log_softmax(-1) * (right / -n)).sum((1, 2))
 

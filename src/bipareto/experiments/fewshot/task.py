@@ -48,6 +48,7 @@ class Task:
         network: where x ends and y begins.
         device: where everything happens.
         flip: mirror training images at random.
+        queries: images per class that an episode is judged by.
     """
 
     images: ImageSet
@@ -55,6 +56,7 @@ class Task:
     network: Network
     device: torch.device
     flip: bool = True
+    queries: int = 15
     problem: FewShot = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,7 +64,7 @@ class Task:
         object.__setattr__(self, "problem", FewShot(self.network, pixels, self._episodes("train", self.domains.train), self.domains.names))
 
     def _episodes(self, part: str, classes: tuple[tuple[int, ...], ...]) -> Episodes:
-        return Episodes(self.images.labels, classes, flip=self.flip and part == "train", name=part, device=self.device)
+        return Episodes(self.images.labels, classes, queries=self.queries, flip=self.flip and part == "train", name=part, device=self.device)
 
     def start(self, seed: int) -> tuple[Tree, Tree]:
         """x_0 and y_0 of a seed."""
@@ -109,7 +111,9 @@ def device_of(name: str | None) -> torch.device:
     return device
 
 
-def build(dataset: str, learner: Learner, *, folder: str | Path | None = None, device: str | None = None, seed: int = 42, half: bool | None = None) -> Task:
+def build(
+    dataset: str, learner: Learner, *, folder: str | Path | None = None, device: str | None = None, seed: int = 42, half: bool | None = None
+) -> Task:
     """The task on real images.
 
     Args:
@@ -133,7 +137,7 @@ def build(dataset: str, learner: Learner, *, folder: str | Path | None = None, d
     else:
         from bipareto.experiments.fewshot.features import class_features, pretrained
 
-        domains = clustered_domains(images, class_features(images, pretrained(folder)), seed)
+        domains = clustered_domains(images, class_features(images, pretrained(folder).trunk), seed)
     domains.check(images)
     on_gpu = where.type == "cuda"
     network = Network(learner, half=on_gpu if half is None else half, fused=on_gpu, size=images.images.shape[-1])
@@ -143,19 +147,20 @@ def build(dataset: str, learner: Learner, *, folder: str | Path | None = None, d
 def generated(learner: Learner = "block", seed: int = 0, device: str | None = "cpu") -> Task:
     """A small task on generated images, for tests and a first try: a class is a coarse pattern, a domain its colour.
 
-    16 x 16 pixels, four domains of eight training and five test classes with 30 images each, two blocks of eight channels.
+    8 x 8 pixels under strong noise, four domains of eight training and five test classes with 20 images each, two blocks of eight
+    channels, episodes of 5 + 3 images a class.
     """
     stream = generator("generated images", 0, seed)
-    domains, classes, count, side = 4, 13, 30, 16
+    domains, classes, count, side = 4, 13, 20, 8
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=stream)
 
-    pattern = torch.nn.functional.interpolate(normal(domains * classes, 1, 4, 4), side, mode="bilinear").unflatten(0, (domains, classes))
+    pattern = torch.nn.functional.interpolate(normal(domains * classes, 1, 3, 3), side, mode="bilinear").unflatten(0, (domains, classes))
     colour = normal(domains, 1, 3, 1, 1)
     clean = pattern * colour / colour.norm(dim=2, keepdim=True)
-    noisy = clean.unsqueeze(2) + 0.7 * normal(domains, classes, count, 3, side, side)
-    pixels = (128 + 40 * noisy).clamp(0, 255).to(torch.uint8).flatten(0, 2)
+    noisy = clean.unsqueeze(2) + 1.5 * normal(domains, classes, count, 3, side, side)
+    pixels = (128 + 25 * noisy).clamp(0, 255).to(torch.uint8).flatten(0, 2)
     labels = torch.arange(domains * classes).repeat_interleave(count)
     names = tuple(f"domain {d + 1}" for d in range(domains))
     images = ImageSet(
@@ -166,4 +171,4 @@ def generated(learner: Learner = "block", seed: int = 0, device: str | None = "c
     ids = torch.arange(domains * classes).reshape(domains, classes)
     cut: dict[str, Any] = {"train": ids[:, :8], "validation": ids[:, :0], "test": ids[:, 8:]}
     cut = {part: tuple(map(tuple, rows.tolist())) for part, rows in cut.items()}
-    return Task(images, Domains(names, **cut), Network(learner, channels=8, blocks=2, size=side, hidden=16), device_of(device))
+    return Task(images, Domains(names, **cut), Network(learner, channels=8, blocks=2, size=side, hidden=16), device_of(device), queries=3)

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bipareto import tree
+from bipareto.durable import StoreError
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.task import Task
 from bipareto.loop import drive
 from bipareto.methods.base import Method
 from bipareto.methods.episodic import Episodic
 from bipareto.records import Record
-from bipareto.store import SliceFolder, StoreError
+from bipareto.store import SliceFolder
 from bipareto.tree import Tree
 
 __all__ = ["Trained", "Trial", "train"]

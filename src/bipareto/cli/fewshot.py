@@ -1,0 +1,182 @@
+"""`bipareto experiment fewshot`: multi-domain few-shot learning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bipareto.cli import values
+from bipareto.cli.data import Folder
+from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.runs import Json, Out, Quiet
+from bipareto.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from bipareto.experiments.fewshot.studies import Study
+
+__all__ = ["commands"]
+
+commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="fc100, caltech101, caltech256, or another image set.")]
+LearnerOption = Annotated[str, typer.Option("--learner", metavar="KIND", help="linear (convex lower level), mlp or block (nonconvex).")]
+ProtocolOption = Annotated[str, typer.Option("--protocol", metavar="NAME", help="warm: learners begin anew in every episode; literal: carried over.")]
+Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="robust, paper-sensitivity or paper-comparison.")]
+Seeds = Annotated[list[str] | None, typer.Option("--seed", "--seeds", metavar="N,N,..", help="Each has its own start and draws; 0,1,2 if none.")]
+Steps = Annotated[int | None, typer.Option("--steps", metavar="T", min=1, help="Joint steps; 2500 if none, 24 with --tiny.")]
+Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none.")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="Generated images and a small network: a first try in under a minute.")]
+
+
+@commands.callback()
+def about() -> None:
+    """Few-shot learning on four domains at once: which backbone serves which domain?
+
+    x is a shared backbone, y one learner per domain; the upper objectives are the
+    domains' losses on query images.  Studies are resumable: the same command with
+    the same --out goes on where it stopped.
+    """
+
+
+@commands.command()
+def comparison(
+    dataset: Dataset = "caltech101", learner: LearnerOption = "block", methods: Annotated[
+        list[str] | None, typer.Option("--methods", metavar="NAME,..", help="momeha, wc-penalty, moml, forum, wc-mhgd; all if none.")
+    ] = None, strengths: Annotated[
+        list[str] | None, typer.Option("--strengths", metavar="NAME,..", help="weak, moderate, strong, extreme; the first two if none.")
+    ] = None, protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None, steps: Steps = None, device: Device = None,
+    folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """All methods under equal, weak and moderate preferences: accuracies and hypervolume.
+
+    \b
+    Examples:
+      bipareto experiment fewshot comparison --tiny --json
+      bipareto experiment fewshot comparison --dataset caltech101 --out runs/caltech
+      bipareto experiment fewshot comparison --dataset fc100 --methods momeha --out runs/fc100
+    """
+    from bipareto.experiments.fewshot.settings import COMPARED
+    from bipareto.experiments.fewshot.studies import comparison as run
+    from bipareto.experiments.fewshot.studies import summary
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir)
+        chosen = values.names(strengths) if strengths else (["moderate"] if tiny else ["weak", "moderate"])
+        result = run(study, values.names(methods) if methods else COMPARED, chosen)
+        found = summary(result)
+    _tables(out, found)
+    out.result({"methods": found, "seconds": result["seconds"], "reference": next(iter(found.values()))["reference"]})
+
+
+@commands.command()
+def sensitivity(
+    dataset: Dataset = "fc100", learner: LearnerOption = "block", protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None,
+    steps: Steps = None, device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """MOMEHA against mu, gamma and the strength of preferences, with curves.
+
+    \b
+    Examples:
+      bipareto experiment fewshot sensitivity --steps 5000 --out runs/sensitivity
+    """
+    from bipareto.experiments.fewshot.studies import sensitivity as run
+    from bipareto.experiments.fewshot.studies import summary
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        result = run(_study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir))
+        found = summary(result)
+    _tables(out, found)
+    out.result({"methods": found, "seconds": result["seconds"]})
+
+
+@commands.command("single-domain")
+def single_domain(
+    dataset: Dataset = "fc100", learner: LearnerOption = "block", protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None,
+    steps: Steps = None, device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Train on one domain alone, judge on all: a matrix.
+
+    \b
+    Examples:
+      bipareto experiment fewshot single-domain --out runs/single
+    """
+    import torch
+
+    from bipareto.experiments.fewshot.studies import single_domain as run
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir)
+        records = run(study)["records"]
+    names = study.task.domains.names
+    rows = [torch.tensor([r["accuracy"] for r in records if r["trained_on"] == i], dtype=torch.float64).mean(0).tolist() for i in range(len(names))]
+    shown = [[f"only {name}", *(f"{value:.3f}" for value in row)] for name, row in zip(names, rows, strict=True)]
+    out.table("Test accuracy by domain", ["trained on", *names], shown)
+    out.result({"domains": list(names), "accuracy": rows})
+
+
+@commands.command()
+def figures(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished studies.")],
+    out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Draw what the studies found, and write their tables.
+
+    \b
+    Examples:
+      bipareto experiment fewshot figures runs/sensitivity runs/caltech --out docs/figures
+    """
+    from bipareto.experiments.fewshot.figures import draw
+
+    out = Output(as_json, quiet)
+    target = out_dir or runs[0]
+    ensure_folder(target)
+    written: list[str] = []
+    for run in runs:
+        path = run / "results.json"
+        if not path.exists():
+            raise InvalidInput(f"{run} holds no results.json; run a study with --out {run} first")
+        written += draw(json.loads(path.read_text("utf-8")), target, run.name)
+    out.say(f"wrote {', '.join(written)} to {target}")
+    out.result({"files": written})
+
+
+def _study(
+    out: Output, dataset: str, learner: str, protocol: str, preset: str, seeds: list[str] | None, steps: int | None, device: str | None,
+    folder: Path | None, tiny: bool, out_dir: Path | None,
+) -> Study:  # fmt: skip
+    from bipareto.experiments.fewshot.studies import Study
+    from bipareto.experiments.fewshot.task import build, generated
+
+    ensure_folder(out_dir)
+    task = generated(learner, device=device or "cpu") if tiny else build(dataset, learner, folder=folder, device=device)  # type: ignore[arg-type]
+    given = values.seeds(seeds or (["0"] if tiny else ["0,1,2"]))
+    options: dict[str, Any] = {"protocol": protocol, "preset": preset, "progress": out.progress}
+    return Study(task, out_dir, steps or (24 if tiny else 2500), given, episodes=24 if tiny else 192, **options)
+
+
+def _tables(out: Output, found: dict[str, Any]) -> None:
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    rows = [
+        [name, number(r["accuracy"]), number(r["accuracy_error"]), number((r["equal"] or {}).get("accuracy")), number(r["untrained"]),
+         f"{r['hypervolume']:.4f}", "-" if r["hypervolume_error"] is None else f"{r['hypervolume_error']:.4f}"]
+        for name, r in found.items()
+    ]  # fmt: skip
+    header = ["method", "accuracy", "+-", "at equal w", "untrained", "hypervolume", "+-"]
+    out.table("Test accuracy on unseen classes; hypervolume of accuracies above chance", header, rows)
+    answers = [
+        [name, f"domain {a['domain'] + 1}", f"{a['weight']:.2f}", f"{a['rise']:+.3f}", f"{a['error']:.3f}", number(a["seed_error"])]
+        for name, r in found.items()
+        for a in r["response"]
+    ]
+    if answers:
+        out.table("What a preference changes in its own domain", ["method", "prefers", "w", "rise", "+- episodes", "+- seeds"], answers, left=2)

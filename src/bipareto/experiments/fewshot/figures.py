@@ -1,0 +1,175 @@
+"""Pictures of the studies, one per figure of the paper that their records can make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bipareto.errors import InvalidInput
+from bipareto.experiments.fewshot.settings import COMPARED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw"]
+
+#: Okabe and Ito's colours, told apart by most eyes, and markers for the rest.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
+_MARKERS = ("o", "s", "^", "D", "v")
+Records = list[dict[str, Any]]
+
+
+def draw(result: dict[str, Any], folder: Path, prefix: str) -> list[str]:
+    """Write every figure that the records of a study allow; returns the names of the files."""
+    records, names = result["records"], list(result["data"]["domains"]["names"]) if "names" in result["data"]["domains"] else None
+    domains = names or [f"domain {i + 1}" for i in range(len(records[0]["accuracy"]))]
+    kinds: dict[str, Callable[..., bool]] = {
+        "mu": lambda a, r: _knob(a, r, "mu", domains),
+        "gamma": lambda a, r: _knob(a, r, "gamma", domains),
+        "curves": lambda a, r: _curves(a, r, domains),
+        "strengths": lambda a, r: _strengths(a, r, domains),
+        "single": lambda a, r: _single(a, r, domains),
+        "comparison": lambda a, r: _comparison(a, r, domains),
+        "training": lambda a, r: _training(a, r, domains),
+    }
+    from matplotlib.figure import Figure
+
+    written = []
+    for kind, painter in kinds.items():
+        figure = Figure(figsize=(11, 4.4) if kind in ("curves", "strengths") else (6.4, 4.4), layout="constrained")
+        axes = list(figure.subplots(1, 2)) if kind in ("curves", "strengths") else [figure.subplots()]
+        if not painter(axes, records):
+            continue
+        name = f"{prefix}-{kind}.png"
+        figure.savefig(folder / name, dpi=130, metadata={"Software": None})
+        written.append(name)
+    if not written:
+        raise InvalidInput("these records make none of the figures; run sensitivity, single-domain or comparison")
+    return written
+
+
+def _knob(axes: list[Axes], records: Records, name: str, domains: list[str]) -> bool:
+    """Accuracy per domain against mu or gamma, with the standard error over seeds."""
+    own = [r for r in records if name in r]
+    if not own:
+        return False
+    values = sorted({r[name] for r in own})
+    for d, domain in enumerate(domains):
+        columns = [torch.tensor([r["accuracy"][d] for r in own if r[name] == value], dtype=torch.float64) for value in values]
+        errors = [float(c.std() / len(c) ** 0.5) if len(c) > 1 else 0.0 for c in columns]
+        axes[0].errorbar(values, [float(c.mean()) for c in columns], errors, marker=_MARKERS[d], color=_COLOURS[d], capsize=3, label=domain)
+    axes[0].set_xscale("log", base=2)
+    axes[0].set(xlabel=rf"$\{name}$", ylabel="test accuracy", title=f"Accuracy by domain against {name}")
+    _finish(axes)
+    return True
+
+
+def _curves(axes: list[Axes], records: Records, domains: list[str]) -> bool:
+    """Losses and accuracies on test episodes on the way, mean over seeds, with training losses."""
+    own = [r for r in records if r.get("curve")]
+    if not own:
+        return False
+    steps = [p["step"] for p in own[0]["curve"]]
+    for d, domain in enumerate(domains):
+        style: dict[str, Any] = {"color": _COLOURS[d], "marker": _MARKERS[d], "markersize": 3}
+        for axis, key in ((axes[0], "loss"), (axes[1], "accuracy")):
+            rows = torch.tensor([[p[key][d] for p in r["curve"]] for r in own], dtype=torch.float64)
+            axis.plot(steps, rows.mean(0).tolist(), label=f"{domain}, test", **style)
+        training = torch.tensor([[row[d] for row in r["training"]["loss"]] for r in own], dtype=torch.float64).mean(0)
+        axes[0].plot(own[0]["training"]["step"], training.tolist(), color=_COLOURS[d], linestyle=":", label=f"{domain}, training")
+    axes[0].set(xlabel="joint step", ylabel="cross entropy", title="Loss on the way")
+    axes[1].set(xlabel="joint step", ylabel="accuracy", title="Accuracy on the way (unseen classes)")
+    _finish(axes)
+    return True
+
+
+def _strengths(axes: list[Axes], records: Records, domains: list[str]) -> bool:
+    """The preferred domain's accuracy by the strength of the preference, and the mean of the others."""
+    own = [r for r in records if r.get("preference") and r["method"] == "momeha" and not any(k in r for k in ("mu", "gamma"))]
+    weights = sorted({round(max(r["preference"]), 6) for r in own})
+    if len(weights) < 2:
+        return False
+    places = range(len(weights))
+    for d, domain in enumerate(domains):
+        mine, others = [], []
+        for weight in weights:
+            chosen = [r for r in own if round(max(r["preference"]), 6) == weight and (r["preference"][d] == max(r["preference"]))]
+            rows = torch.tensor([r["accuracy"] for r in chosen], dtype=torch.float64)
+            mine.append(rows[:, d])
+            others.append(torch.cat([rows[:, :d], rows[:, d + 1 :]], 1).mean(1))
+        for axis, columns in ((axes[0], mine), (axes[1], others)):
+            errors = [float(c.std() / len(c) ** 0.5) if len(c) > 1 else 0.0 for c in columns]
+            style: dict[str, Any] = {"marker": _MARKERS[d], "color": _COLOURS[d], "capsize": 3}
+            axis.errorbar(list(places), [float(c.mean()) for c in columns], errors, label=domain, **style)
+    for axis, title in zip(axes, ("The preferred domain", "The other domains, mean"), strict=True):
+        axis.set_xticks(list(places), [f"{weight:.2f}" for weight in weights])
+        axis.set(xlabel="weight of the preferred domain", ylabel="test accuracy", title=title)
+    _finish(axes)
+    return True
+
+
+def _single(axes: list[Axes], records: Records, domains: list[str]) -> bool:
+    """Trained on one domain (rows), judged on all (columns)."""
+    own = [r for r in records if "trained_on" in r]
+    if not own:
+        return False
+    rows = [torch.tensor([r["accuracy"] for r in own if r["trained_on"] == i], dtype=torch.float64).mean(0).tolist() for i in range(len(domains))]
+    axis = axes[0]
+    shown = axis.imshow(rows, cmap="viridis", vmin=0.2)
+    for i, row in enumerate(rows):
+        for j, value in enumerate(row):
+            axis.text(j, i, f"{value:.3f}", ha="center", va="center", color="white", fontsize=9)
+    short = [name if len(name) < 16 else f"domain {i + 1}" for i, name in enumerate(domains)]
+    axis.set_xticks(range(len(domains)), short, rotation=20, ha="right")
+    axis.set_yticks(range(len(domains)), short)
+    axis.set(xlabel="judged on", ylabel="trained on", title="One domain alone: test accuracy")
+    axis.figure.colorbar(shown, ax=axis, label="accuracy")
+    return True
+
+
+def _comparison(axes: list[Axes], records: Records, domains: list[str]) -> bool:
+    """Every backbone's accuracies, domain by domain, one column of points per method, with the best of each."""
+    methods = [name for name in COMPARED if any(r["method"] == name and "trained_on" not in r for r in records)]
+    if not any(r["group"] in COMPARED for r in records):
+        return False
+    for k, name in enumerate(methods):
+        rows = torch.tensor([r["accuracy"] for r in records if r["method"] == name and r["group"] == name], dtype=torch.float64)
+        for d in range(len(domains)):
+            at = d + 0.15 * (k - (len(methods) - 1) / 2)
+            axes[0].scatter([at] * len(rows), rows[:, d].tolist(), s=10, alpha=0.35, color=_COLOURS[k])
+            label = name if d == 0 else None
+            axes[0].scatter(at, float(rows[:, d].max()), s=42, marker=_MARKERS[k], color=_COLOURS[k], edgecolors="black", label=label)
+    plain = torch.tensor([r["accuracy"] for r in records if r["method"] == "untrained"], dtype=torch.float64)
+    if len(plain):
+        axes[0].plot(range(len(domains)), plain.mean(0).tolist(), "k_", markersize=28, label="untrained")
+    axes[0].set_xticks(range(len(domains)), [name if len(name) < 16 else f"domain {i + 1}" for i, name in enumerate(domains)])
+    axes[0].set(ylabel="test accuracy", title="All backbones; large marks: the best over preferences")
+    _finish(axes)
+    return True
+
+
+def _training(axes: list[Axes], records: Records, domains: list[str]) -> bool:
+    """Training loss of the first domain, averaged exponentially (0.1) and over runs, by method."""
+    methods = [name for name in COMPARED if any(r["method"] == name and r.get("training") and r["group"] == name for r in records)]
+    if not methods:
+        return False
+    for k, name in enumerate(methods):
+        own = [r["training"] for r in records if r["method"] == name and r["group"] == name]
+        rows = torch.tensor([[row[0] for row in t["loss"]] for t in own], dtype=torch.float64).mean(0)
+        smooth, kept = [], float(rows[0])
+        for value in rows.tolist():
+            kept = 0.9 * kept + 0.1 * value
+            smooth.append(kept)
+        axes[0].plot(own[0]["step"], smooth, color=_COLOURS[k], label=name)
+    axes[0].set(xlabel="joint step", ylabel="cross entropy", title=f"Training loss, {domains[0]}")
+    _finish(axes)
+    return True
+
+
+def _finish(axes: list[Axes]) -> None:
+    for axis in axes:
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")

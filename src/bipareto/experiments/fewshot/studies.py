@@ -1,0 +1,295 @@
+"""The studies of the experiment: what is trained, how it is judged, and what is written down.
+
+A study's folder holds one sub-folder per group of backbones that were trained side by side (resumable) and `results.json`
+with a record per backbone, from which tables and figures are made.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bipareto import tree
+from bipareto.durable import write_atomic
+from bipareto.errors import InvalidInput
+from bipareto.experiments.fewshot.settings import COMPARED, Protocol, adaptation, configured, preferences
+from bipareto.experiments.fewshot.task import Task
+from bipareto.experiments.fewshot.training import Trial, train
+from bipareto.methods.base import Method
+from bipareto.methods.episodic import Episodic
+
+__all__ = ["Study", "comparison", "sensitivity", "single_domain", "summary"]
+
+#: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the paper.
+EPISODES, CURVE_EPISODES = 192, 48
+
+
+@dataclass
+class Study:
+    """A study in the making.
+
+    Args:
+        task: data, domains and network.
+        folder: where it is kept; None keeps nothing.
+        steps: joint steps T.
+        seeds: every setting is run once with each.
+        protocol, preset: see `settings.configured`.
+        progress: as in `solve`.
+        episodes: per domain, to judge a finished backbone.
+    """
+
+    task: Task
+    folder: Path | None
+    steps: int
+    seeds: Sequence[int]
+    protocol: Protocol = "warm"
+    preset: str = "robust"
+    progress: bool | None = None
+    episodes: int = EPISODES
+    records: list[dict[str, Any]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def method(self, name: str) -> Method:
+        """A method of the comparison with its numbers."""
+        return configured(name, self.task.network.learner, len(self.task.domains), self.protocol, self.preset)
+
+    def judge(self, x: Any, seed: int, part: str = "test", episodes: int | None = None) -> dict[str, Any]:
+        """Accuracy and loss per domain of one backbone, with the standard error over episodes and how many are right in each."""
+        eta = adaptation(self.task.network.learner, len(self.task.domains))
+        found = self.task.judge(x, self.task.start(seed)[1], part=part, episodes=episodes or self.episodes, eta=eta)
+        count = found.accuracy.shape[0]
+        return {
+            "accuracy": found.accuracy.mean(0).tolist(),
+            "error": (found.accuracy.std(0) / count**0.5).tolist(),
+            "loss": found.loss.mean(0).tolist(),
+            "judged": self._judged,
+            "episodes": (found.accuracy.T * self._judged).round().int().tolist() if episodes is None else None,
+        }
+
+    @property
+    def _judged(self) -> int:
+        """Query images per episode and domain."""
+        return self.task.network.ways * self.task.queries
+
+    def untrained(self) -> None:
+        """Backbones as they begin, under the same adaptation."""
+        for seed in self.seeds:
+            label = {"group": "untrained", "method": "untrained", "seed": seed, "preference": None}
+            self.records.append(label | self.judge(self.task.start(seed)[0], seed))
+
+    def run(self, group: str, trials: Sequence[Trial], labels: Sequence[dict[str, Any]], curves: bool = False) -> None:
+        """Train a group side by side, judge every backbone, and keep the records."""
+        points: list[dict[str, Any]] = []
+
+        def look(step: int, x: Any) -> None:
+            for i, trial in enumerate(trials):
+                seen = self.judge(tree.select(x, i), trial.seed, episodes=CURVE_EPISODES)
+                points.append({"step": step, "trial": i, "accuracy": seen["accuracy"], "loss": seen["loss"]})
+
+        trained = train(
+            self.task, trials, self.steps, folder=None if self.folder is None else self.folder / group, label=group, progress=self.progress,
+            watch=look if curves else None, watch_every=max(1, self.steps // 20) if curves else None,
+        )  # fmt: skip
+        self.seconds[group] = trained.seconds
+        for i, (trial, label) in enumerate(zip(trials, labels, strict=True)):
+            record = {
+                "group": group,
+                **label,
+                "seed": trial.seed,
+                "preference": trial.preference,
+                "numbers": repr(trial.method),
+                "ended": trained.reason[i],
+            }
+            record |= self.judge(tree.select(trained.x, i), trial.seed)
+            record["training"] = {"step": trained.steps.tolist(), "loss": trained.losses[:, i].tolist()}
+            if curves:
+                record["curve"] = [{k: v for k, v in p.items() if k != "trial"} for p in points if p["trial"] == i]
+            self.records.append(record)
+        self.write()
+
+    def across(self, group: str, name: str, wanted: Sequence[tuple[float, ...] | None], **label: Any) -> None:
+        """One method under several preferences, with every seed."""
+        method = self.method(name)
+        trials = [Trial(method, w, seed) for seed in self.seeds for w in wanted]
+        self.run(group, trials, [{"method": name, **label} for _ in trials])
+
+    def result(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        task = self.task
+        return {
+            "data": {"name": task.images.name, "note": task.images.note, "domains": task.domains.to_json(task.images)},
+            "network": repr(task.network),
+            "steps": self.steps,
+            "seeds": list(self.seeds),
+            "protocol": self.protocol,
+            "preset": self.preset,
+            "machine": torch.cuda.get_device_name() if task.device.type == "cuda" else f"{platform.machine()} CPU",
+            "torch": torch.__version__,
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "seconds": self.seconds,
+            "records": self.records,
+        }
+
+    def write(self) -> None:
+        """results.json, atomically."""
+        if self.folder is not None:
+            text = json.dumps(self.result())
+            write_atomic(self.folder / "results.json", lambda partial: _write(partial, text))
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+def comparison(study: Study, methods: Sequence[str] = COMPARED, strengths: Sequence[str] = ("weak", "moderate")) -> dict[str, Any]:
+    """Every method under equal, weak and moderate preferences; a method without preferences is run as often, on other draws.
+
+    Args:
+        strengths: which preferences beside the equal one; "strong" and "extreme" show the deterioration that the paper reports.
+    """
+    study.untrained()
+    wanted = preferences(len(study.task.domains), strengths)
+    for name in methods:
+        method = study.method(name)
+        if method.uses_preference:
+            study.across(name, name, wanted)
+        else:
+            # As many runs as the others have preferences, so that nobody wins by having drawn more often.
+            trials = [Trial(method, None, 1000 * k + seed) for seed in study.seeds for k in range(len(wanted))]
+            study.run(name, trials, [{"method": name} for _ in trials])
+    return study.result()
+
+
+def sensitivity(study: Study, values: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0)) -> dict[str, Any]:
+    """MOMEHA against mu, against gamma, and under four preference strengths; with curves under the paper's preference.
+
+    Args:
+        values: of mu and of gamma, each with the other at its preset value.
+    """
+    study.untrained()
+    m = len(study.task.domains)
+    tilted = preferences(m, ["moderate"])[min(2, m)]
+    method = study.method("momeha")
+    for name in ("mu", "gamma"):
+        trials = [Trial(_with(method, name, value), tilted, seed) for seed in study.seeds for value in values]
+        study.run(f"by-{name}", trials, [{"method": "momeha", name: value} for _ in study.seeds for value in values])
+    study.run("curves", [Trial(method, tilted, seed) for seed in study.seeds], [{"method": "momeha"} for _ in study.seeds], curves=True)
+    for strength in ("weak", "moderate", "strong", "extreme"):
+        wanted = preferences(m, [strength])
+        # The equal preference is the reference of all four and is run once.
+        study.across(f"strength-{strength}", "momeha", wanted if strength == "weak" else wanted[1:], strength=strength)
+    return study.result()
+
+
+def single_domain(study: Study) -> dict[str, Any]:
+    """One domain alone in training, judged on all: an m x m matrix, the reference of the preference study.
+
+    A preference of nearly one for domain i leaves the others without weight; here their learners take no part either.
+    """
+    task = study.task
+    method = configured("momeha", task.network.learner, 1, study.protocol, study.preset)
+    for i, name in enumerate(task.domains.names):
+        one = replace(task.domains, names=(name,), **{part: (getattr(task.domains, part)[i],) for part in ("train", "validation", "test")})
+        alone = replace(task, domains=one)
+        trials = [Trial(method, (1.0,), seed) for seed in study.seeds]
+        folder = None if study.folder is None else study.folder / f"only-{i + 1}"
+        trained = train(alone, trials, study.steps, folder=folder, label=f"only {name}", progress=study.progress)
+        for k, trial in enumerate(trials):
+            record = {"group": "single", "method": "momeha", "trained_on": i, "seed": trial.seed, "preference": None}
+            study.records.append(record | study.judge(tree.select(trained.x, k), trial.seed))
+        study.write()
+    return study.result()
+
+
+def _with(method: Method, name: str, value: float) -> Method:
+    """The method with another mu or gamma."""
+    if isinstance(method, Episodic):
+        return replace(method, method=_with(method.method, name, value))
+    return replace(method, **{name: value})
+
+
+def summary(result: dict[str, Any]) -> dict[str, Any]:
+    """Per method: accuracies with their standard error over seeds, the hypervolume of its accuracies, and its preferences' effect.
+
+    accuracy: mean over domains, preferences and seeds; `equal` the same under equal preferences alone.
+    hypervolume: of the accuracies of one seed's backbones above chance (`reference`), averaged over seeds.
+    response: see `_response`.
+    """
+    from bipareto.measures import hypervolume
+
+    records = result["records"]
+    plain = _mean([r["accuracy"] for r in records if r["method"] == "untrained"])
+    methods: dict[str, Any] = {}
+    for name in dict.fromkeys(r["method"] for r in records if r["method"] != "untrained"):
+        own = [r for r in records if r["method"] == name]
+        per_seed = {seed: [r for r in own if r["seed"] % 1000 == seed] for seed in result["seeds"]}
+        accuracy = torch.tensor([_mean([r["accuracy"] for r in runs]) for runs in per_seed.values()], dtype=torch.float64)
+        volumes = [hypervolume(-torch.tensor([r["accuracy"] for r in runs], dtype=torch.float64), [-0.2] * len(plain)) for runs in per_seed.values()]
+        spread = torch.tensor(volumes, dtype=torch.float64)
+        methods[name] = {
+            "accuracy": float(accuracy.mean()),
+            "accuracy_by_domain": accuracy.mean(0).tolist(),
+            "accuracy_error": float(accuracy.mean(1).std() / len(accuracy) ** 0.5) if len(accuracy) > 1 else None,
+            "hypervolume": float(spread.mean()),
+            "hypervolume_error": float(spread.std() / len(spread) ** 0.5) if len(spread) > 1 else None,
+            "reference": [0.2] * len(plain),
+            "untrained": sum(plain) / len(plain),
+            "untrained_by_domain": plain,
+            "equal": _equal(own),
+            "response": _response(own),
+        }
+    if not methods:
+        raise InvalidInput("these results hold no trained backbone; run a study first")
+    return methods
+
+
+def _mean(rows: list[list[float]]) -> list[float]:
+    return torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
+
+
+def _equal(records: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Accuracy under equal preferences, None for a method without."""
+    even = [r["accuracy"] for r in records if r["preference"] and max(r["preference"]) - min(r["preference"]) < 1e-9]
+    if not even:
+        return None
+    rows = torch.tensor(even, dtype=torch.float64)
+    error = float(rows.mean(1).std() / len(rows) ** 0.5) if len(rows) > 1 else None
+    return {"accuracy": float(rows.mean()), "error": error, "by_domain": rows.mean(0).tolist()}
+
+
+def _response(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """For each preference that favours a domain: by how much that domain's accuracy rises over the equal preference.
+
+    Both backbones of a seed are judged by the same episodes, so the difference is taken episode by episode; `error` is its standard
+    error over all episodes and seeds, `seed_error` that over the seeds' means.
+    """
+    given = [r for r in records if r["preference"] and r.get("episodes")]
+    even = {r["seed"]: r for r in given if max(r["preference"]) - min(r["preference"]) < 1e-9}
+    favoured: dict[tuple[float, ...], list[dict[str, Any]]] = {}
+    for record in given:
+        if record["seed"] in even and record is not even[record["seed"]]:
+            favoured.setdefault(tuple(record["preference"]), []).append(record)
+    found = []
+    for preference, runs in favoured.items():
+        i = max(range(len(preference)), key=preference.__getitem__)
+        rise = torch.tensor([r["episodes"][i] for r in runs], dtype=torch.float64) - torch.tensor([even[r["seed"]]["episodes"][i] for r in runs])
+        rise /= runs[0]["judged"]
+        seeds = rise.mean(1)
+        found.append(
+            {
+                "domain": i, "weight": preference[i], "rise": float(rise.mean()), "error": float(rise.std() / rise.numel() ** 0.5),
+                "seed_error": float(seeds.std() / len(seeds) ** 0.5) if len(seeds) > 1 else None,
+            }
+        )  # fmt: skip
+    return found
+
+
+#: The studies by their command-line names.
+STUDIES: dict[str, Callable[..., dict[str, Any]]] = {"comparison": comparison, "sensitivity": sensitivity, "single-domain": single_domain}

@@ -1,0 +1,78 @@
+"""Checks that need a CUDA device: the fused kernel, the replayed step, and how fast it is.  `pytest -m gpu`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from bipareto import oracle, tree
+from bipareto.experiments.fewshot.settings import configured
+from bipareto.experiments.fewshot.task import Task, generated
+from bipareto.sampler import draw
+from bipareto.stepping import stepper
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _exact() -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def full_size(learner: str, **options: bool) -> Task:
+    small = generated(learner, device="cuda")  # type: ignore[arg-type]
+    images = replace(small.images, images=torch.nn.functional.interpolate(small.images.images.float(), 32).to(torch.uint8))
+    network = replace(small.network, channels=64, blocks=4, size=32, **options)
+    return replace(small, images=images, network=network, queries=15)
+
+
+@pytest.mark.parametrize("learner", ["linear", "block"])
+def test_fused_and_plain_networks_have_the_same_gradients(learner: str) -> None:
+    plain, fused = full_size(learner), full_size(learner, fused=True)
+    x, y = plain.start(0)
+    y = tree.map_(lambda leaf: leaf + 0.05 * torch.randn_like(leaf), y)
+    batch = plain.problem.batch("upper", "x", 0, 0)
+    found = [oracle.grad(lambda v, t=task: t.problem.upper(v, y, batch).sum(), x) for task in (plain, fused)]
+    for a, b in zip(*map(tree.leaves, found), strict=True):
+        assert (a - b).norm() <= 1e-4 * a.norm()
+
+
+@pytest.mark.parametrize("name", ["momeha", "wc-penalty"])
+def test_a_replayed_step_is_the_plain_one(name: str) -> None:
+    task = full_size("block")
+    method = configured(name, "block", 4)
+    state = method.init(task.problem, *task.start(0))
+    batches = draw(task.problem, method.roles(4), 3, [0])
+    a, _ = stepper(task.problem, method, batched=False)(state, batches)
+    b, _ = stepper(task.problem, method, batched=False, compile="replay")(state, batches)
+    both = stepper(task.problem, method, batched=True, compile="replay")(tree.stack([state, state]), batches)[0]
+    for u, v, w, start in zip(*(tree.leaves(s) for s in (a.x, b.x, tree.select(both.x, 1), state.x)), strict=True):
+        moved = (u - start).norm()
+        assert (u - v).norm() <= 1e-3 * moved
+        assert (u - w).norm() <= 1e-3 * moved
+
+
+def test_a_step_takes_at_most_a_millisecond_and_a_half(capsys: pytest.CaptureFixture[str]) -> None:
+    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cuda.matmul.allow_tf32 = True
+    for learner in ("linear", "mlp", "block"):
+        task = full_size(learner, fused=True, half=True)
+        method = configured("momeha", learner, 4)  # type: ignore[arg-type]
+        roles = method.roles(4)
+        step = stepper(task.problem, method, batched=False, compile="replay")
+        state = step.pack(method.init(task.problem, *task.start(0)), draw(task.problem, roles, 0, [0]))
+        for t in range(200):
+            if t == 20:
+                torch.cuda.synchronize()
+                began = time.perf_counter()
+            state, _ = step.advance(state, draw(task.problem, roles, t, [0]))
+        torch.cuda.synchronize()
+        spent = (time.perf_counter() - began) / 180 / method.joint * 1e3
+        with capsys.disabled():
+            sys.stdout.write(f"\n{learner}: {spent:.3f} ms per joint step and preference\n")
+        assert spent <= 1.5
