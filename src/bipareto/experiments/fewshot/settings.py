@@ -22,10 +22,10 @@ COMPARED = ("momeha", "wc-penalty", "moml", "forum", "wc-mhgd")
 
 #: Step size of a learner on its own domain's loss, in the warm-up, in joint steps and in the adaptation to test episodes.
 #: g is the mean over m domains, so a step on g is m times as large.
-LEARNING = {"linear": 1.0, "mlp": 0.25, "block": 0.05}
+LEARNING = {"linear": 0.25, "mlp": 0.1, "block": 0.05}
 
 #: MOMEHA's step of x and its penalty c, by learner.
-MOVING = {"linear": (1.0, 0.3), "mlp": (1.0, 0.3), "block": (1.0, 0.3)}
+MOVING = {"linear": (0.3, 0.3), "mlp": (0.3, 0.3), "block": (1.0, 0.3)}
 
 #: Joint steps per episode.
 JOINT = 2
