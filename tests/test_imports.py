@@ -27,7 +27,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("monitors",),
     ("config", "store"),
     ("engines",),
-    ("pareto", "measures"),
+    ("pareto", "measures", "adaptive"),
     ("problems",),
     ("data", "experiments"),
     ("report",),

@@ -19,11 +19,11 @@ from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
 from bipareto.loop import Callback, Failure, Reason, Run, Solution, choose_method, drive, solution_of, stepper
 from bipareto.methods import Method
 from bipareto.methods.base import State
-from bipareto.preferences import as_preference, grid
+from bipareto.preferences import as_preference, grid, named
 from bipareto.problem import Problem
 from bipareto.tree import Tree
 
-__all__ = ["ParetoFront", "front"]
+__all__ = ["ParetoFront", "front", "front_of", "join_runs", "run_states"]
 
 #: Runs that are stepped side by side at most; larger sweeps go slice by slice.
 SLICE = 1024
@@ -35,6 +35,7 @@ def front(
     y0: Tree | nn.Module,
     *,
     preferences: Any = None,
+    budget: int | None = None,
     seeds: Sequence[int] = (0,),
     method: Method | None = None,
     steps: int = 20_000,
@@ -47,13 +48,15 @@ def front(
     """Solve a problem for many preferences and seeds, all side by side.
 
     Args:
-        preferences: (P, m) rows on the simplex, e.g. `preferences.grid(2, 11)`; None is a grid of 11 per edge.  For methods
-            without preferences leave it out: one run per seed.
+        preferences: (P, m) rows on the simplex, e.g. `preferences.grid(2, 11)`; None is a grid of 11 per edge; a text is read by
+            `preferences.named` ("random:20", "strong", a file); "adaptive" chooses them on the way, see `bipareto.adaptive.trace`.
+            For methods without preferences leave it out: one run per seed.
+        budget: with "adaptive" only, the work of so many full runs for each seed.
         seeds: every preference is run once with each seed; preferences of one seed share their draws.
         others: as in `solve`.
 
     Returns:
-        a `ParetoFront` of R = P * len(seeds) runs, seed by seed.
+        a `ParetoFront` of R = P * len(seeds) runs, seed by seed; of as many as the budget allows with "adaptive".
 
     >>> import torch
     >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
@@ -66,8 +69,19 @@ def front(
     seeds = [int(seed) for seed in seeds]
     if not seeds:
         raise InvalidInput("seeds is empty; pass at least one, e.g. seeds=[0]")
+    options: dict[str, Any] = {
+        "steps": steps, "compile": compile, "record_every": record_every, "tol": tol, "callbacks": callbacks, "progress": progress,
+    }  # fmt: skip
+    if (budget is not None) != (isinstance(preferences, str) and preferences == "adaptive"):
+        raise InvalidInput(f'budget = {budget} with preferences = {preferences!r}; preferences="adaptive" and budget=N go together')
+    if budget is not None:
+        from bipareto.adaptive import trace
+
+        return trace(problem, [(x0, y0)], budget=budget, method=method, seeds=seeds, **options)
     start = method.prepare(problem, x0, y0)
     m = start.objectives.shape[0]
+    if isinstance(preferences, str):
+        preferences = named(preferences, m, seeds[0])
     if method.uses_preference:
         wanted = list(as_preference(grid(m, 11) if preferences is None else preferences, m).reshape(-1, m))
     elif preferences is None:
@@ -79,17 +93,27 @@ def front(
         begun = [method.begin(start, w) for w in wanted]
     states = begun * len(seeds)
     run_seeds = [seed for seed in seeds for _ in begun]
-    options = {"m": m, "steps": steps, "compile": compile, "record_every": record_every, "tol": tol, "callbacks": callbacks, "progress": progress}
-    run, batched = _run(problem, method, states, run_seeds, options)
+    run, batched = run_states(problem, method, states, run_seeds, options | {"m": m})
+    preference = torch.stack([torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]).repeat(len(seeds), 1)
+    return front_of(problem, method, run, preference, run_seeds, batched)
+
+
+def front_of(problem: Problem, method: Method, run: Run, preference: Tensor, seeds: Sequence[int], batched: bool) -> ParetoFront:
+    """A run with a first axis R as a front, its objectives those at the returned (x, y).
+
+    Args:
+        preference: (R, m), NaN for methods without.
+        seeds: R of them.
+        batched: whether the problem's functions can be batched by vmap.
+    """
     with torch.no_grad():
         objectives = _objectives(problem, run.state.x, run.state.y, batched)
-    preference = torch.stack([torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]).repeat(len(seeds), 1)
     return ParetoFront(
         x=run.state.x,
         y=run.state.y,
         objectives=objectives,
         preference=preference,
-        seed=torch.tensor(run_seeds),
+        seed=torch.tensor(seeds),
         reason=tuple(run.reason),
         failure=tuple(run.failure),
         seconds=run.seconds,
@@ -134,6 +158,20 @@ class ParetoFront:
         i = index % len(self)
         found = solution_of(self.problem, self.method, self.run, i, int(self.seed[i]))
         return replace(found, y=tree.select(self.y, i), objectives=self.objectives[i])
+
+    def point(self, index: int) -> tuple[Tree, Tree]:
+        """(x, y) of one run; of any front, loaded and filtered ones included."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} is out of range for a front of {len(self)} runs")
+        return tree.select(self.x, index % len(self)), tree.select(self.y, index % len(self))
+
+    @property
+    def oracles(self) -> dict[str, int]:
+        """What all runs have cost together: gradients of g and of the f_i, Hessian products."""
+        if self.run is None or self.method is None:
+            raise InvalidInput("this front holds no run states (it was loaded from a file or filtered), so its cost is not known")
+        steps = sum(self.run.steps)
+        return {name: count * steps for name, count in self.method.oracles(self.objectives.shape[1]).items()}
 
     def resolve_lower(self, tol: float = 1e-8, max_iter: int = 200, problem: Problem | None = None) -> ParetoFront:
         """The same x with y re-solved to ||grad_y g(x, y)|| <= tol from the returned y, and the objectives there.
@@ -251,7 +289,7 @@ class ParetoFront:
         )
 
 
-def _run(problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]) -> tuple[Run, bool]:
+def run_states(problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]) -> tuple[Run, bool]:
     """All runs in slices of equal size (each new size would compile anew), or one by one where vmap cannot batch."""
     first = tree.stack(states[:1])
     try:
@@ -261,7 +299,7 @@ def _run(problem: Problem, method: Method, states: list[State], seeds: list[int]
     except NotBatchable as error:
         warnings.warn(f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4)
         runs = [drive(problem, method, state, [seed], batched=False, **options) for state, seed in zip(states, seeds, strict=True)]
-        return _join([_as_batch(run) for run in runs]), False
+        return join_runs([_as_batch(run) for run in runs]), False
     size = min(SLICE, len(states))
     parts = []
     for begin in range(0, len(states), size):
@@ -272,7 +310,7 @@ def _run(problem: Problem, method: Method, states: list[State], seeds: list[int]
             problem, method, tree.stack(part + part[-1:] * missing), part_seeds + part_seeds[-1:] * missing, batched=True, label=label, **options
         )
         parts.append(_first(run, len(part)))
-    return _join(parts), True
+    return join_runs(parts), True
 
 
 def _as_batch(run: Run) -> Run:
@@ -291,19 +329,20 @@ def _first(run: Run, count: int) -> Run:
     )  # fmt: skip
 
 
-def _join(runs: list[Run]) -> Run:
+def join_runs(runs: list[Run]) -> Run:
+    """Several runs with a first axis as one; they were recorded at the same steps, as far as they went."""
     if len(runs) == 1:
         return runs[0]
 
     def cat(*leaves: Tensor) -> Tensor:
         return torch.cat(leaves)
 
-    # Runs that ended early have fewer records; the shortest common length keeps the histories rectangular.
-    length = min(len(run.history["step"]) for run in runs)
+    # Runs that ended early have fewer records; NaN keeps the histories rectangular.
     longest = max(runs, key=lambda run: len(run.history["step"]))
+    length = len(longest.history["step"])
     names = [name for name in runs[0].history if name != "step"]
-    history = {name: torch.cat([run.history[name][:length] for run in runs], dim=1) for name in names}
-    history["step"] = longest.history["step"][:length]
+    history = {name: torch.cat([_lengthened(run.history[name], length) for run in runs], dim=1) for name in names}
+    history["step"] = longest.history["step"]
     return Run(
         state=tree.map_(cat, *(run.state for run in runs)),
         steps=[s for run in runs for s in run.steps],
@@ -314,6 +353,11 @@ def _join(runs: list[Run]) -> Run:
         seconds=sum(run.seconds for run in runs),
         compiled=all(run.compiled for run in runs),
     )
+
+
+def _lengthened(rows: Tensor, length: int) -> Tensor:
+    missing = rows.new_full((length - len(rows), *rows.shape[1:]), torch.nan)
+    return torch.cat([rows, missing]) if len(missing) else rows
 
 
 def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor:

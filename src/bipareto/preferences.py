@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import warnings
 from collections.abc import Sequence
 from itertools import combinations
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +16,14 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 
-__all__ = ["as_preference", "grid"]
+__all__ = ["FAMILIES", "as_preference", "favouring", "grid", "named", "random", "read"]
+
+#: The paper's strengths: how far the preferred objective's weight goes from 1/m towards 1, read off its vectors for m = 4.
+STRENGTHS = {"weak": 0.08, "moderate": 0.2, "strong": 0.36, "extreme": 0.96}
+#: The paper's own preferred weights for m = 2, which do not follow from those of m = 4.
+_FOR_TWO = {"weak": 0.5, "moderate": 0.6, "strong": 0.75, "extreme": 0.9}
+#: What `named` knows, a file aside.
+FAMILIES = ("das-dennis", "random", *STRENGTHS)
 
 
 def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
@@ -34,6 +45,98 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
     bars = combinations(range(n - 1 + m - 1), m - 1)
     parts = [[b - a - 1 + least for a, b in zip((-1, *cut), (*cut, n + m - 2), strict=True)] for cut in bars]
     return torch.tensor(parts, dtype=torch.float64).flip(0) / total
+
+
+def random(m: int, n: int, seed: int = 0) -> Tensor:
+    """n preferences drawn uniformly from the simplex, shape (n, m), float64; all weights are > 0.
+
+    >>> random(3, 5).sum(1).allclose(torch.ones(5, dtype=torch.float64))
+    True
+    """
+    if m < 1 or n < 1:
+        raise InvalidInput(f"random(m={m}, n={n}): both must be at least 1")
+    stream = torch.Generator().manual_seed(seed)
+    # Exponential variables divided by their sum are uniform on the simplex.
+    draws = -torch.log1p(-torch.rand(n, m, generator=stream, dtype=torch.float64)).clamp_min(1e-12)
+    return draws / draws.sum(1, keepdim=True)
+
+
+def favouring(m: int, strength: str) -> Tensor:
+    """The paper's vectors that prefer one objective, for each objective in turn: shape (m, m), float64.
+
+    The preferred weight is 1/m + s (1 - 1/m), the others share the rest; s = 0.08 (weak), 0.2 (moderate), 0.36 (strong) and 0.96
+    (extreme) give the paper's vectors for m = 4.  For m = 2 the paper has 0.5, 0.6, 0.75 and 0.9, which are taken as they are
+    (weak is then one vector, of equal weights).
+
+    >>> favouring(4, "strong")[0]
+    tensor([0.5200, 0.1600, 0.1600, 0.1600], dtype=torch.float64)
+    """
+    if strength not in STRENGTHS:
+        raise InvalidInput(f"strength {strength!r} is not known; choose one of {', '.join(STRENGTHS)}")
+    if m < 2:
+        raise InvalidInput(f"favouring(m={m}): a preference among objectives needs at least two")
+    top = _FOR_TWO[strength] if m == 2 else 1 / m + STRENGTHS[strength] * (1 - 1 / m)
+    rest = (1 - top) / (m - 1)
+    vectors = torch.full((m, m), rest, dtype=torch.float64) + (top - rest) * torch.eye(m, dtype=torch.float64)
+    return vectors.unique(dim=0).flip(0)
+
+
+def read(path: str | PathLike[str], m: int) -> Tensor:
+    """Preferences from a file, shape (count, m): a JSON list of vectors, or one vector per line with commas or blanks between.
+
+    Lines that start with # and one line of column names are passed over.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text("utf-8")
+        rows = json.loads(text) if path.suffix == ".json" else _lines(text)
+    except OSError as error:
+        raise InvalidInput(f"preferences cannot be read from {path} ({error.strerror}); give a file with one vector per line") from error
+    except ValueError as error:
+        raise InvalidInput(f"{path} holds no preferences ({error}); write one vector of {m} numbers per line, or a JSON list of them") from error
+    if not rows:
+        raise InvalidInput(f"{path} holds no preferences; write one vector of {m} numbers per line")
+    try:
+        return as_preference(rows, m).reshape(-1, m)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from error
+
+
+def _lines(text: str) -> list[list[float]]:
+    kept = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    table = [row if len(row) > 1 else row[0].split() for row in csv.reader(kept, skipinitialspace=True)]
+    names = bool(table) and not any(part.strip()[:1].isdigit() or part.strip()[:1] in "-." for part in table[0])
+    return [[float(part) for part in row] for row in table[1 if names else 0 :]]
+
+
+def named(text: str, m: int, seed: int = 0) -> Tensor:
+    """Preferences by name, shape (count, m): how the command line and `front` read a text.
+
+    Args:
+        text: "11" or "das-dennis:11", a grid with 11 along each edge; "random:20", twenty draws; "weak", "moderate", "strong" or
+            "extreme", see `favouring`; else the name of a file, see `read`.
+        m: the number of objectives.
+        seed: of the draws.
+
+    >>> named("moderate", 2)
+    tensor([[0.6000, 0.4000],
+            [0.4000, 0.6000]], dtype=torch.float64)
+    """
+    name, colon, number = text.partition(":")
+    if text.isdecimal():
+        name, colon, number = "das-dennis", ":", text
+    if name in STRENGTHS and not colon:
+        return favouring(m, name)
+    if name in ("das-dennis", "random"):
+        if not (number or "11").isdecimal():
+            raise InvalidInput(f"preferences {text!r}: {number!r} is no count; write e.g. {name}:11")
+        count = int(number or 11)
+        return grid(m, count) if name == "das-dennis" else random(m, count, seed)
+    if not Path(text).is_file():
+        raise InvalidInput(
+            f"preferences {text!r} are not known; give a count, one of {', '.join(FAMILIES)} (das-dennis:11, random:20), or a file with one vector per line"
+        )
+    return read(text, m)
 
 
 def as_preference(value: Any, m: int) -> Tensor:
