@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 #: Rooms from top to bottom; modules of one room may import each other.
 ROOMS: list[tuple[str, ...]] = [
-    ("errors", "tree"),
+    ("errors", "tree", "drawing"),
     ("problem", "sampler"),
     ("oracle",),
     ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "constants"),
@@ -33,7 +33,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("report",),
     ("sweeps",),
     ("tuner",),
-    ("sweeps", "tuner"),
+    ("sweeps", "tuner", "progress"),
     ("cli", "__init__", "__main__"),
 ]
 FLOOR = {module: floor for floor, room in enumerate(ROOMS) for module in room}

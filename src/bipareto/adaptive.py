@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -133,7 +133,7 @@ def _neighbours(points: Array) -> Iterator[Neighbours]:
     count, m = points.shape
     if m == 2:
         order = np.argsort(points[:, 0] - points[:, 1], kind="stable").tolist()
-        yield from zip(order[:-1], order[1:], strict=True)
+        yield from pairwise(order)
         return
     if count <= m:
         simplices = [list(range(count))]
@@ -143,7 +143,8 @@ def _neighbours(points: Array) -> Iterator[Neighbours]:
         basis = np.linalg.svd(np.ones((1, m)))[2][1:]  # the plane across (1, ..., 1)
         # QJ nudges points that lie on one line or circle, which regular fronts have.
         simplices = Delaunay(points @ basis.T, qhull_options="QJ").simplices.tolist()
-    yield from sorted({pair for simplex in simplices for pair in combinations(sorted(simplex), 2)} | {tuple(sorted(simplex)) for simplex in simplices})
+    groups = {tuple(sorted(simplex)) for simplex in simplices}
+    yield from sorted(groups | {pair for group in groups for pair in combinations(group, 2)})
 
 
 def between(problem: Problem, points: Sequence[tuple[Tree, Tree]]) -> tuple[Tree, Tree] | None:

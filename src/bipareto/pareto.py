@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bipareto import envelope, tree
+from bipareto import drawing, envelope, tree
 from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
 from bipareto.loop import Callback, Failure, Reason, Run, Solution, choose_method, drive, solution_of, stepper
 from bipareto.methods import Method
@@ -22,6 +22,9 @@ from bipareto.methods.base import State
 from bipareto.preferences import as_preference, grid, named
 from bipareto.problem import Problem
 from bipareto.tree import Tree
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["ParetoFront", "front", "front_of", "join_runs", "run_states"]
 
@@ -232,6 +235,23 @@ class ParetoFront:
             lower_residual=None if self.lower_residual is None else self.lower_residual[index.to(self.lower_residual.device)],
             run=None,
         )
+
+    def plot(
+        self, path: str | PathLike[str] | None = None, *, exact: Tensor | None = None, names: Sequence[str] | None = None, title: str = ""
+    ) -> Figure:
+        """A matplotlib figure of the front: one axis per objective up to three, parallel coordinates beyond.
+
+        Args:
+            path: also save it there; the ending decides the format, e.g. "front.pdf".
+            exact: points of the exact front (n, m), drawn beneath.
+            names: a label per objective; None takes the problem's.
+            title: a heading.
+        """
+        labels = names or (None if self.problem is None else self.problem.names)
+        figure = drawing.draw_front(self.objectives, preference=self.preference, exact=exact, names=labels, title=title)
+        if path is not None:
+            drawing.save(figure, path)
+        return figure
 
     def _finite_objectives(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         points = self.objectives.detach().to("cpu", torch.float64)

@@ -134,7 +134,8 @@ def named(text: str, m: int, seed: int = 0) -> Tensor:
         return grid(m, count) if name == "das-dennis" else random(m, count, seed)
     if not Path(text).is_file():
         raise InvalidInput(
-            f"preferences {text!r} are not known; give a count, one of {', '.join(FAMILIES)} (das-dennis:11, random:20), or a file with one vector per line"
+            f"preferences {text!r} are not known; give a count, one of {', '.join(FAMILIES)} (das-dennis:11, random:20), "
+            "or a file with one vector per line"
         )
     return read(text, m)
 
