@@ -267,7 +267,11 @@ function start() {
   let before = theme();
   addEventListener("beforeprint", () => { before = theme(); if (before === "dark") { setTheme("light"); drawAll(); } });
   addEventListener("afterprint", () => { if (before === "dark") { setTheme("dark"); drawAll(); } });
-  document.documentElement.dataset.ready = "true";
+  // Drawn, and painted: what follows two frames later has seen all of it.
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    window.drawnAt = performance.now();
+    document.documentElement.dataset.ready = "true";
+  }));
 }
 
 start();
