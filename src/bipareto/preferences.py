@@ -57,7 +57,7 @@ def random(m: int, n: int, seed: int = 0) -> Tensor:
         raise InvalidInput(f"random(m={m}, n={n}): both must be at least 1")
     stream = torch.Generator().manual_seed(seed)
     # Exponential variables divided by their sum are uniform on the simplex.
-    draws = -torch.log1p(-torch.rand(n, m, generator=stream, dtype=torch.float64)).clamp_min(1e-12)
+    draws = torch.rand(n, m, generator=stream, dtype=torch.float64).clamp_min(1e-12).log().neg()
     return draws / draws.sum(1, keepdim=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,128 +61,159 @@ def browser() -> Iterator[Any]:
         yield found
 
 
+# Opening a page takes a browser a second or more, so tests share three of them.
+
+
+@pytest.fixture(scope="module")
+def plane(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ReportRun]]:
+    """Two objectives, nine preferences, the run at 1 not finite; the browser prefers dark."""
+    folder = tmp_path_factory.mktemp("plane")
+    (read,) = read_runs(made(folder / "a", 2, 9))
+    broken = read.front.objectives.clone()
+    broken[1] = torch.nan
+    run = ReportRun(**{**vars(read), "front": ParetoFront(**{**vars(read.front), "objectives": broken})})
+    with opened(browser, page([run], folder / "a.html"), color_scheme="dark") as tab:
+        yield tab, run
+
+
+@pytest.fixture(scope="module")
+def space(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ReportRun]]:
+    """Three objectives."""
+    folder = tmp_path_factory.mktemp("space")
+    (run,) = read_runs(made(folder / "a", 3, 4))
+    with opened(browser, page([run], folder / "a.html")) as tab:
+        yield tab, run
+
+
+@pytest.fixture(scope="module")
+def two(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Two runs with two and three seeds; the first has a hostile name, and so has the page."""
+    folder = tmp_path_factory.mktemp("two")
+    (first,) = read_runs(made(folder / "a", 2, 5, seeds=(0, 1)))
+    (second,) = read_runs(made(folder / "b", 2, 5, seeds=(0, 1, 2), shift=0.05))
+    report = build([ReportRun(**{**vars(first), "name": HOSTILE, "config": HOSTILE}), second], title=HOSTILE, version="0")
+    write_page(report, folder / "two.html")
+    with opened(browser, folder / "two.html") as tab:
+        yield tab, report
+
+
 def panel(tab: Any) -> str:
     return tab.inner_text("#panel")
 
 
-def test_a_click_selects_a_point_and_its_line_of_code_works(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    made(Path("runs/a"), 2, 7)
-    with opened(browser, page(read_runs(Path("runs/a")), tmp_path / "a.html")) as tab:
-        assert "Point 3 of runs/a" in panel(tab)
-        # Where Plotly has drawn the point; SVG has an element for each.
-        mark = tab.locator("#plot-front .scatterlayer .trace").nth(1).locator("path.point").nth(1).bounding_box()
-        tab.mouse.move(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
-        tab.mouse.click(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
-        tab.wait_for_function("document.querySelector('#panel h3').textContent.startsWith('Point 1 ')")
-        shown, code = panel(tab), tab.inner_text("#code")
-    assert "kkt residual" in shown  # small and known, so certified
-    assert "0.75, 0.25" in shown
+def slide(tab: Any, k: int, value: float) -> None:
+    tab.evaluate("([k, v]) => { const s = document.getElementById('weight-' + k); s.value = v; s.dispatchEvent(new Event('input')); }", [k, value])
+
+
+def background(tab: Any) -> str:
+    return tab.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def test_a_click_selects_a_point_and_its_line_of_code_works(plane: tuple[Any, ReportRun]) -> None:
+    tab, _ = plane
+    # Where Plotly has drawn the point: SVG has an element for each that is finite.
+    mark = tab.locator("#plot-front .scatterlayer .trace").nth(1).locator("path.point").nth(1).bounding_box()
+    tab.mouse.move(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
+    tab.mouse.click(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
+    tab.wait_for_function("document.querySelector('#panel h3').textContent.startsWith('Point 2 ')")
+    assert "kkt residual" in panel(tab)  # small and known, so certified
+    assert "(0.7, 0.3)" in panel(tab)
     names: dict[str, Any] = {"bp": bp}
-    exec(re.sub(r"\s+", " ", code).replace("point( ", "point("), names)
-    wanted = problems.get("quadratic", dim=4, m=2).solution([0.75, 0.25])
+    exec(tab.evaluate("document.getElementById('code').textContent"), names)
+    wanted = problems.get("quadratic", dim=4, m=2).solution([0.7, 0.3])
     torch.testing.assert_close(names["x"], wanted.x)
     torch.testing.assert_close(names["y"], wanted.y)
 
 
-def test_the_slider_and_the_keys_pick_points(browser: Any, tmp_path: Path) -> None:
-    runs = read_runs(made(tmp_path / "a", 2, 9))
-    w = runs[0].front.preference[:, 0]
-    with opened(browser, page(runs, tmp_path / "a.html")) as tab:
-        for value in (0.12, 0.44, 0.87):
-            tab.evaluate("v => { const s = document.getElementById('weight-0'); s.value = v; s.dispatchEvent(new Event('input')); }", value)
-            assert f"Point {int((w - value).abs().argmin())} of" in panel(tab)
-        tab.focus("#plot-front")
-        tab.keyboard.press("Home")
-        assert "Point 0 of" in panel(tab)  # the largest weight of f1 has the smallest f1
-        tab.keyboard.press("ArrowRight")
-        tab.keyboard.press("ArrowRight")
-        assert "Point 2 of" in panel(tab)
-        tab.keyboard.press("End")
-        assert "Point 8 of" in panel(tab)
-        outline = tab.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
+def test_the_slider_picks_the_nearest_solution_that_is_finite(plane: tuple[Any, ReportRun]) -> None:
+    tab, run = plane
+    w = run.front.preference[:, 0]
+    for value in (0.12, 0.44, 0.69):
+        slide(tab, 0, value)
+        assert f"Point {int((w - value).abs().argmin())} of" in panel(tab)
+        assert tab.evaluate("document.getElementById('plot-front').data.at(-1).x") == pytest.approx(
+            [float(run.front.objectives[(w - value).abs().argmin(), 0])]
+        )
+    slide(tab, 0, 0.79)  # the run at 0.8 is not finite
+    assert "Point 2 of" in panel(tab)
 
 
-def test_everything_can_be_reached_by_tab(browser: Any, tmp_path: Path) -> None:
-    with opened(browser, page(read_runs(made(tmp_path / "a", 2, 5)), tmp_path / "a.html")) as tab:
-        reached = set()
-        for _ in range(20):
-            tab.keyboard.press("Tab")
-            reached.add(tab.evaluate("document.activeElement.id || document.activeElement.tagName"))
-        labels = tab.evaluate("[...document.querySelectorAll('[tabindex=\"0\"], input, button')].map(e => e.getAttribute('aria-label'))")
+def test_arrow_keys_go_from_point_to_point(plane: tuple[Any, ReportRun]) -> None:
+    tab, _ = plane
+    tab.focus("#plot-front")
+    for key, point in (("Home", 0), ("ArrowRight", 2), ("ArrowDown", 3), ("ArrowLeft", 2), ("End", 8), ("ArrowRight", 8)):
+        tab.keyboard.press(key)
+        assert f"Point {point} of" in panel(tab)  # the largest weight of f1 comes first, having the smallest f1
+    assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_everything_can_be_reached_by_tab(plane: tuple[Any, ReportRun]) -> None:
+    tab, _ = plane
+    tab.evaluate("document.activeElement.blur()")
+    reached = set()
+    for _ in range(20):
+        tab.keyboard.press("Tab")
+        reached.add(tab.evaluate("document.activeElement.id || document.activeElement.tagName"))
     assert {"theme", "plot-front", "weight-0", "SUMMARY"} <= reached
+    labels = tab.evaluate("[...document.querySelectorAll('[tabindex=\"0\"], input, button')].map(e => e.getAttribute('aria-label'))")
     assert all(labels)
 
 
-def test_three_objectives_have_space_parallels_and_radar(browser: Any, tmp_path: Path) -> None:
-    runs = read_runs(made(tmp_path / "a", 3, 4))
-    w = runs[0].front.preference
-    with opened(browser, page(runs, tmp_path / "a.html")) as tab:
-        kinds = tab.evaluate("['front', 'parallel', 'radar'].map(n => document.getElementById('plot-' + n).data.at(-1).type)")
-        tab.evaluate("v => { const s = document.getElementById('weight-1'); s.value = v; s.dispatchEvent(new Event('input')); }", 0.6)
-        weights = tab.evaluate("[...document.querySelectorAll('#sliders output')].map(o => Number(o.textContent))")
-        chosen = int(re.match(r"Point (\d+) ", panel(tab)).group(1))  # type: ignore[union-attr]
-        highlighted = tab.evaluate("document.getElementById('plot-parallel').data.at(-1).y")
-    assert kinds in (["scatter3d", "scatter", "scatterpolar"], ["scatter", "scatter", "scatterpolar"])
+def test_dark_light_and_paper(plane: tuple[Any, ReportRun]) -> None:
+    tab, _ = plane
+    assert background(tab) == "rgb(20, 23, 28)"
+    tab.click("#theme")
+    assert background(tab) == "rgb(255, 255, 255)"
+    assert tab.evaluate("document.getElementById('plot-front').layout.font.color") == "#1b1f24"
+    tab.click("#theme")
+    tab.emulate_media(media="print")
+    tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert background(tab) == "rgb(255, 255, 255)"
+    assert not tab.is_visible("#sliders")
+    tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    tab.emulate_media(media="screen")
+    assert background(tab) == "rgb(20, 23, 28)"
+
+
+def test_three_objectives_have_space_parallels_and_radar(space: tuple[Any, ReportRun]) -> None:
+    tab, run = space
+    kinds = tab.evaluate("['front', 'parallel', 'radar'].map(n => document.getElementById('plot-' + n).data.at(-1).type)")
+    assert kinds in (["scatter3d", "scatter", "scatterpolar"], ["scatter", "scatter", "scatterpolar"])  # the latter without WebGL
+    slide(tab, 1, 0.6)
+    weights = tab.evaluate("[...document.querySelectorAll('#sliders output')].map(o => Number(o.textContent))")
     assert sum(weights) == pytest.approx(1, abs=2e-3)
     assert weights[1] == pytest.approx(0.6)
-    assert chosen == int((w - torch.tensor(weights)).square().sum(1).argmin())
-    f = runs[0].front.objectives
+    f, chosen = run.front.objectives, int((run.front.preference - torch.tensor(weights)).square().sum(1).argmin())
+    assert f"Point {chosen} of" in panel(tab)
     scaled = (f - f.amin(0)) / (f.amax(0) - f.amin(0))
-    assert highlighted == pytest.approx(scaled[chosen].tolist(), abs=1e-6)
+    assert tab.evaluate("document.getElementById('plot-parallel').data.at(-1).y") == pytest.approx(scaled[chosen].tolist(), abs=1e-6)
+    assert tab.evaluate("document.getElementById('plot-radar').data[0].r.slice(0, 3)") == pytest.approx((1 - scaled[chosen]).tolist(), abs=1e-6)
 
 
-def test_a_comparison_has_bars_with_the_spread_over_seeds(browser: Any, tmp_path: Path) -> None:
-    runs = [*read_runs(made(tmp_path / "a", 2, 5, seeds=(0, 1))), *read_runs(made(tmp_path / "b", 2, 5, seeds=(0, 1, 2), shift=0.05))]
-    report = build(runs, title="two", version="0")
-    write_page(report, tmp_path / "two.html")
-    with opened(browser, tmp_path / "two.html") as tab:
-        bars = tab.evaluate("document.getElementById('plot-hypervolume').data[0].y")
-        dots = tab.evaluate("document.getElementById('plot-hypervolume').data[1].y.length")
-        tab.select_option("#run", "1")
-        assert str(tmp_path / "b") in panel(tab)
+def test_a_hostile_name_is_shown_as_text(two: tuple[Any, dict[str, Any]]) -> None:
+    tab, _ = two
+    assert tab.title() == HOSTILE
+    assert tab.inner_text("#title") == HOSTILE
+    assert HOSTILE in panel(tab)
+    assert HOSTILE in tab.inner_text("#summary")
+    assert HOSTILE in tab.evaluate("document.querySelector('#plot-front .legend').textContent")
+    assert HOSTILE in tab.evaluate("document.querySelector('#config pre').textContent")
+    assert tab.locator("main img, main b").count() == 0
+
+
+def test_a_comparison_has_bars_with_the_spread_over_seeds(two: tuple[Any, dict[str, Any]]) -> None:
+    tab, report = two
+    bars, dots = tab.evaluate("document.getElementById('plot-hypervolume').data.map(trace => trace.y)")
     assert bars == pytest.approx([np.mean(list(run["hypervolume_by_seed"].values())) for run in report["runs"]])
     assert bars[0] > bars[1]
-    assert dots == 5
-
-
-def test_a_hostile_name_is_shown_as_text(browser: Any, tmp_path: Path) -> None:
-    (read,) = read_runs(made(tmp_path / "a", 2, 3))
-    hostile = ReportRun(**{**vars(read), "name": HOSTILE, "config": HOSTILE})
-    write_page(build([hostile, read], title=HOSTILE, version="0"), tmp_path / "hostile.html")
-    with opened(browser, tmp_path / "hostile.html") as tab:
-        assert tab.title() == HOSTILE
-        assert tab.inner_text("#title") == HOSTILE
-        assert HOSTILE in panel(tab)
-        assert HOSTILE in tab.inner_text("#summary")
-        legend = tab.evaluate("document.querySelector('#plot-front .legend').textContent")
-        assert HOSTILE in legend
-        assert tab.locator("main img, main b").count() == 0
-
-
-def test_dark_light_and_paper(browser: Any, tmp_path: Path) -> None:
-    target = page(read_runs(made(tmp_path / "a", 2, 3)), tmp_path / "a.html")
-
-    def background(tab: Any) -> str:
-        return tab.evaluate("getComputedStyle(document.body).backgroundColor")
-
-    with opened(browser, target, color_scheme="dark") as tab:
-        assert background(tab) == "rgb(20, 23, 28)"
-        tab.click("#theme")
-        assert background(tab) == "rgb(255, 255, 255)"
-        tab.click("#theme")
-        tab.emulate_media(media="print")
-        tab.evaluate("dispatchEvent(new Event('beforeprint'))")
-        assert background(tab) == "rgb(255, 255, 255)"
-        assert not tab.is_visible("#sliders")
-    with opened(browser, target, color_scheme="light") as tab:
-        assert background(tab) == "rgb(255, 255, 255)"
+    assert len(dots) == 5
+    tab.select_option("#run", "1")
+    assert report["runs"][1]["name"] in panel(tab)
 
 
 def test_runs_of_different_sizes_are_refused(tmp_path: Path) -> None:
     runs = [*read_runs(made(tmp_path / "a", 2, 3)), *read_runs(made(tmp_path / "b", 3, 3))]
-    with pytest.raises(InvalidInput, match="has 2 objectives and .*b has 3; write a page for each"):
+    with pytest.raises(InvalidInput, match=r"has 2 objectives and .*b has 3; write a page for each"):
         build(runs, title="", version="")
 
 
@@ -192,18 +222,6 @@ def test_runs_of_different_problems_are_not_ranked(tmp_path: Path) -> None:
     report = build(runs, title="", version="")
     assert not report["comparable"]
     assert report["exact"] is None
-
-
-def test_points_that_are_not_finite_leave_a_page(browser: Any, tmp_path: Path) -> None:
-    (read,) = read_runs(made(tmp_path / "a", 2, 5))
-    broken = read.front.objectives.clone()
-    broken[1] = torch.nan
-    runs = [ReportRun(**{**vars(read), "front": ParetoFront(**{**vars(read.front), "objectives": broken})})]
-    with opened(browser, page(runs, tmp_path / "a.html")) as tab:
-        tab.focus("#plot-front")
-        for key in ("Home", "ArrowRight"):
-            tab.keyboard.press(key)
-        assert "Point 2 of" in panel(tab)
 
 
 @pytest.mark.slow
