@@ -30,7 +30,7 @@ from bipareto.pareto import ParetoFront, front_of, join_runs, run_states
 from bipareto.problem import Problem
 from bipareto.tree import Tree
 
-__all__ = ["Proposal", "between", "corners", "propose", "trace"]
+__all__ = ["Proposal", "aimed", "between", "corners", "propose", "trace"]
 
 #: The weight that a near-corner preference leaves to each other objective.
 EDGE = 0.02
@@ -161,6 +161,24 @@ def between(problem: Problem, points: Sequence[tuple[Tree, Tree]]) -> tuple[Tree
     return (x, y) if middle <= min(ends) else None
 
 
+def aimed(method: Method, target: Tensor, preference: Tensor, objectives: Tensor, ideal: Tensor | None) -> Tensor:
+    """The preference (m,) whose point lies between solved ones, at the objectives `target` (m,).
+
+    Between points of a front lies the mean of its normals, and at a solved point the normal is the weight that the method's
+    scalarization gives each objective.  For a method that does not say how it scalarizes, the mean of the preferences.
+
+    Args:
+        preference, objectives, ideal: (k, m) of the solved points.
+    """
+    name, mu = getattr(method, "scalarization", None), getattr(method, "mu", None)
+    w = preference.to("cpu", torch.float64)
+    if name is None or mu is None or ideal is None:
+        return w.mean(0)
+    f, z = (value.detach().to("cpu", torch.float64) for value in (objectives, ideal))
+    normals = scalarization.get(name).weights(f, w, z, torch.as_tensor(mu, dtype=torch.float64))
+    return scalarization.aim(name, target, (normals / normals.sum(1, keepdim=True)).mean(0), z.mean(0), mu)
+
+
 def trace(
     problem: Problem,
     starts: Sequence[tuple[Tree | nn.Module, Tree | nn.Module]],
@@ -277,21 +295,10 @@ class _Middles:
         found = self(done.run, group)
         if found is None:
             return None
-        f = found[1].cpu().to(torch.float64)
-        return f.numpy(), self._preference(done, group, f).numpy()
-
-    def _preference(self, done: _Found, group: Neighbours, f: Tensor) -> Tensor:
-        """The mean of the parents' preferences, or better, where the method says how it scalarizes: between points of a front lies
-        the mean of its normals, and the normal at a solved point is the weight that the scalarization gives each objective there.
-        """
-        name, mu = getattr(self.method, "scalarization", None), getattr(self.method, "mu", None)
-        parents = done.preference[list(group)]
-        if name is None or mu is None:
-            return parents.mean(0)
-        z = torch.stack([done.run.state.ideal[i] for i in group]).to("cpu", torch.float64)
-        values = done.objectives[list(group)].to("cpu", torch.float64)
-        normals = scalarization.get(name).weights(values, parents, z, torch.as_tensor(mu, dtype=torch.float64))
-        return scalarization.aim(name, f, (normals / normals.sum(1, keepdim=True)).mean(0), z.mean(0), mu)
+        f, rows = found[1].cpu().to(torch.float64), list(group)
+        ideal = getattr(done.run.state, "ideal", None)
+        w = aimed(self.method, f, done.preference[rows], done.objectives[rows], None if ideal is None else ideal[rows])
+        return f.numpy(), w.numpy()
 
 
 def _warm_state(problem: Problem, method: Method, run: Run, middles: _Middles, proposal: Proposal, begin: int) -> State:

@@ -229,7 +229,8 @@ def test_ten_thousand_points_and_a_million_steps_open_in_three_seconds(browser: 
     import sys
 
     sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-    from page import large_page, seconds_to_open
+    from page import large_page, opening
 
     large_page(tmp_path, points=10_000, records=1_000_000)
-    assert min(seconds_to_open(browser, tmp_path / "large.html") for _ in range(3)) < 3
+    # Processor time: other tests run beside this one.
+    assert min(opening(browser, tmp_path / "large.html")["processor"] for _ in range(3)) < 3

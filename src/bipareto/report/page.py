@@ -32,7 +32,7 @@ __all__ = ["Report", "build", "write_page"]
 #: Points are certified without being asked for where there are at most so many, of at most so many variables.
 CERTIFY_POINTS, CERTIFY_SIZE = 64, 2_000
 #: Points of the exact front that are drawn.
-EXACT_POINTS = {2: 401, 3: 1500}
+EXACT_POINTS = {2: 201, 3: 1500}
 
 Report = dict[str, Any]
 

@@ -45,19 +45,19 @@ function select(run, index, keepWeights) {
   const front = $("plot-front");
   const mark = ring(state, front.columns);
   Plotly.restyle(front, spatial() ? { x: [mark.x], y: [mark.y], z: [mark.z] } : { x: [mark.x], y: [mark.y] }, [front.data.length - 1]);
-  if (DATA.m > 2) {
+  if (DATA.m > 2 && $("plot-parallel").data) {
     const parallel = $("plot-parallel"), columns = DATA.runs[run].objectives;
     Plotly.restyle(parallel, { y: [columns.map((column, i) => scaled(column[index], i))] }, [parallel.data.length - 1]);
     drawRadar();
   }
-  markWay();
+  if ($("plots-way").children.length) markWay();
 }
 
 // The selected point's curves drawn thick; the charts themselves change only with the run.
 function markWay() {
   const run = DATA.runs[state.run], holder = $("plots-way");
   if (!run.curves) return;
-  if (Number($("way-run").value) !== state.run || !holder.children.length) { $("way-run").value = state.run; drawWay(); return; }
+  if (Number($("way-run").value) !== state.run) { $("way-run").value = state.run; drawWay(); return; }
   for (let q = 0; q < holder.children.length; q++) {
     const { x, y } = ownCurve(run, q, state.index), chart = holder.children[q];
     Plotly.restyle(chart, { x: [x], y: [y] }, [chart.data.length - 1]);
@@ -136,7 +136,9 @@ function drawRadar() {
 function drawMany() {
   if (DATA.m < 3) return;
   const { traces, layout } = parallelFigure(state);
+  const first = !$("plot-parallel").data;
   Plotly.react($("plot-parallel"), traces, layout, CONFIG);
+  if (first) $("plot-parallel").on("plotly_click", (event) => clicked(event, DATA.m + 1));
   drawRadar();
 }
 
@@ -253,9 +255,8 @@ function start() {
   if (state.index < 0) { $("panel").textContent = "No run of this front is finite."; return; }
   const preference = DATA.runs[0].preference;
   if (preference) state.weights = preference.map((column) => column[state.index]);
-  showPanel(); showSliders(); drawAll();
+  showPanel(); showSliders(); drawFront();
   $("plot-front").on("plotly_click", (event) => clicked(event, 1));
-  if (DATA.m > 2) $("plot-parallel").on("plotly_click", (event) => clicked(event, DATA.m + 1));
   $("plot-front").addEventListener("keydown", keyed);
   $("run").addEventListener("change", () => select(Number($("run").value), nearest(DATA.runs[Number($("run").value)], state.weights)));
   $("way-run").addEventListener("change", drawWay);
@@ -267,11 +268,18 @@ function start() {
   let before = theme();
   addEventListener("beforeprint", () => { before = theme(); if (before === "dark") { setTheme("light"); drawAll(); } });
   addEventListener("afterprint", () => { if (before === "dark") { setTheme("dark"); drawAll(); } });
-  // Drawn, and painted: what follows two frames later has seen all of it.
-  requestAnimationFrame(() => requestAnimationFrame(() => {
-    window.drawnAt = performance.now();
-    document.documentElement.dataset.ready = "true";
-  }));
+  // The front is shown and can be used before the charts further down are drawn.
+  painted(() => {
+    window.shownAt = performance.now();
+    drawMany(); drawCompare(); drawWay();
+    painted(() => {
+      window.drawnAt = performance.now();
+      document.documentElement.dataset.ready = "true";
+    });
+  });
 }
+
+// What follows two frames later has seen all that was drawn before.
+function painted(then) { requestAnimationFrame(() => requestAnimationFrame(then)); }
 
 start();
