@@ -170,6 +170,7 @@ def test_dark_light_and_paper(plane: tuple[Any, ReportRun]) -> None:
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert background(tab) == "rgb(255, 255, 255)"
     assert not tab.is_visible("#sliders")
+    assert max(tab.evaluate("[...document.querySelectorAll('.main-svg')].map(e => e.getBoundingClientRect().right)")) <= 700  # of a sheet's 718
     tab.evaluate("dispatchEvent(new Event('afterprint'))")
     tab.emulate_media(media="screen")
     assert background(tab) == "rgb(20, 23, 28)"

@@ -264,10 +264,10 @@ function start() {
     $(id).addEventListener("change", () => { state[key] = Number($(id).value); drawFront(); });
   }
   $("theme").addEventListener("click", () => { setTheme(theme() === "dark" ? "light" : "dark"); drawAll(); });
-  // Paper is white.
+  // Paper is white and narrow.
   let before = theme();
-  addEventListener("beforeprint", () => { before = theme(); if (before === "dark") { setTheme("light"); drawAll(); } });
-  addEventListener("afterprint", () => { if (before === "dark") { setTheme("dark"); drawAll(); } });
+  addEventListener("beforeprint", () => { before = theme(); if (before === "dark") { setTheme("light"); drawAll(); } fit(true); });
+  addEventListener("afterprint", () => { fit(false); if (before === "dark") { setTheme("dark"); drawAll(); } });
   // The front is shown and can be used before the charts further down are drawn.
   painted(() => {
     window.shownAt = performance.now();
@@ -277,6 +277,14 @@ function start() {
       document.documentElement.dataset.ready = "true";
     });
   });
+}
+
+// Charts in the width of a sheet, or as wide as the window allows.
+function fit(paper) {
+  for (const chart of document.querySelectorAll(".js-plotly-plot")) {
+    const half = chart.closest(".grid, .even") !== null;
+    Plotly.relayout(chart, paper ? { width: half ? 335 : 680 } : { width: undefined, autosize: true });
+  }
 }
 
 // What follows two frames later has seen all that was drawn before.
