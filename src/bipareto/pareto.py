@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -263,7 +264,7 @@ class ParetoFront:
         layout: dict[str, Any] = {}
         for name in ("x", "y"):
             value = getattr(self, name)
-            layout[name] = _layout(value)
+            layout[name] = tree.layout(value)
             for i, leaf in enumerate(tree.leaves(value)):
                 arrays[f"{name}.{i}"] = leaf.detach().cpu().numpy()
         for name in ("objectives", "preference", "seed", "lower_residual"):
@@ -295,7 +296,7 @@ class ParetoFront:
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise InvalidInput(f"{path} is not a front written by ParetoFront.save ({error})") from error
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-        trees = {name: _build(meta["layout"][name], name, tensors) for name in ("x", "y")}
+        trees = {name: tree.from_layout(meta["layout"][name], (tensors[f"{name}.{i}"] for i in count())) for name in ("x", "y")}
         return cls(
             x=trees["x"],
             y=trees["y"],
@@ -385,28 +386,3 @@ def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor:
     if batched:
         return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
     return torch.stack([problem.upper(tree.select(x, i), tree.select(y, i), batch) for i in range(tree.flat_axis(x))])
-
-
-def _layout(value: Tree) -> Any:
-    """A tree's nesting as JSON: {"dict": ...}, {"list": ...}, {"tuple": ...}, or null for a tensor."""
-    if isinstance(value, Tensor):
-        return None
-    if isinstance(value, dict):
-        return {"dict": {str(key): _layout(item) for key, item in value.items()}}
-    kind = "list" if isinstance(value, list) else "tuple"
-    return {kind: [_layout(item) for item in value]}
-
-
-def _build(layout: Any, name: str, tensors: dict[str, Tensor]) -> Tree:
-    counter = iter(range(len(tensors)))
-
-    def build(node: Any) -> Tree:
-        if node is None:
-            return tensors[f"{name}.{next(counter)}"]
-        ((kind, items),) = node.items()
-        if kind == "dict":
-            return {key: build(item) for key, item in items.items()}
-        built = [build(item) for item in items]
-        return built if kind == "list" else tuple(built)
-
-    return build(layout)

@@ -80,7 +80,7 @@ def compare(
         from bipareto.report import plot_comparison, write_metrics
 
         (out_dir / "comparison.json").write_text(json.dumps(values.finite(result), indent=2) + "\n", encoding="utf-8")
-        plot_comparison({c.name: c.front for c in found if c.front is not None}, known, out_dir / "comparison.png")
+        plot_comparison({c.name: c.front.objectives for c in found if c.front is not None}, known, out_dir / "comparison.png")
         ensure_folder(out_dir / "fronts")
         for c in found:
             if c.front is not None:

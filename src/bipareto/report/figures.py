@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 
 import torch
+from torch import Tensor
 
 from bipareto import drawing
 from bipareto.measures import hypervolume
@@ -42,20 +43,19 @@ def plot_front(
     drawing.save(drawing.draw_front(front.objectives, preference=front.preference, exact=exact, names=labels, title=heading), path)
 
 
-def plot_comparison(fronts: Mapping[str, ParetoFront], known: KnownProblem | None = None, path: str | PathLike[str] = "comparison.png") -> None:
+def plot_comparison(fronts: Mapping[str, Tensor], known: KnownProblem | None = None, path: str | PathLike[str] = "comparison.png") -> None:
     """Draw the fronts of several methods over the exact one: the plane for two objectives, parallel coordinates for more.
 
     Args:
-        fronts: method name -> its front with the lower level solved; in the order of the legend.
+        fronts: method name -> the objectives (R, m) of its runs with the lower level solved; in the order of the legend.
         known: the problem, whose exact front is drawn beneath.
         path: the file; its ending decides the format.
     """
-    rows = {name: front.objectives for name, front in fronts.items()}
     if known is None:
-        drawing.save(drawing.draw_fronts(rows), path)
+        drawing.save(drawing.draw_fronts(fronts), path)
     else:
         title = f"{known.name}: methods under an equal budget"
-        drawing.save(drawing.draw_fronts(rows, exact=known.front(401), names=known.names, title=title), path)
+        drawing.save(drawing.draw_fronts(fronts, exact=known.front(401), names=known.names, title=title), path)
 
 
 def plot_radar(front: ParetoFront, path: str | PathLike[str] = "radar.png", *, names: Sequence[str] | None = None) -> None:
