@@ -222,3 +222,15 @@ def test_any_numbers_of_a_method_build_or_are_refused(numbers: dict[str, Any]) -
     config = parse(SweepConfig, changed("method.set", numbers))
     setup = plans.build(config.problem, [0])
     assert "method.set" in refusal(lambda: plans.method_of(config.method, setup, 10))
+
+
+def test_families_of_preferences_by_name() -> None:
+    from bipareto.methods import MOMEHA
+    from bipareto.plans import preferences_of
+    from bipareto.preferences import named
+
+    for family, wanted in (("random", named("random:7", 3)), ("strong", named("strong", 3)), ("das-dennis", named("7", 3))):
+        config = parse(SweepConfig, {"problem": {"name": "quadratic"}, "preferences": {"family": family, "count": 7}})
+        assert [w.tolist() for w in preferences_of(config, MOMEHA(), 3) if w is not None] == wanted.tolist()
+    with pytest.raises(InvalidInput, match=r"preferences.family is 'fair' .* one of das-dennis, random, weak"):
+        parse(SweepConfig, {"problem": {"name": "quadratic"}, "preferences": {"family": "fair"}})

@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 #: Rooms from top to bottom; modules of one room may import each other.
 ROOMS: list[tuple[str, ...]] = [
-    ("errors", "tree"),
+    ("errors", "tree", "drawing"),
     ("problem", "sampler"),
     ("oracle",),
     ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "smoothness", "constants"),
@@ -29,14 +29,14 @@ ROOMS: list[tuple[str, ...]] = [
     ("durable", "typed"),
     ("config", "store"),
     ("engines",),
-    ("pareto", "measures"),
+    ("pareto", "measures", "adaptive"),
     ("problems",),
     ("data",),
     ("experiments",),
     ("report",),
     ("plans",),
     ("sweeps",),
-    ("tuner",),
+    ("tuner", "progress"),
     ("cli", "__init__", "__main__"),
 ]
 FLOOR = {module: floor for floor, room in enumerate(ROOMS) for module in room}

@@ -63,8 +63,13 @@ class MethodConfig:
 
 @dataclass(frozen=True)
 class PreferencesConfig:
-    """A regular grid with `count` preferences along each edge of the simplex, or the given vectors."""
+    """A family of preferences (see `preferences.named`) or the given vectors.
 
+    "das-dennis" is a regular grid with `count` preferences along each edge of the simplex, "random" draws `count` of them; the
+    paper's strengths have one vector per objective.
+    """
+
+    family: Literal["das-dennis", "random", "weak", "moderate", "strong", "extreme"] = "das-dennis"
     count: int = 11
     boundary: bool = False
     vectors: tuple[tuple[float, ...], ...] | None = None

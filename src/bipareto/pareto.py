@@ -6,26 +6,30 @@ import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bipareto import envelope, tree
+from bipareto import drawing, envelope, tree
 from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
 from bipareto.loop import choose_method, drive, solution_of
 from bipareto.methods import Method
 from bipareto.methods.base import State
-from bipareto.preferences import as_preference, grid
+from bipareto.preferences import as_preference, grid, named
 from bipareto.problem import Problem
 from bipareto.records import Callback, Failure, Reason, Run, Solution
 from bipareto.stepping import stepper
 from bipareto.tree import Tree
 
-__all__ = ["ParetoFront", "front"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ParetoFront", "front", "front_of", "join_runs", "run_states"]
 
 #: Runs that are stepped side by side at most; larger sweeps go slice by slice.
 SLICE = 1024
@@ -37,6 +41,7 @@ def front(
     y0: Tree | nn.Module,
     *,
     preferences: Any = None,
+    budget: int | None = None,
     seeds: Sequence[int] = (0,),
     method: Method | None = None,
     steps: int = 20_000,
@@ -49,13 +54,15 @@ def front(
     """Solve a problem for many preferences and seeds, all side by side.
 
     Args:
-        preferences: (P, m) rows on the simplex, e.g. `preferences.grid(2, 11)`; None is a grid of 11 per edge.  For methods
-            without preferences leave it out: one run per seed.
+        preferences: (P, m) rows on the simplex, e.g. `preferences.grid(2, 11)`; None is a grid of 11 per edge; a text is read by
+            `preferences.named` ("random:20", "strong", a file); "adaptive" chooses them on the way, see `bipareto.adaptive.trace`.
+            For methods without preferences leave it out: one run per seed.
+        budget: with "adaptive" only, the work of so many full runs for each seed.
         seeds: every preference is run once with each seed; preferences of one seed share their draws.
         others: as in `solve`.
 
     Returns:
-        a `ParetoFront` of R = P * len(seeds) runs, seed by seed.
+        a `ParetoFront` of R = P * len(seeds) runs, seed by seed; of as many as the budget allows with "adaptive".
 
     >>> import torch
     >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
@@ -68,8 +75,19 @@ def front(
     seeds = [int(seed) for seed in seeds]
     if not seeds:
         raise InvalidInput("seeds is empty; pass at least one, e.g. seeds=[0]")
+    options: dict[str, Any] = {
+        "steps": steps, "compile": compile, "record_every": record_every, "tol": tol, "callbacks": callbacks, "progress": progress,
+    }  # fmt: skip
+    if (budget is not None) != (isinstance(preferences, str) and preferences == "adaptive"):
+        raise InvalidInput(f'budget = {budget} with preferences = {preferences!r}; preferences="adaptive" and budget=N go together')
+    if budget is not None:
+        from bipareto.adaptive import trace
+
+        return trace(problem, [(x0, y0)], budget=budget, method=method, seeds=seeds, **options)
     start = method.prepare(problem, x0, y0)
     m = start.objectives.shape[0]
+    if isinstance(preferences, str):
+        preferences = named(preferences, m, seeds[0])
     if method.uses_preference:
         wanted = list(as_preference(grid(m, 11) if preferences is None else preferences, m).reshape(-1, m))
     elif preferences is None:
@@ -81,17 +99,27 @@ def front(
         begun = [method.begin(start, w) for w in wanted]
     states = begun * len(seeds)
     run_seeds = [seed for seed in seeds for _ in begun]
-    options = {"m": m, "steps": steps, "compile": compile, "record_every": record_every, "tol": tol, "callbacks": callbacks, "progress": progress}
-    run, batched = _run(problem, method, states, run_seeds, options)
+    run, batched = run_states(problem, method, states, run_seeds, options | {"m": m})
+    preference = torch.stack([torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]).repeat(len(seeds), 1)
+    return front_of(problem, method, run, preference, run_seeds, batched)
+
+
+def front_of(problem: Problem, method: Method, run: Run, preference: Tensor, seeds: Sequence[int], batched: bool) -> ParetoFront:
+    """A run with a first axis R as a front, its objectives those at the returned (x, y).
+
+    Args:
+        preference: (R, m), NaN for methods without.
+        seeds: R of them.
+        batched: whether the problem's functions can be batched by vmap.
+    """
     with torch.no_grad():
         objectives = _objectives(problem, run.state.x, run.state.y, batched)
-    preference = torch.stack([torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]).repeat(len(seeds), 1)
     return ParetoFront(
         x=run.state.x,
         y=run.state.y,
         objectives=objectives,
         preference=preference,
-        seed=torch.tensor(run_seeds),
+        seed=torch.tensor(seeds),
         reason=tuple(run.reason),
         failure=tuple(run.failure),
         seconds=run.seconds,
@@ -136,6 +164,20 @@ class ParetoFront:
         i = index % len(self)
         found = solution_of(self.problem, self.method, self.run, i, int(self.seed[i]))
         return replace(found, y=tree.select(self.y, i), objectives=self.objectives[i])
+
+    def point(self, index: int) -> tuple[Tree, Tree]:
+        """(x, y) of one run; of any front, loaded and filtered ones included."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} is out of range for a front of {len(self)} runs")
+        return tree.select(self.x, index % len(self)), tree.select(self.y, index % len(self))
+
+    @property
+    def oracles(self) -> dict[str, int]:
+        """What all runs have cost together: gradients of g and of the f_i, Hessian products."""
+        if self.run is None or self.method is None:
+            raise InvalidInput("this front holds no run states (it was loaded from a file or filtered), so its cost is not known")
+        steps = sum(self.run.steps)
+        return {name: count * steps for name, count in self.method.oracles(self.objectives.shape[1]).items()}
 
     def resolve_lower(self, tol: float = 1e-8, max_iter: int = 200, problem: Problem | None = None) -> ParetoFront:
         """The same x with y re-solved to ||grad_y g(x, y)|| <= tol from the returned y, and the objectives there.
@@ -197,6 +239,23 @@ class ParetoFront:
             run=None,
         )
 
+    def plot(
+        self, path: str | PathLike[str] | None = None, *, exact: Tensor | None = None, names: Sequence[str] | None = None, title: str = ""
+    ) -> Figure:
+        """A matplotlib figure of the front: one axis per objective up to three, parallel coordinates beyond.
+
+        Args:
+            path: also save it there; the ending decides the format, e.g. "front.pdf".
+            exact: points of the exact front (n, m), drawn beneath.
+            names: a label per objective; None takes the problem's.
+            title: a heading.
+        """
+        labels = names or (None if self.problem is None else self.problem.names)
+        figure = drawing.draw_front(self.objectives, preference=self.preference, exact=exact, names=labels, title=title)
+        if path is not None:
+            drawing.save(figure, path)
+        return figure
+
     def _finite_objectives(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         points = self.objectives.detach().to("cpu", torch.float64)
         return points[torch.isfinite(points).all(1)].numpy()
@@ -207,7 +266,7 @@ class ParetoFront:
         layout: dict[str, Any] = {}
         for name in ("x", "y"):
             value = getattr(self, name)
-            layout[name] = _layout(value)
+            layout[name] = tree.layout(value)
             for i, leaf in enumerate(tree.leaves(value)):
                 arrays[f"{name}.{i}"] = leaf.detach().cpu().numpy()
         for name in ("objectives", "preference", "seed", "lower_residual"):
@@ -239,7 +298,7 @@ class ParetoFront:
         except (OSError, ValueError, KeyError, EOFError) as error:
             raise InvalidInput(f"{path} is not a front written by ParetoFront.save ({error})") from error
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-        trees = {name: _build(meta["layout"][name], name, tensors) for name in ("x", "y")}
+        trees = {name: tree.from_layout(meta["layout"][name], (tensors[f"{name}.{i}"] for i in count())) for name in ("x", "y")}
         return cls(
             x=trees["x"],
             y=trees["y"],
@@ -253,7 +312,7 @@ class ParetoFront:
         )
 
 
-def _run(problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]) -> tuple[Run, bool]:
+def run_states(problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]) -> tuple[Run, bool]:
     """All runs in slices of equal size (each new size would compile anew), or one by one where vmap cannot batch."""
     first = tree.stack(states[:1])
     try:
@@ -263,7 +322,7 @@ def _run(problem: Problem, method: Method, states: list[State], seeds: list[int]
     except NotBatchable as error:
         warnings.warn(f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4)
         runs = [drive(problem, method, state, [seed], batched=False, **options) for state, seed in zip(states, seeds, strict=True)]
-        return _join([_as_batch(run) for run in runs]), False
+        return join_runs([_as_batch(run) for run in runs]), False
     size = min(SLICE, len(states))
     parts = []
     for begin in range(0, len(states), size):
@@ -274,7 +333,7 @@ def _run(problem: Problem, method: Method, states: list[State], seeds: list[int]
             problem, method, tree.stack(part + part[-1:] * missing), part_seeds + part_seeds[-1:] * missing, batched=True, label=label, **options
         )
         parts.append(_first(run, len(part)))
-    return _join(parts), True
+    return join_runs(parts), True
 
 
 def _as_batch(run: Run) -> Run:
@@ -293,19 +352,20 @@ def _first(run: Run, count: int) -> Run:
     )  # fmt: skip
 
 
-def _join(runs: list[Run]) -> Run:
+def join_runs(runs: list[Run]) -> Run:
+    """Several runs with a first axis as one; they were recorded at the same steps, as far as they went."""
     if len(runs) == 1:
         return runs[0]
 
     def cat(*leaves: Tensor) -> Tensor:
         return torch.cat(leaves)
 
-    # Runs that ended early have fewer records; the shortest common length keeps the histories rectangular.
-    length = min(len(run.history["step"]) for run in runs)
+    # Runs that ended early have fewer records; NaN keeps the histories rectangular.
     longest = max(runs, key=lambda run: len(run.history["step"]))
+    length = len(longest.history["step"])
     names = [name for name in runs[0].history if name != "step"]
-    history = {name: torch.cat([run.history[name][:length] for run in runs], dim=1) for name in names}
-    history["step"] = longest.history["step"][:length]
+    history = {name: torch.cat([_lengthened(run.history[name], length) for run in runs], dim=1) for name in names}
+    history["step"] = longest.history["step"]
     return Run(
         state=tree.map_(cat, *(run.state for run in runs)),
         steps=[s for run in runs for s in run.steps],
@@ -318,33 +378,13 @@ def _join(runs: list[Run]) -> Run:
     )
 
 
+def _lengthened(rows: Tensor, length: int) -> Tensor:
+    missing = rows.new_full((length - len(rows), *rows.shape[1:]), torch.nan)
+    return torch.cat([rows, missing]) if len(missing) else rows
+
+
 def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor:
     batch = problem.batch("upper", "full")
     if batched:
         return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
     return torch.stack([problem.upper(tree.select(x, i), tree.select(y, i), batch) for i in range(tree.flat_axis(x))])
-
-
-def _layout(value: Tree) -> Any:
-    """A tree's nesting as JSON: {"dict": ...}, {"list": ...}, {"tuple": ...}, or null for a tensor."""
-    if isinstance(value, Tensor):
-        return None
-    if isinstance(value, dict):
-        return {"dict": {str(key): _layout(item) for key, item in value.items()}}
-    kind = "list" if isinstance(value, list) else "tuple"
-    return {kind: [_layout(item) for item in value]}
-
-
-def _build(layout: Any, name: str, tensors: dict[str, Tensor]) -> Tree:
-    counter = iter(range(len(tensors)))
-
-    def build(node: Any) -> Tree:
-        if node is None:
-            return tensors[f"{name}.{next(counter)}"]
-        ((kind, items),) = node.items()
-        if kind == "dict":
-            return {key: build(item) for key, item in items.items()}
-        built = [build(item) for item in items]
-        return built if kind == "list" else tuple(built)
-
-    return build(layout)

@@ -29,7 +29,7 @@ from bipareto.loop import COMPILE_FROM
 from bipareto.methods import METHODS, Method
 from bipareto.methods.base import State
 from bipareto.pareto import SLICE
-from bipareto.preferences import as_preference, grid
+from bipareto.preferences import as_preference, grid, named
 from bipareto.problem import Problem
 from bipareto.problems import KnownProblem, get, options
 from bipareto.sampler import draw
@@ -123,8 +123,10 @@ def preferences_of(config: SweepConfig, method: Method, m: int) -> list[Tensor |
             raise InvalidInput(f"preferences.vectors is given, but {config.method.name} has no preferences; leave it out")
         return [None]
     given = config.preferences
-    if given.vectors is None:
+    if given.vectors is None and given.family == "das-dennis":
         return list(grid(m, given.count, boundary=given.boundary))
+    if given.vectors is None:
+        return list(named(f"random:{given.count}" if given.family == "random" else given.family, m))
     with _naming("preferences.vectors", {"vectors": given.vectors}):
         return list(as_preference(given.vectors, m).reshape(-1, m))
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["SCALARIZATIONS", "Fixed", "Ideal", "Scalarization", "Tracked", "as_ideal", "get"]
+__all__ = ["SCALARIZATIONS", "Fixed", "Ideal", "Scalarization", "Tracked", "aim", "as_ideal", "get"]
 
 Form: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -70,6 +71,44 @@ def get(name: str) -> Scalarization:
     if name not in SCALARIZATIONS:
         raise InvalidInput(f"scalarization {name!r} is not known; choose one of {', '.join(SCALARIZATIONS)}")
     return SCALARIZATIONS[name]
+
+
+def aim(name: str, f: Tensor, normal: Tensor, z: Tensor, mu: float) -> Tensor:
+    """The preference w (m,) whose point is f, where the front's normal there is known: weights(f, w, z, mu) is parallel to the normal.
+
+    Args:
+        name: which scalarization.
+        f: a point of the front (m,), above z.
+        normal: lambda (m,), >= 0 and not all zero: the multipliers with which sum_i lambda_i grad f_i vanishes along the front.
+        z, mu: ideal point (m,) and smoothing.
+
+    "linear" has w = lambda, "tchebycheff" w_i = k/(f_i - z_i) whatever the normal; for "stch" w_i exp(mu w_i (f_i - z_i)) = k lambda_i.
+
+    >>> f, w, z = torch.tensor([1.0, 3.0]).double(), torch.tensor([0.7, 0.3]).double(), torch.zeros(2).double()
+    >>> aim("stch", f, get("stch").weights(f, w, z, torch.tensor(2.0)), z, 2.0)
+    tensor([0.7000, 0.3000], dtype=torch.float64)
+    """
+    get(name)
+    f, normal, z = (value.detach().to("cpu", torch.float64) for value in (f, normal, z))
+    if name == "linear":
+        return normal / normal.sum()
+    height = (f - z).clamp_min(torch.finfo(torch.float64).tiny ** 0.5)
+    if name == "tchebycheff":
+        return height.reciprocal() / height.reciprocal().sum()
+    from scipy.optimize import brentq
+    from scipy.special import wrightomega  # omega(u) solves omega + log omega = u
+
+    scale = (mu * height).numpy()
+    offset = (normal / normal.sum()).clamp_min(1e-12).log().numpy() + np.log(scale)
+
+    def weights(k: float) -> np.ndarray[Any, np.dtype[np.float64]]:
+        return wrightomega(offset + k) / scale
+
+    # At the right k no weight exceeds 1, and the largest is at least 1/m.
+    high = float((scale + np.log(scale) - offset).max())
+    low = float((scale / len(scale) + np.log(scale / len(scale)) - offset).min())
+    found = torch.from_numpy(weights(brentq(lambda k: weights(k).sum() - 1, low, high, xtol=1e-12)))
+    return found / found.sum()
 
 
 class Fixed(NamedTuple):

@@ -6,7 +6,7 @@ A single tensor takes a short path everywhere, because flattening a tree costs m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -24,7 +24,9 @@ __all__ = [
     "expand",
     "first_leaf",
     "flat_axis",
+    "from_layout",
     "interpolate",
+    "layout",
     "leaves",
     "map_",
     "named_leaves",
@@ -174,3 +176,28 @@ def as_tree(value: Tree | nn.Module, name: str) -> Tree:
         if not leaf.is_floating_point():
             raise InvalidInput(f"{path} has dtype {leaf.dtype}; gradients need a floating dtype, e.g. {path}.double()")
     return map_(lambda leaf: leaf.detach().clone(), value)
+
+
+def layout(value: Tree) -> Any:
+    """A tree's nesting as JSON: {"dict": ...}, {"list": ...}, {"tuple": ...}, or null for a tensor.
+
+    >>> layout({"a": torch.zeros(1), "b": (torch.zeros(2),)})
+    {'dict': {'a': None, 'b': {'tuple': [None]}}}
+    """
+    if isinstance(value, Tensor):
+        return None
+    if isinstance(value, dict):
+        return {"dict": {str(key): layout(item) for key, item in value.items()}}
+    kind = "list" if isinstance(value, list) else "tuple"
+    return {kind: [layout(item) for item in value]}
+
+
+def from_layout(nesting: Any, parts: Iterator[Tensor]) -> Tree:
+    """The tree of that layout, its tensors taken from `parts` in the order of `leaves`."""
+    if nesting is None:
+        return next(parts)
+    ((kind, items),) = nesting.items()
+    if kind == "dict":
+        return {key: from_layout(item, parts) for key, item in items.items()}
+    built = [from_layout(item, parts) for item in items]
+    return built if kind == "list" else tuple(built)

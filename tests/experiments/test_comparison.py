@@ -55,7 +55,7 @@ def test_the_command_writes_a_table_a_file_and_a_picture(tmp_path: Path, capsys:
     data = json.loads(shown.out.strip().splitlines()[-1])
     assert {row["method"] for row in data["methods"]} == {"momeha", "wc-penalty"}
     assert "hypervolume" in shown.err
-    assert {p.name for p in tmp_path.iterdir()} == {"comparison.json", "comparison.png"}
+    assert {p.name for p in tmp_path.iterdir()} == {"comparison.json", "comparison.png", "fronts"}
 
 
 def test_a_front_can_be_certified_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

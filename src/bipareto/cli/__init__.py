@@ -18,6 +18,7 @@ from bipareto.cli.comparing import compare
 from bipareto.cli.data import commands as data_commands
 from bipareto.cli.experiments import app as experiment_commands
 from bipareto.cli.output import fail
+from bipareto.cli.reporting import report, watch
 from bipareto.cli.runs import front, solve
 from bipareto.cli.sweeps import ls, resume, sweep, tune
 from bipareto.errors import BiparetoError
@@ -48,6 +49,7 @@ def bipareto(
       bipareto front pl-sin2 --dim 20            a front, against the exact one
       bipareto solve pl-sin2 -p 0.7,0.3          one point of it
       bipareto compare quadratic                 all methods on one problem
+      bipareto report runs/a                     a page of a front, to look at
 
     Commands print tables for people, or with --json one object for programs;
     `bipareto COMMAND --help` has examples.
@@ -60,7 +62,7 @@ app.command()(front)
 app.command()(compare)
 app.command()(certify)
 app.command()(demo)
-for command in (sweep, resume, ls, tune):
+for command in (sweep, resume, ls, tune, report, watch):
     app.command()(command)
 app.add_typer(data_commands, name="data")
 app.add_typer(experiment_commands, name="experiment")

@@ -37,7 +37,8 @@ def compare(
     product counted as two.  Ranked by the worst distance to the exact front,
     then by the worst kkt residual, both with the lower level solved again.
 
-    With --out: comparison.json and comparison.png, all fronts over the exact one.
+    With --out: comparison.json, comparison.png (all fronts over the exact one)
+    and fronts/ for `bipareto report DIR`.
 
     \b
     Examples:
@@ -72,9 +73,14 @@ def compare(
         "problem": asked, "budget": budget, "amount": amount, "seeds": seeds, "start": start, "reference": known.reference.tolist(), "methods": data,
     }  # fmt: skip
     if out_dir is not None:
-        from bipareto.report import plot_comparison
+        from bipareto.report import plot_comparison, write_metrics
 
         (out_dir / "comparison.json").write_text(json.dumps(values.finite(result), indent=2) + "\n", encoding="utf-8")
         plot_comparison({c.name: c.front.objectives for c in found if c.front is not None}, known, out_dir / "comparison.png")
-        out.say(f"wrote comparison.json and comparison.png to {out_dir}")
+        ensure_folder(out_dir / "fronts")
+        for c in found:
+            if c.front is not None:
+                c.front.save(out_dir / "fronts" / f"{c.name}.npz")
+                write_metrics(c.front, out_dir / "fronts" / f"{c.name}.jsonl")
+        out.say(f"wrote comparison.json, comparison.png and fronts/ to {out_dir}; look at it: bipareto report {out_dir}")
     out.result(result)

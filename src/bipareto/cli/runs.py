@@ -141,7 +141,12 @@ def _tracking(name: str | None, out_dir: Path | None, method: str, chosen: Metho
 def front(
     problem: ProblemName,
     method: MethodName = "momeha",
-    preferences: Annotated[int, typer.Option("--preferences", metavar="N", min=1, help="How many along each edge of the simplex.")] = 11,
+    preferences: Annotated[
+        str, typer.Option("--preferences", metavar="N|NAME|FILE", help="How many along each edge of the simplex, or a family, see below.")
+    ] = "11",
+    budget: Annotated[
+        int | None, typer.Option("--budget", metavar="N", min=1, help="With --preferences adaptive: the work of so many full runs.")
+    ] = None,
     steps: Steps = 20_000,
     seed: Annotated[list[str] | None, typer.Option("--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable.")] = None,
     dim: Dim = None,
@@ -161,12 +166,23 @@ def front(
     compares each point with the exact point of its preference.
 
     With --out: front.csv (every digit, no times), front.png, front.json (what
-    was asked and measured) and front.npz (for bipareto.ParetoFront.load).
-    `bipareto certify DIR` then says what each point is worth.
+    was asked and measured), front.npz (for bipareto.ParetoFront.load) and
+    metrics.jsonl (what was seen on the way).  `bipareto certify DIR` then says
+    what each point is worth, `bipareto report DIR` makes a page of it.
+
+    \b
+    Preferences:
+      11, das-dennis:11      a regular grid, 11 along each edge
+      random:20              drawn uniformly
+      weak, moderate, strong, extreme    the paper's, one for each objective
+      FILE                   one vector per line, or a JSON list
+      adaptive               chosen on the way where the front is thin, started
+                             between solved neighbours; --budget N says how much
 
     \b
     Examples:
       bipareto front pl-sin2 --dim 20 --out runs/pl-sin2
+      bipareto front pl-sin2 --preferences adaptive --budget 11 --out runs/b
       bipareto front quadratic -o m=3 --preferences 5 --steps 5000
       bipareto front pl-sin2 --method mb-momeha --noise 0.1 --seed 0,1,2 --json
       bipareto front pl-sin2 --set mu=8 --set "c=power(5,0.45)"
@@ -180,10 +196,11 @@ def front(
         known, asked = known_problem(problem, option, dim, noise)
         began = time.perf_counter()
         chosen = _method(method, numbers, settings, known, steps)
-        wanted = bp.preferences.grid(known.m, preferences) if chosen.uses_preference else None
+        wanted = preferences if chosen.uses_preference else None
         raw = bp.front(
-            known, known.x0, known.y0, preferences=wanted, seeds=run_seeds, method=chosen, steps=steps, compile=compiled, progress=out.progress
-        )
+            known, known.x0, known.y0, preferences=wanted, budget=budget, seeds=run_seeds, method=chosen, steps=steps, compile=compiled,
+            progress=out.progress,
+        )  # fmt: skip
         seconds = time.perf_counter() - began
         found = raw.resolve_lower()
         distance = known.distance_to_front(found.objectives)
@@ -195,9 +212,11 @@ def front(
     data = {
         "problem": asked,
         "method": _numbers_of(method, chosen),
+        "preferences": preferences if budget is None else f"{preferences}, budget {budget}",
         "steps": steps,
         "seeds": run_seeds,
         "runs": len(found),
+        "oracles": raw.oracles,
         "hypervolume": found.hypervolume(reference),
         "reference": reference.tolist(),
         "distance_to_front": _worst(distance),
@@ -211,17 +230,19 @@ def front(
     _front_table(out, known, found, distance, position, many_seeds=len(run_seeds) > 1)
     out.say(
         f"hypervolume {data['hypervolume']:.6g} up to {_numbers(reference)}; worst distance {_number(distance)} of the front's extent, "
-        f"worst position error {_number(position)}; {len(found)} run{'s' if len(found) > 1 else ''} of {steps} steps in {seconds:.1f} s"
+        f"worst position error {_number(position)}; {len(found)} run{'s' if len(found) > 1 else ''} "
+        f"of {'up to ' if budget else ''}{steps} steps in {seconds:.1f} s"
     )
     if out_dir is not None:
-        from bipareto.report import plot_front, write_csv
+        from bipareto.report import plot_front, write_csv, write_metrics
 
         write_csv(found, out_dir / "front.csv", distance)
+        write_metrics(raw, out_dir / "metrics.jsonl")
         plot_front(found, known, out_dir / "front.png")
         found.save(out_dir / "front.npz")
         (out_dir / "front.json").write_text(json.dumps(values.finite(data), indent=2) + "\n", encoding="utf-8")
-        data["files"] = [str(out_dir / name) for name in ("front.csv", "front.json", "front.npz", "front.png")]
-        out.say(f"wrote front.csv, front.json, front.npz and front.png to {out_dir}")
+        data["files"] = [str(out_dir / name) for name in ("front.csv", "front.json", "front.npz", "front.png", "metrics.jsonl")]
+        out.say(f"wrote front.csv, front.json, front.npz, front.png and metrics.jsonl to {out_dir}; look at it: bipareto report {out_dir}")
     out.result(data)
     _leave(all(failure is not None for failure in found.failure))
 

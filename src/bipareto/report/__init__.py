@@ -1,9 +1,19 @@
-"""Fronts as pictures and tables."""
+"""Fronts as pictures, tables and pages."""
 
 from __future__ import annotations
 
-from bipareto.report.figures import plot_comparison, plot_front
+from bipareto.report.figures import plot_comparison, plot_convergence, plot_front, plot_hypervolumes, plot_radar
 from bipareto.report.methods import methods_page
-from bipareto.report.tables import write_csv, write_history
+from bipareto.report.tables import write_csv, write_history, write_metrics
 
-__all__ = ["methods_page", "plot_comparison", "plot_front", "write_csv", "write_history"]
+__all__ = [
+    "methods_page",
+    "plot_comparison",
+    "plot_convergence",
+    "plot_front",
+    "plot_hypervolumes",
+    "plot_radar",
+    "write_csv",
+    "write_history",
+    "write_metrics",
+]

@@ -1,26 +1,20 @@
-"""Pictures of fronts: what was found over what is known."""
+"""Pictures of fronts in files: what was found over what is known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
+from bipareto import drawing
+from bipareto.measures import hypervolume
 from bipareto.pareto import ParetoFront
-from bipareto.problem import Problem
 from bipareto.problems.base import KnownProblem
+from bipareto.report.curves import Curves
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-__all__ = ["plot_comparison", "plot_front"]
-
-_EXACT = "0.75"
-#: Okabe and Ito's colours, told apart by most eyes, and markers for the rest
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+__all__ = ["plot_comparison", "plot_convergence", "plot_front", "plot_hypervolumes", "plot_radar"]
 
 
 def plot_front(
@@ -42,31 +36,14 @@ def plot_front(
         title: a heading; None makes one from the problem and the method.
         names: a label per objective; None takes the problem's names, else f_1, f_2, ...
     """
-    # The figure is built by hand: pyplot would keep global state and look for a display.
-    from matplotlib.cm import ScalarMappable
-    from matplotlib.figure import Figure
-
-    points = front.objectives.detach().cpu()
-    m = points.shape[1]
-    mapping = ScalarMappable(cmap="viridis")
-    mapping.set_clim(0, 1)
-    # Methods without preferences have NaN for weights; their points share one colour.
-    colours = mapping.to_rgba(front.preference[:, 0].nan_to_num(0.5).numpy())
+    problem = known or front.problem
+    heading = _title(front, known) if title is None else title
     exact = None if known is None else known.front(401)
-    labels = _labels(known or front.problem, names, m)
-    figure = Figure(figsize=(6.4, 4.8), layout="constrained")
-    axes: Any = figure.add_subplot(projection="3d" if m == 3 else None)
-    draw: Callable[..., None] = {1: _strip, 2: _plane, 3: _space}.get(m, _parallel)
-    draw(axes, points, colours, exact, labels)
-    axes.legend(loc="best" if m != 3 else "upper left")
-    axes.set_title(_title(front, known) if title is None else title)
-    if m > 1 and not front.preference.isnan().any():
-        figure.colorbar(mapping, ax=axes, label=f"weight of {labels[0]}", shrink=0.8, pad=0.1 if m == 3 else 0.02)
-    # No version or date in the file: equal fronts give equal pictures.
-    figure.savefig(path, dpi=150, metadata={"Software": None} if str(path).endswith(".png") else None)
+    labels = names or (None if problem is None else problem.names)
+    drawing.save(drawing.draw_front(front.objectives, preference=front.preference, exact=exact, names=labels, title=heading), path)
 
 
-def plot_comparison(fronts: Mapping[str, Tensor], known: KnownProblem, path: str | PathLike[str] = "comparison.png") -> None:
+def plot_comparison(fronts: Mapping[str, Tensor], known: KnownProblem | None = None, path: str | PathLike[str] = "comparison.png") -> None:
     """Draw the fronts of several methods over the exact one: the plane for two objectives, parallel coordinates for more.
 
     Args:
@@ -74,84 +51,57 @@ def plot_comparison(fronts: Mapping[str, Tensor], known: KnownProblem, path: str
         known: the problem, whose exact front is drawn beneath.
         path: the file; its ending decides the format.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.2, 4.8), layout="constrained")
-    axes: Any = figure.add_subplot()
-    exact, labels = known.front(401), _labels(known, None, known.m)
-    low, high = exact.amin(0), exact.amax(0)
-    margin = 0.3 * (high - low).clamp_min(1e-12)
-    if known.m == 2:
-        axes.scatter(*exact.T.tolist(), s=4, color=_EXACT, label="exact front")
-        # Methods that went astray must not shrink the front to a dot.
-        axes.set_xlim(float(low[0] - margin[0]), float(high[0] + margin[0]))
-        axes.set_ylim(float(low[1] - margin[1]), float(high[1] + margin[1]))
-        axes.set_xlabel(labels[0])
-        axes.set_ylabel(labels[1])
+    if known is None:
+        drawing.save(drawing.draw_fronts(fronts), path)
     else:
-        axes.fill_between(range(known.m), low.tolist(), high.tolist(), color=_EXACT, alpha=0.5, label="range of the exact front")
-        axes.set_xticks(range(known.m), labels)
-        axes.set_ylabel("value of the objective")
-    for index, (name, objectives) in enumerate(fronts.items()):
-        points = objectives.detach().cpu()
-        colour, marker = _COLOURS[index % len(_COLOURS)], _MARKERS[index % len(_MARKERS)]
-        if known.m == 2:
-            outside = int(((points < low - margin) | (points > high + margin) | ~points.isfinite()).any(1).sum())
-            label = f"{name} ({outside} outside)" if outside else name
-            axes.scatter(*points.T.tolist(), s=34, color=colour, marker=marker, alpha=0.8, label=label)
-        else:
-            axes.plot(range(known.m), points.T.tolist(), color=colour, marker=marker, alpha=0.7, label=[name, *[None] * (len(points) - 1)])
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-    axes.set_title(f"{known.name}: methods under an equal budget")
-    axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=150, metadata={"Software": None} if str(path).endswith(".png") else None)
+        title = f"{known.name}: methods under an equal budget"
+        drawing.save(drawing.draw_fronts(fronts, exact=known.front(401), names=known.names, title=title), path)
 
 
-def _strip(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
-    """One objective: its value for every run."""
-    if exact is not None:
-        axes.axhline(float(exact.min()), color=_EXACT, label="exact minimum")
-    axes.scatter(range(len(points)), points[:, 0].tolist(), c=colours, label="found")
-    axes.set_xlabel("run")
-    axes.set_ylabel(labels[0])
-    axes.grid(alpha=0.3)
+def plot_radar(front: ParetoFront, path: str | PathLike[str] = "radar.png", *, names: Sequence[str] | None = None) -> None:
+    """Draw, one spoke per objective, the runs that are best in one of them and the one that is best in its worst.
+
+    Args:
+        front: with at least three objectives.
+        path: the file; its ending decides the format.
+        names: a label per objective.
+    """
+    f = front.objectives.detach().to("cpu", torch.float64)
+    f = f[f.isfinite().all(1)]
+    low, high = f.amin(0), f.amax(0)
+    scaled = (f - low) / (high - low).clamp_min(1e-300)
+    labels = drawing.labels_for(f.shape[1], names)
+    rows = {f"best in {labels[i]}": f[int(f[:, i].argmin())] for i in range(f.shape[1])}
+    rows["balanced"] = f[int(scaled.amax(1).argmin())]
+    drawing.save(drawing.draw_radar(rows, low, high, names=names), path)
 
 
-def _plane(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
-    _scatter(axes, points, colours, exact)
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
-    axes.grid(alpha=0.3)
+def plot_convergence(curves: Curves, path: str | PathLike[str] = "convergence.png", *, title: str = "") -> None:
+    """Draw what was recorded on the way: each objective, the gap and the stationarity.
+
+    Args:
+        curves: see `bipareto.report.curves`.
+        path: the file; its ending decides the format.
+        title: a heading.
+    """
+    lines = {name: curves.values[q].tolist() for q, name in enumerate(curves.names)}
+    drawing.save(drawing.draw_convergence(curves.steps.tolist(), lines, title=title), path)
 
 
-def _space(axes: Any, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
-    _scatter(axes, points, colours, exact, depthshade=False)
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
-    axes.set_zlabel(labels[2])
-    axes.view_init(elev=25, azim=45)  # from the side of large values the whole front is in sight
+def plot_hypervolumes(
+    fronts: Mapping[str, ParetoFront], reference: Sequence[float], path: str | PathLike[str] = "hypervolume.png", *, exact: float | None = None
+) -> None:
+    """Draw the hypervolume of several fronts: mean over seeds, standard deviation, and the seeds.
 
-
-def _scatter(axes: Any, points: Tensor, colours: Any, exact: Tensor | None, **style: Any) -> None:
-    if exact is not None:
-        # Dots, not a line: a front may have gaps.
-        axes.scatter(*exact.T.tolist(), s=4, color=_EXACT, label="exact front", **style)
-    axes.scatter(*points.T.tolist(), s=36, c=colours, edgecolors="black", linewidths=0.5, label="found", **style)
-
-
-def _parallel(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
-    """Many objectives: one line per run across the objectives, over the range of the exact front."""
-    positions = range(len(labels))
-    if exact is not None:
-        axes.fill_between(positions, exact.amin(0).tolist(), exact.amax(0).tolist(), color=_EXACT, alpha=0.5, label="range of the exact front")
-    for index, row in enumerate(points.tolist()):
-        axes.plot(positions, row, marker="o", color=colours[index], label="found" if index == 0 else None)
-    axes.set_xticks(positions, labels)
-    axes.set_ylabel("value of the objective")
-
-
-def _labels(problem: Problem | None, names: Sequence[str] | None, m: int) -> Sequence[str]:
-    return names or (problem.names if problem is not None else None) or [rf"$f_{{{i + 1}}}$" for i in range(m)]
+    Args:
+        fronts: name -> front with the lower level solved.
+        reference: (m,), the same for all.
+        path: the file; its ending decides the format.
+        exact: the hypervolume of the exact front.
+    """
+    values = {name: [hypervolume(front.objectives[front.seed == s], reference) for s in front.seed.unique()] for name, front in fronts.items()}
+    title = "hypervolume up to (" + ", ".join(f"{value:.4g}" for value in reference) + ")"
+    drawing.save(drawing.draw_hypervolumes(values, exact=exact, title=title), path)
 
 
 def _title(front: ParetoFront, known: KnownProblem | None) -> str:

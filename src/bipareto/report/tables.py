@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import Tensor
 from bipareto.pareto import ParetoFront
 from bipareto.records import Solution
 
-__all__ = ["write_csv", "write_history"]
+__all__ = ["write_csv", "write_history", "write_metrics"]
 
 
 def write_csv(front: ParetoFront, path: str | PathLike[str], distance: Tensor | None = None) -> None:
@@ -35,6 +36,16 @@ def write_history(solution: Solution, path: str | PathLike[str]) -> None:
     header = ["step", *(f"f{i + 1}" for i in range(objectives.shape[1])), *history]
     rows = zip(steps.tolist(), objectives.tolist(), *(values.tolist() for values in history.values()), strict=True)
     _write(path, header, ([step, *f, *rest] for step, f, *rest in rows))
+
+
+def write_metrics(front: ParetoFront, path: str | PathLike[str]) -> None:
+    """What a front's runs recorded on the way, one line of JSON per record, as sweeps write it; nothing for a front without runs."""
+    if front.run is None:
+        return
+    history = {name: values.tolist() for name, values in front.run.history.items()}
+    with Path(path).open("w", encoding="utf-8") as file:
+        rows = (dict(zip(history, row, strict=True)) for row in zip(*history.values(), strict=True))
+        file.writelines(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
 
 
 def _write(path: str | PathLike[str], header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
