@@ -119,10 +119,10 @@ def test_the_step_of_x_asks_for_the_penalty_and_not_for_what_f_does_through_y() 
     steeper = bp.Problem(lambda x, y: 100 * through_y.upper(x, y), lower)
     direct = bp.Problem(lambda x, y: through_y.upper(x, y) + 50 * x.square().sum(), lower)
     alpha = [bp.MOMEHA.tuned(problem, x, y).alpha_x[0] for problem in (through_y, steeper, direct)]
-    # gamma = 4 and L = ||g_xy|| = 1: the penalty's curvature in x is 4/5.
-    assert alpha[0] == pytest.approx(1.25, rel=1e-3)
-    assert alpha[1] == pytest.approx(1.25, rel=1e-3)
-    assert alpha[2] < 1.0
+    # gamma = 4 and L = ||g_xy|| = 1: the penalty's curvature in x is 4/5, and a separable level takes twice its inverse.
+    assert alpha[0] == pytest.approx(2.5, rel=1e-3)
+    assert alpha[1] == pytest.approx(2.5, rel=1e-3)
+    assert alpha[2] < 2.0
 
 
 def test_the_step_of_x_fits_beyond_the_start() -> None:

@@ -8,8 +8,9 @@ The rules, each with its reason:
 - alpha_theta = alpha_y, below 1/(L + 1/gamma) and below the bound 2 gamma^2 h/(1 - gamma^2 h^2) up to which a lower maximum
   of curvature -h repels, taken at h = rho_y/2.
 - alpha_x: with y frozen the penalty's curvature in x is at most gamma ||g_xy||^2/(1 + gamma L), and the linearised iteration
-  is stable up to about four times its inverse; we take the inverse, with the curvature of F/c in x alone added.  What F does
-  through y*(x) does not enter: F/c + gap is descended in x and y jointly, and y's own step answers for it.
+  is stable up to about four times its inverse; we take the inverse where y's coordinates are coupled and curvatures change on the
+  way, twice that where g is a sum over them, with the curvature of F/c in x alone added.  What F does through y*(x) does not
+  enter: F/c + gap is descended in x and y jointly, and y's own step answers for it.
 - c_0: F tilts the lower level by grad F/c.  Where the envelope's restoring force, seen along -grad_y f_i, peaks (it does when g
   is nonconvex), a stronger tilt carries y out of its basin for good.  Where y's coordinates are coupled, as in a network, c_0
   keeps the tilt's length at that peak.  Where g is a sum over them each has a basin of its own: there the tilt's largest
@@ -86,7 +87,7 @@ def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None,
     stiffness = gamma * coupling**2 / (1 + gamma * L)
     # The scalarization's own curvature, at equal weights and at its steepest: L_F <= L_f/m + (mu/4) ||difference||^2.
     curvature_F = _direct_curvature(problem, x, y, len(rows), seed) + 0.25 * mu * _spread([row[:split] for row in rows])
-    alpha_x = 1 / (stiffness + 2 * curvature_F / c0) if stiffness + curvature_F > 0 else alpha
+    alpha_x = (1 + alone) / (stiffness + 2 * curvature_F / c0) if stiffness + curvature_F > 0 else alpha
     # The least preference of a grid of eleven has weight 1/12: what F's curvature is worth there.
     power = _power(alpha_x / c0 * _reduced_curvature(problem, x, y, rows, L) / 12, steps or STEPS)
     return {
