@@ -58,8 +58,12 @@ def _smoothing(f: Tensor) -> tuple[float, Ideal]:
     return 4 * m / margin, Tracked(margin)
 
 
-def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
-    """Keyword arguments for `MOMEHA`; the module's text gives the rules."""
+def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0, longer: bool = True) -> dict[str, Any]:
+    """Keyword arguments for `MOMEHA`; the module's text gives the rules.
+
+    Args:
+        longer: take the longer alpha_x where g is a sum over the coordinates of y.
+    """
     x, y0 = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     problem.check(x, y0)
     y = _settle(problem, x, y0)
@@ -87,7 +91,7 @@ def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None,
     stiffness = gamma * coupling**2 / (1 + gamma * L)
     # The scalarization's own curvature, at equal weights and at its steepest: L_F <= L_f/m + (mu/4) ||difference||^2.
     curvature_F = _direct_curvature(problem, x, y, len(rows), seed) + 0.25 * mu * _spread([row[:split] for row in rows])
-    alpha_x = (1 + alone) / (stiffness + 2 * curvature_F / c0) if stiffness + curvature_F > 0 else alpha
+    alpha_x = (1 + alone * longer) / (stiffness + 2 * curvature_F / c0) if stiffness + curvature_F > 0 else alpha
     # The least preference of a grid of eleven has weight 1/12: what F's curvature is worth there.
     power = _power(alpha_x / c0 * _reduced_curvature(problem, x, y, rows, L) / 12, steps or STEPS)
     return {
@@ -270,7 +274,7 @@ def tune_mbmomeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = Non
     Noise in y and theta shakes x whatever the penalty, while the pull of F on x falls with c: a growing penalty only loses
     signal.  The powers are the best of 72 tried on PL-SIN2 with noise 0.1 on every gradient coordinate.
     """
-    found = tune_momeha(problem, x0, y0, steps=steps, seed=seed)
+    found = tune_momeha(problem, x0, y0, steps=steps, seed=seed, longer=False)
     return found | {
         "alpha_theta": Power(found["alpha_theta"], -0.25),
         "alpha_y": Power(found["alpha_y"], -0.25),
