@@ -41,7 +41,7 @@ WARMUP = 300
 #: budget assumed when none is given
 STEPS = 20_000
 #: e-foldings that x must be able to travel towards its answer within the budget
-TRAVEL = 12.0
+TRAVEL = 8.0
 
 
 def smoothing(problem: Problem, x0: Any, y0: Any) -> tuple[float, Ideal]:
