@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 
 import bipareto as bp
-from bipareto.methods.tuning import smoothing
+from bipareto.experiments.digits import digits_problem
+from bipareto.methods.tuning import _separability, smoothing
 from bipareto.scalarization import Fixed, Tracked
 from helpers import DOUBLE, nonconvex
 
@@ -81,3 +83,51 @@ def test_tuning_is_a_function_of_its_arguments() -> None:
     assert bp.MOMEHA.tuned(problem, x, y, steps=1000) == bp.MOMEHA.tuned(problem, x, y, steps=1000)
     assert bp.MBMOMEHA.tuned(problem, x, y).c.power == pytest.approx(1 / 16)
     assert isinstance(bp.MEHA.tuned(*nonconvex(m=1)), bp.MEHA)
+
+
+def test_the_numbers_fit_a_network() -> None:
+    # Found by hand for this task: gamma 4, steps 1 and 6000 (a third or thrice as good), c_0 = 15; 529 and 298 were far off.
+    task = digits_problem(seed=0)
+    method = bp.MOMEHA.tuned(task.problem, task.x0, task.y0, steps=3000)
+    assert 2 < method.gamma < 8
+    assert 0.5 < method.alpha_y[0] < 2
+    assert 2000 < method.alpha_x[0] < 18_000
+    assert 10 < method.c.scale < 40
+    assert 0.15 < method.c.power < 0.35
+
+
+def test_separable_and_coupled_lower_levels_are_told_apart() -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.zeros(1, dtype=DOUBLE), torch.zeros(40, dtype=DOUBLE)
+    scales = torch.rand(40, generator=generator, dtype=DOUBLE)
+    mixing = torch.randn(40, 40, generator=generator, dtype=DOUBLE)
+
+    def separability(g: Any) -> float:
+        return _separability(bp.Problem(lambda x, y: y[:2], g), x, y, seed=0)
+
+    assert separability(lambda x, y: (scales * y.square()).sum()) == pytest.approx(1.0)
+    assert separability(lambda x, y: (mixing @ y).square().sum()) < 0.2
+    assert separability(lambda x, y: x.sum() * y.sum()) == 1.0  # no curvature: nothing couples
+
+
+def test_the_step_of_x_asks_for_the_penalty_and_not_for_what_f_does_through_y() -> None:
+    def lower(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return 0.5 * (y - x).square().sum()
+
+    x = y = torch.ones(3, dtype=DOUBLE)
+    through_y = bp.Problem(lambda x, y: torch.stack([y.square().sum(), (y - 2).square().sum()]), lower)
+    steeper = bp.Problem(lambda x, y: 100 * through_y.upper(x, y), lower)
+    direct = bp.Problem(lambda x, y: through_y.upper(x, y) + 50 * x.square().sum(), lower)
+    alpha = [bp.MOMEHA.tuned(problem, x, y).alpha_x[0] for problem in (through_y, steeper, direct)]
+    # gamma = 4 and L = ||g_xy|| = 1: the penalty's curvature in x is 4/5, and a separable level takes twice its inverse.
+    assert alpha[0] == pytest.approx(2.5, rel=1e-3)
+    assert alpha[1] == pytest.approx(2.5, rel=1e-3)
+    assert alpha[2] < 2.0
+
+
+def test_the_step_of_x_fits_beyond_the_start() -> None:
+    # g_xy grows like e^x: a step for the flat start alone threw the run out.
+    problem = bp.problems.get("ridge")
+    x0, y0 = problem.start(2)
+    answer = bp.solve(problem, x0, y0, steps=600, compile=False)
+    assert problem.distance_to_front(problem.objectives(answer.x)[None]) < 1e-2

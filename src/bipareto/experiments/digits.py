@@ -31,13 +31,12 @@ from bipareto.methods import MOMEHA
 from bipareto.pareto import ParetoFront, front
 from bipareto.preferences import grid
 from bipareto.problem import Problem
-from bipareto.schedule import Power
 from bipareto.tree import Tree
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["DOMAINS", "METHOD", "NOISE", "STEPS", "DigitsTask", "digits_problem", "run_demo"]
+__all__ = ["DOMAINS", "NOISE", "STEPS", "DigitsTask", "digits_problem", "run_demo"]
 
 DOMAINS = ("upright", "upside-down")
 CLASSES = 10
@@ -56,26 +55,6 @@ TOLERANCE, NEWTON_STEPS = 1e-4, 200
 SUPPRESSED = 0.25
 #: the loss of guessing all classes alike, in both domains: the corner of the hypervolume
 REFERENCE = (math.log(CLASSES), math.log(CLASSES))
-
-#: The numbers of the demo, the same for every seed and preference.
-METHOD = MOMEHA(
-    # Probed curvatures of g in y lie between -0.1 and 0.55: gamma below 0.45/0.1, the steps below 1/(0.55 + 1/gamma).
-    gamma=4.0,
-    alpha_theta=1.0,
-    alpha_y=1.0,
-    # g averages 600 samples, so one weight's gradient is a thousandth of a loss; a third or thrice the step changes the
-    # hypervolume by one percent.
-    alpha_x=6000.0,
-    # c_t goes from 15 to 74.  With c below about 10 the network fits the validation sets themselves instead of the weighted
-    # samples: its losses look excellent, and are lost once it is trained again for the x found (hypervolume 5.3 before and
-    # 3.0 after at c = 1, against 4.0 and 3.5).  From about 300 on x has not arrived after 3000 steps (3.0).
-    c=Power(15.0, 0.2),
-    # About 4 m over the mean loss on the front.
-    mu=10.0,
-    ideal=0.0,
-    # The gap of an untrained network teaches x to switch samples off; without warm-up right labels end with smaller weights.
-    warmup=300,
-)
 
 
 @dataclass(frozen=True)
@@ -221,15 +200,16 @@ def run_demo(out: Path, *, steps: int | None = None, preferences: int = 10, seed
     steps = STEPS if steps is None else steps
     began = time.perf_counter()
     task = digits_problem(seed)
+    method = MOMEHA.tuned(task.problem, task.x0, task.y0, steps=steps)
     found = front(
-        task.problem, task.x0, task.y0, preferences=grid(2, preferences), seeds=[seed], method=METHOD, steps=steps, progress=False if quiet else None
+        task.problem, task.x0, task.y0, preferences=grid(2, preferences), seeds=[seed], method=method, steps=steps, progress=False if quiet else None
     ).resolve_lower(tol=TOLERANCE, max_iter=NEWTON_STEPS)
     points = _points(task, found)
-    baseline = _baseline(task)
+    baseline = _baseline(task, method)
     summary: dict[str, Any] = {
         "seed": seed,
         "steps": steps,
-        "method": repr(METHOD),
+        "method": repr(method),
         "domains": list(DOMAINS),
         "noise": NOISE,
         "front": points,
@@ -269,10 +249,10 @@ def _judge(task: DigitsTask, x: Tensor, y: Tree) -> dict[str, Tensor]:
     }
 
 
-def _baseline(task: DigitsTask) -> dict[str, Any]:
-    """The network trained on all samples alike: same start, same tolerance, x = x0."""
+def _baseline(task: DigitsTask, method: MOMEHA) -> dict[str, Any]:
+    """The network trained on all samples alike: same start and warm-up, same tolerance, x = x0."""
     x = task.x0[None]
-    begun = tree.map_(lambda leaf: leaf[None], METHOD.prepare(task.problem, task.x0, task.y0).y)
+    begun = tree.map_(lambda leaf: leaf[None], method.prepare(task.problem, task.x0, task.y0).y)
     y = envelope.solve_lower(task.problem, x, begun, tol=TOLERANCE, max_iter=NEWTON_STEPS).y
     with torch.no_grad():
         objectives = task.problem.upper(task.x0, tree.select(y, 0))

@@ -8,11 +8,15 @@ The rules, each with its reason:
 - alpha_theta = alpha_y, below 1/(L + 1/gamma) and below the bound 2 gamma^2 h/(1 - gamma^2 h^2) up to which a lower maximum
   of curvature -h repels, taken at h = rho_y/2.
 - alpha_x: with y frozen the penalty's curvature in x is at most gamma ||g_xy||^2/(1 + gamma L), and the linearised iteration
-  is stable up to about four times its inverse; we take the inverse.
-- c_0: F tilts the lower level by grad F/c.  Where the envelope's restoring force, seen along random directions, peaks (it does
-  when g is nonconvex), a stronger tilt carries y out of its basin for good; c_0 keeps the tilt at a quarter of that peak.
+  is stable up to about four times its inverse; we take the inverse where y's coordinates are coupled and curvatures change on the
+  way, twice that where g is a sum over them, with the curvature of F/c in x alone added.  What F does through y*(x) does not
+  enter: F/c + gap is descended in x and y jointly, and y's own step answers for it.
+- c_0: F tilts the lower level by grad F/c.  Where the envelope's restoring force, seen along -grad_y f_i, peaks (it does when g
+  is nonconvex), a stronger tilt carries y out of its basin for good.  Where y's coordinates are coupled, as in a network, c_0
+  keeps the tilt's length at that peak.  Where g is a sum over them each has a basin of its own: there the tilt's largest
+  coordinate stays below a quarter of the peak per coordinate.
 - p in c_t = c_0 (1 + t)^p: as large as the budget allows while x can still travel, sum_t alpha_x/c_t times the curvature of F
-  along the lower solutions.
+  along the lower solutions, in the directions of its objectives' gradients.
 - mu: F varies over about 1/mu; mu = 4 m / mean(f - z) ties that to the objectives' own scale.
 """
 
@@ -37,9 +41,7 @@ WARMUP = 300
 #: budget assumed when none is given
 STEPS = 20_000
 #: e-foldings that x must be able to travel towards its answer within the budget
-TRAVEL = 12.0
-#: random directions in which curvature above the lower level is averaged
-DIRECTIONS = 2
+TRAVEL = 8.0
 
 
 def smoothing(problem: Problem, x0: Any, y0: Any) -> tuple[float, Ideal]:
@@ -56,8 +58,12 @@ def _smoothing(f: Tensor) -> tuple[float, Ideal]:
     return 4 * m / margin, Tracked(margin)
 
 
-def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
-    """Keyword arguments for `MOMEHA`; the module's text gives the rules."""
+def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0, longer: bool = True) -> dict[str, Any]:
+    """Keyword arguments for `MOMEHA`; the module's text gives the rules.
+
+    Args:
+        longer: take the longer alpha_x where g is a sum over the coordinates of y.
+    """
     x, y0 = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     problem.check(x, y0)
     y = _settle(problem, x, y0)
@@ -71,18 +77,23 @@ def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None,
         alpha = min(alpha, 0.8 * 2 * gamma**2 * h / (1 - (gamma * h) ** 2))
     f = _objectives(problem, x, y)
     mu, ideal = _smoothing(f)
-    coupling = probes.coupling(problem, x, y, seed)
-    upper = _upper_probe(problem, x, y, seed)
+    coupling = _coupling(problem, x, y, seed)
     # How far y answers to x, at most; a coordinate's pull through x counts as far as it moves y.
     response = coupling / L
-    tilt = upper.tilt_y + upper.tilt_x * response / (response**2 + alpha)
-    c0 = max(4 * tilt / _restoring_force(problem, x, y, gamma, lower.scale, seed), 1e-6)
+    through_x = response / (response**2 + alpha)
+    rows = _gradients(problem, x, y)
+    split = tree.ravel(x).numel()
+    alone = _separability(problem, x, y, seed)
+    c0 = 1e-6
+    for row in rows:
+        tilt = _size(row[split:], alone) + through_x * _size(row[:split], alone)
+        c0 = max(c0, tilt / _restoring_force(problem, x, y, gamma, lower.scale, row[split:], seed))
     stiffness = gamma * coupling**2 / (1 + gamma * L)
     # The scalarization's own curvature, at equal weights and at its steepest: L_F <= L_f/m + (mu/4) ||difference||^2.
-    curvature_F = upper.curvature + 0.25 * mu * upper.spread
-    alpha_x = 1 / (stiffness + 2 * curvature_F / c0) if stiffness + curvature_F > 0 else alpha
+    curvature_F = _direct_curvature(problem, x, y, len(rows), seed) + 0.25 * mu * _spread([row[:split] for row in rows])
+    alpha_x = (1 + alone * longer) / (stiffness + 2 * curvature_F / c0) if stiffness + curvature_F > 0 else alpha
     # The least preference of a grid of eleven has weight 1/12: what F's curvature is worth there.
-    power = _power(alpha_x / c0 * _reduced_curvature(problem, x, y, L, seed) / 12, steps or STEPS)
+    power = _power(alpha_x / c0 * _reduced_curvature(problem, x, y, rows, L) / 12, steps or STEPS)
     return {
         "gamma": gamma,
         "mu": mu,
@@ -112,26 +123,31 @@ def _power(rate: float, steps: int) -> float:
     return low
 
 
-def _reduced_curvature(problem: Problem, x: Tree, y: Tree, L: float, seed: int) -> float:
-    """The mean curvature of x -> f_i(x, y*(x)) over random directions v, the smallest over i.
+def _reduced_curvature(problem: Problem, x: Tree, y: Tree, rows: list[Tensor], L: float) -> float:
+    """The smallest curvature of an x -> f_i(x, y*(x)) along the gradient of one of them: the ways that x will go first.
 
     Along v the lower solution moves by w with g_yy w = -g_yx v; the curvature of f_i along (v, w) leaves out the bending of y*.
     g_yy is shifted by 1e-3 L, so that directions in which the lower level is flat do not run away.
+
+    Args:
+        rows: grad f_i in the flat (x, y).
     """
     both, split = tree.ravel((x, y)), tree.ravel(x).numel()
     lower = probes.hessian(probes.lower_in_both(problem, x, y), both)
-    generator = torch.Generator().manual_seed(seed)
-    m = _objectives(problem, x, y).shape[0]
-    products = [probes.hessian(probes.objective_in_both(problem, i, x, y), both) for i in range(m)]
-    totals = [0.0] * m
-    for _ in range(DIRECTIONS):
-        v = probes.normal(both[:split], generator).sign()
-        pushed = lower(torch.cat([v, torch.zeros_like(both[split:])]))[split:]
-        w = _conjugate_gradients(lambda p: lower(torch.cat([torch.zeros_like(both[:split]), p]))[split:] + 1e-3 * L * p, -pushed)
-        direction = torch.cat([v, w])
-        for i, product in enumerate(products):
-            totals[i] += float((direction * product(direction)).sum()) / (DIRECTIONS * v.numel())
-    return min(totals)
+    still_x, still_y = torch.zeros_like(both[:split]), torch.zeros_like(both[split:])
+
+    def solve(b: Tensor) -> Tensor:
+        return _conjugate_gradients(lambda p: lower(torch.cat([still_x, p]))[split:] + 1e-3 * L * p, b)
+
+    products = [probes.hessian(probes.objective_in_both(problem, i, x, y), both) for i in range(len(rows))]
+    found = []
+    for row in rows:
+        v = row[:split] - lower(torch.cat([still_x, solve(row[split:])]))[:split]
+        if float(v.norm()) > 0:
+            v = v / v.norm()
+            direction = torch.cat([v, -solve(lower(torch.cat([v, still_y]))[split:])])
+            found += [float(direction @ product(direction)) for product in products]
+    return min(found, default=0.0)
 
 
 def _conjugate_gradients(product: probes.Product, b: Tensor, count: int = 15) -> Tensor:
@@ -182,55 +198,74 @@ def _curvature(problem: Problem, x: Tree, points: list[Tree], seed: int) -> _Low
     return _LowerCurvature(min(low for low, _ in extremes), max(high for _, high in extremes), scale)
 
 
-class _Upper(NamedTuple):
-    tilt_x: float
-    tilt_y: float
-    curvature: float
-    spread: float
+def _gradients(problem: Problem, x: Tree, y: Tree) -> list[Tensor]:
+    """grad f_i in the flat (x, y), for each i."""
+    both = tree.ravel((x, y))
+    return [oracle.grad(probes.objective_in_both(problem, i, x, y), both) for i in range(_objectives(problem, x, y).shape[0])]
 
 
-def _upper_probe(problem: Problem, x: Tree, y: Tree, seed: int) -> _Upper:
-    """Sizes of grad f_i per coordinate (largest, but at most four times the root mean square), and curvatures of the f_i."""
-    both, split = tree.ravel((x, y)), tree.ravel(x).numel()
-    m = _objectives(problem, x, y).shape[0]
-    functions = [probes.objective_in_both(problem, i, x, y) for i in range(m)]
-    rows = [oracle.grad(f_i, both) for f_i in functions]
+def _coupling(problem: Problem, x: Tree, y: Tree, seed: int) -> float:
+    """The largest ||g_xy|| at x and half a size of x to either side: x will move, and a step that fits the start alone may not fit there."""
+    flat = tree.ravel(x)
+    v = probes.normal(flat, torch.Generator().manual_seed(seed)).sign() * 0.5 * (float(flat.pow(2).mean().sqrt()) or 1.0)
+    return max(probes.coupling(problem, tree.unravel(point, x), y, seed) for point in (flat, flat + v, flat - v))
+
+
+def _spread(rows: list[Tensor]) -> float:
+    """The largest ||a - b||^2 between two rows, over their number squared."""
+    return max(float((a - b).pow(2).sum()) for a in rows for b in rows) / len(rows) ** 2
+
+
+def _direct_curvature(problem: Problem, x: Tree, y: Tree, m: int, seed: int) -> float:
+    """The largest curvature of an f_i in x, with y held."""
+    flat, generator = tree.ravel(x), torch.Generator().manual_seed(seed)
+    batch = problem.batch("upper", "full")
+    functions = [lambda v, i=i: problem.objective(i, tree.unravel(v, x), y, batch) for i in range(m)]
+    return max(max(map(abs, probes.lanczos(probes.hessian(f_i, flat), probes.normal(flat, generator), 8))) for f_i in functions)
+
+
+def _size(part: Tensor, alone: float) -> float:
+    """Of a tilt per coordinate: the root mean square; with coordinates on their own four times the largest, that at most four times the mean."""
+    mean = float(part.pow(2).mean().sqrt())
+    return (1 - alone) * mean + alone * 4 * min(float(part.abs().max()), 4 * mean)
+
+
+def _separability(problem: Problem, x: Tree, y: Tree, seed: int) -> float:
+    """1 where g is a sum over the coordinates of y, 0 where they are coupled.
+
+    Read off the share of g_yy's squared entries that lie on its diagonal, by products with random signs; a half or less is 0.
+    """
+    flat = tree.ravel(y)
+    product = probes.hessian(probes.lower_in_y(problem, x, y), flat)
     generator = torch.Generator().manual_seed(seed)
-    largest = [max(map(abs, probes.lanczos(probes.hessian(f_i, both), probes.normal(both, generator), 8))) for f_i in functions]
-    spread = max((float((a - b).pow(2).sum()) for a in rows for b in rows), default=0.0) / m**2
+    signs = [probes.normal(flat, generator).sign() for _ in range(4)]
+    rows = [product(v) for v in signs]
+    total = sum(float(row.pow(2).sum()) for row in rows) / len(rows)
+    # v * Hv is the diagonal plus noise of its own for each v: products of two of them average to the squared diagonal.
+    seen = [v * row for v, row in zip(signs, rows, strict=True)]
+    pairs = [float((a * b).sum()) for i, a in enumerate(seen) for b in seen[:i]]
+    return min(max(2 * sum(pairs) / len(pairs) / total - 1, 0.0), 1.0) if total > 0 else 1.0
 
-    def size(part: Tensor) -> float:
-        return min(float(part.abs().max()), 4 * float(part.pow(2).mean().sqrt()))
 
-    return _Upper(max(size(r[:split]) for r in rows), max(size(r[split:]) for r in rows), max(largest), spread)
-
-
-def _restoring_force(problem: Problem, x: Tree, y: Tree, gamma: float, scale: float, seed: int) -> float:
-    """The peak, over the distance from y, of the envelope gap's slope per coordinate along random sign directions."""
+def _restoring_force(problem: Problem, x: Tree, y: Tree, gamma: float, scale: float, gradient: Tensor, seed: int) -> float:
+    """The peak, over the distance from y, of the envelope gap's slope per coordinate along -gradient (random signs where that is 0)."""
     batch = problem.batch("lower", "full")
     flat = tree.ravel(y)
-    generator = torch.Generator().manual_seed(seed)
+    size = gradient.pow(2).mean().sqrt()
+    v = -gradient / size if float(size) > 0 else probes.normal(flat, torch.Generator().manual_seed(seed)).sign()
     radii = scale * torch.logspace(-1.5, 0.5, 12, dtype=torch.float64).to(flat)
-    peaks = []
-    for _ in range(3):
-        v = probes.normal(flat, generator).sign()
-        points = flat + radii[:, None] * v
-        stacked = tree.stack([tree.unravel(point, y) for point in points])
-        xs = tree.map_(lambda leaf: leaf.expand(len(radii), *leaf.shape), x)
-        theta = tree.ravel(envelope.proximal_point(problem, xs, stacked, gamma, tol=1e-6, max_iter=30, batched=False).y, batch_dims=1)
-        slopes = []
-        for point, prox in zip(points, theta, strict=True):
-            at = tree.unravel(point, y)
-            gradient = tree.ravel(oracle.grad(lambda u: problem.lower(x, u, batch), at)) - (point - prox) / gamma
-            slopes.append(float((gradient * v).mean()))
+    points = flat + radii[:, None] * v
+    peak = 0.0
+    for point in points:
+        at = tree.unravel(point, y)
+        one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], at)
+        prox = tree.ravel(envelope.proximal_point(problem, *one, gamma, tol=1e-6, max_iter=30, batched=False).y, batch_dims=1)[0]
+        slope = float(((tree.ravel(oracle.grad(lambda u: problem.lower(x, u, batch), at)) - (point - prox) / gamma) * v).mean())
         # Beyond its first peak the force belongs to another basin.
-        peak = slopes[0]
-        for slope in slopes[1:]:
-            if slope < peak:
-                break
-            peak = slope
-        peaks.append(peak)
-    return max(sum(peaks) / len(peaks), 1e-12)
+        if slope < peak:
+            break
+        peak = slope
+    return max(peak, 1e-12)
 
 
 def tune_mbmomeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
@@ -239,7 +274,7 @@ def tune_mbmomeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = Non
     Noise in y and theta shakes x whatever the penalty, while the pull of F on x falls with c: a growing penalty only loses
     signal.  The powers are the best of 72 tried on PL-SIN2 with noise 0.1 on every gradient coordinate.
     """
-    found = tune_momeha(problem, x0, y0, steps=steps, seed=seed)
+    found = tune_momeha(problem, x0, y0, steps=steps, seed=seed, longer=False)
     return found | {
         "alpha_theta": Power(found["alpha_theta"], -0.25),
         "alpha_y": Power(found["alpha_y"], -0.25),
