@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 #: Rooms from top to bottom; modules of one room may import each other.
 ROOMS: list[tuple[str, ...]] = [
     ("errors", "tree"),
-    ("problem", "sampler"),
+    ("problem", "sampler", "modules", "loaders"),
     ("oracle",),
     ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "constants"),
     ("methods",),

@@ -29,6 +29,7 @@ from bipareto import tree
 from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
 from bipareto.methods import MOMEHA, Method
 from bipareto.methods.base import Draw, Info, State
+from bipareto.modules import write_back
 from bipareto.problem import Problem
 from bipareto.sampler import draw
 from bipareto.tree import Tree
@@ -144,6 +145,17 @@ class Solution:
     history: dict[str, Tensor]
     method: Method
     state: State = field(repr=False)
+    problem: Problem | None = field(default=None, repr=False)
+
+    def write_back(self, x: nn.Module | Tree | None, y: nn.Module | Tree | None) -> None:
+        """Copy the answer into modules (or tensors) like those the run started from.
+
+        The running statistics of their norm layers, which a run does without, are estimated for the answer on all the data.
+
+        Args:
+            x, y: what `Problem.from_modules` was given, or others with the same parameters; None leaves one out.
+        """
+        write_back(self.problem, self.x, self.y, x, y)
 
 
 @dataclass
@@ -244,6 +256,7 @@ def solution_of(problem: Problem, method: Method, run: Run, index: int | None, s
         history=history,
         method=method,
         state=state,
+        problem=problem,
     )
 
 
