@@ -28,6 +28,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("config", "store"),
     ("engines",),
     ("pareto", "measures"),
+    ("doctor",),
     ("problems",),
     ("data", "experiments"),
     ("report",),

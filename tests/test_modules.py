@@ -299,7 +299,7 @@ class TestRefusals:
     def test_another_module_cannot_be_written(self) -> None:
         problem, x0, y0 = make(net())
         found = bp.solve(problem, x0, y0, method=METHOD, steps=1)
-        with pytest.raises(InvalidInput, match="parameters .* that the module given for it does not have"):
+        with pytest.raises(InvalidInput, match=r"parameters .* that the module given for it does not have"):
             found.write_back(nn.Linear(3, 1), nn.Linear(3, 1, bias=False))
         with pytest.raises(InvalidInput, match="has shape"):
             found.write_back(nn.Linear(4, 1), net())

@@ -13,8 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bipareto import errors, methods, oracle, preferences, problems, sampler, scalarization, schedule
+    from bipareto import doctor, errors, methods, oracle, preferences, problems, sampler, scalarization, schedule
     from bipareto.certificate import certify
+    from bipareto.doctor import diagnose
     from bipareto.loop import Solution, solve
     from bipareto.methods import FORUM, GMOBA, MBMOMEHA, MEHA, MOMEHA, MOML, WCMHGD, MoCo, WCPenalty
     from bipareto.pareto import ParetoFront, front
@@ -34,6 +35,8 @@ __all__ = [
     "Solution",
     "WCPenalty",
     "certify",
+    "diagnose",
+    "doctor",
     "errors",
     "front",
     "methods",
@@ -63,6 +66,7 @@ _HOMES = {
     "Problem": "problem",
     "Solution": "loop",
     "certify": "certificate",
+    "diagnose": "doctor",
     "front": "pareto",
     "solve": "loop",
 }

@@ -126,6 +126,7 @@ class ModuleProblem(Problem):
         shared: Callable[..., Any] | None, autocast: torch.dtype | None, names: Sequence[str] | None,
     ) -> None:  # fmt: skip
         keyed = any(part.keyed for part in parts)
+        self._losses: tuple[Callable[..., Tensor], ...] = () if callable(upper) else tuple(upper)
         super().__init__(upper, lower, sampler=_keyed(sampler) if keyed else sampler, names=names)
         self._x, self._y = parts
         self._has_data, self._per_objective, self._has_keys = has_data, per_objective, keyed
@@ -137,17 +138,17 @@ class ModuleProblem(Problem):
         if callable(self._upper):
             return self._evaluate(self._upper, x, y, batch)
         if self._per_objective:
-            return torch.stack([self._evaluate(f, x, y, self._of_objective(batch, i)) for i, f in enumerate(self._upper)])
+            return torch.stack([self._evaluate(f, x, y, self._of_objective(batch, i)) for i, f in enumerate(self._losses)])
 
         def every(*arguments: Any) -> Tensor:
-            return torch.stack([f(*arguments).to(tree.first_leaf(x).dtype) for f in self._upper])
+            return torch.stack([f(*arguments).to(tree.first_leaf(x).dtype) for f in self._losses])
 
         return self._evaluate(every, x, y, batch)
 
     def objective(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         if callable(self._upper):
             return self._evaluate(self._upper, x, y, batch)[i]
-        return self._evaluate(self._upper[i], x, y, self._of_objective(batch, i))
+        return self._evaluate(self._losses[i], x, y, self._of_objective(batch, i))
 
     def lower(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         return self._evaluate(self._lower, x, y, batch)
@@ -175,7 +176,7 @@ class ModuleProblem(Problem):
     def _of_objective(self, batch: Any, i: int) -> Any:
         """Objective i's part of a draw for all objectives, {i: batch}; a draw for it alone stays as it is."""
         data = batch["batch"] if self._has_keys else batch
-        if not (self._per_objective and isinstance(data, dict) and data.keys() == set(range(len(self._upper)))):
+        if not (self._per_objective and isinstance(data, dict) and data.keys() == set(range(len(self._losses)))):
             return batch
         return {"key": batch["key"], "batch": data[i]} if self._has_keys else data[i]
 
@@ -221,7 +222,7 @@ class ModuleProblem(Problem):
         elif callable(self._upper):
             calls = [(self._upper, data)]
         else:
-            calls = [(f, data[i] if self._per_objective else data) for i, f in enumerate(self._upper)]
+            calls = [(f, data[i] if self._per_objective else data) for i, f in enumerate(self._losses)]
         for loss, part in calls:
             extra = (part,) if self._has_data else ()
             loss(module_x, module_y, *(extra if self._shared is None else (self._shared(module_x, *extra),)))
@@ -334,7 +335,7 @@ def _estimating(layers: Sequence[_NormBase], modules: Sequence[nn.Module]) -> It
         for layer in layers:
             layer.train()
             layer.reset_running_stats()
-            layer.momentum = None  # type: ignore[assignment]
+            layer.momentum = None
         yield
     finally:
         for part, mode in modes.items():

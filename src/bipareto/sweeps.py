@@ -27,6 +27,7 @@ from torch import Tensor
 
 from bipareto import engines, measures, tree
 from bipareto.config import EngineConfig, MethodConfig, ProblemConfig, SweepConfig, check_options, dump, dump_number, load, load_number
+from bipareto.doctor import Case
 from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
 from bipareto.loop import COMPILE_FROM, Failure, Run, drive, stepper
 from bipareto.methods import METHODS, Method
@@ -40,7 +41,7 @@ from bipareto.sampler import draw
 from bipareto.store import Damaged, RunFolder, StoreError, write_atomic
 from bipareto.tree import Tree
 
-__all__ = ["Setup", "Status", "build", "method_of", "preferences_of", "resume", "run_slice", "status", "sweep"]
+__all__ = ["Setup", "Status", "build", "case", "method_of", "preferences_of", "resume", "run_slice", "status", "sweep"]
 
 #: What a run needs at the height of a step, in multiples of its state: gradients, graph and records.
 PER_RUN = 40
@@ -347,6 +348,7 @@ def _write_result(plan: _Plan, folder: RunFolder, index: int, run: Run) -> None:
         solved = front.resolve_lower()
     tensors = {f"{name}.{i}": leaf for name in ("x", "y") for i, leaf in enumerate(tree.leaves(getattr(solved, name)))}
     tensors |= {f"returned.{i}": leaf for i, leaf in enumerate(tree.leaves(state.y))}
+    tensors |= {f"state.{i}": leaf.contiguous() for i, leaf in enumerate(tree.leaves(state))}
     tensors |= {"objectives": solved.objectives}
     if solved.lower_residual is not None:
         tensors["lower_residual"] = solved.lower_residual
@@ -396,6 +398,38 @@ def _collect(folder: RunFolder) -> ParetoFront:
     write_atomic(folder.path / "front.npz", front.save)
     folder.write_text("measures.json", json.dumps(_measured(front, known), indent=2) + "\n")
     return front
+
+
+def case(path: str | PathLike[str]) -> Case:
+    """A finished sweep as the doctor takes it: the last states of all runs, and what was recorded of them."""
+    folder = RunFolder(Path(path))
+    folder.manifest()
+    plan = _plan(folder)
+    parts = [folder.slice(index) for index in range(plan.manifest["slices"])]
+    if not all(part.done for part in parts):
+        raise InvalidInput(f"{path} is not finished; go on with: bipareto resume {path}")
+    read = [part.read_result() for part in parts]
+    template = tree.stack(plan.states([0]))
+    state = tree.rebuild(template, [torch.cat([tensors[f"state.{i}"] for tensors, _ in read]) for i in range(len(tree.leaves(template)))])
+    rows = [[json.loads(line) for line in (part.path / "metrics.jsonl").read_text("utf-8").splitlines()] for part in parts]
+    records = min(map(len, rows))
+    history = {
+        name: torch.cat([torch.tensor([row[name] for row in found[:records]], dtype=torch.float64).reshape(records, -1, *_tail(found[0][name]))[:, : len(plan.runs(i))]
+                         for i, found in enumerate(rows)], dim=1)
+        for name in rows[0][0] if name != "step"
+    }  # fmt: skip
+    wanted = [plan.preferences[run % len(plan.preferences)] for run in range(plan.manifest["runs"])]
+    nothing = torch.full((plan.manifest["m"],), torch.nan, dtype=torch.float64)
+    failure = [None if f is None else Failure(*f) for _, meta in read for f in meta["failure"]]
+    return Case(
+        plan.setup.problem, plan.method, state.x, state.y, torch.stack([nothing if w is None else w for w in wanted]), history, failure, state,
+        plan.setup.starts[0], plan.manifest["batched"],
+    )  # fmt: skip
+
+
+def _tail(values: Any) -> tuple[int, ...]:
+    """The shape of what was recorded beyond the run axis: () for a number per run, (m,) for the objectives."""
+    return (len(values[0]),) if isinstance(values, list) and values and isinstance(values[0], list) else ()
 
 
 def _measured(front: ParetoFront, known: KnownProblem | None) -> dict[str, Any]:

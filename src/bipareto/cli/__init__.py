@@ -15,6 +15,7 @@ from bipareto import __version__
 from bipareto.cli.catalogue import demo, list_
 from bipareto.cli.certifying import certify
 from bipareto.cli.comparing import compare
+from bipareto.cli.doctoring import doctor
 from bipareto.cli.output import fail
 from bipareto.cli.runs import front, solve
 from bipareto.cli.sweeps import ls, resume, sweep, tune
@@ -57,6 +58,7 @@ app.command()(solve)
 app.command()(front)
 app.command()(compare)
 app.command()(certify)
+app.command()(doctor)
 app.command()(demo)
 for command in (sweep, resume, ls, tune):
     app.command()(command)

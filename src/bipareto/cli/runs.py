@@ -130,6 +130,7 @@ def front(
     settings: Settings = None,
     numbers: Numbers = "tuned",
     compiled: Compile = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look for trouble on the way and warn, as `bipareto doctor` does.")] = False,
     out_dir: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -141,8 +142,9 @@ def front(
     compares each point with the exact point of its preference.
 
     With --out: front.csv (every digit, no times), front.png, front.json (what
-    was asked and measured) and front.npz (for bipareto.ParetoFront.load).
-    `bipareto certify DIR` then says what each point is worth.
+    was asked and measured), front.npz (for bipareto.ParetoFront.load) and
+    run.npz.  `bipareto certify DIR` then says what each point is worth, and
+    `bipareto doctor DIR` whether anything went wrong.
 
     \b
     Examples:
@@ -161,9 +163,11 @@ def front(
         began = time.perf_counter()
         chosen = _method(method, numbers, settings, known, steps)
         wanted = bp.preferences.grid(known.m, preferences) if chosen.uses_preference else None
+        callbacks = [bp.doctor.Watch(known, chosen, start=(known.x0, known.y0))] if watch else []
         raw = bp.front(
-            known, known.x0, known.y0, preferences=wanted, seeds=run_seeds, method=chosen, steps=steps, compile=compiled, progress=out.progress
-        )
+            known, known.x0, known.y0, preferences=wanted, seeds=run_seeds, method=chosen, steps=steps, compile=compiled, callbacks=callbacks,
+            progress=out.progress,
+        )  # fmt: skip
         seconds = time.perf_counter() - began
         found = raw.resolve_lower()
         distance = known.distance_to_front(found.objectives)
@@ -198,10 +202,13 @@ def front(
 
         write_csv(found, out_dir / "front.csv", distance)
         plot_front(found, known, out_dir / "front.png")
+        from bipareto.cli.doctoring import write_run
+
         found.save(out_dir / "front.npz")
+        write_run(raw, out_dir)
         (out_dir / "front.json").write_text(json.dumps(values.finite(data), indent=2) + "\n", encoding="utf-8")
-        data["files"] = [str(out_dir / name) for name in ("front.csv", "front.json", "front.npz", "front.png")]
-        out.say(f"wrote front.csv, front.json, front.npz and front.png to {out_dir}")
+        data["files"] = [str(out_dir / name) for name in ("front.csv", "front.json", "front.npz", "front.png", "run.npz")]
+        out.say(f"wrote front.csv, front.json, front.npz, front.png and run.npz to {out_dir}")
     out.result(data)
     _leave(all(failure is not None for failure in found.failure))
 
