@@ -24,6 +24,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("methods",),
     ("certificate",),
     ("loop",),
+    ("optimizer",),
     ("monitors",),
     ("config", "store"),
     ("engines",),

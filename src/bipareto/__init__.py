@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bipareto.doctor import diagnose
     from bipareto.loop import Solution, solve
     from bipareto.methods import FORUM, GMOBA, MBMOMEHA, MEHA, MOMEHA, MOML, WCMHGD, MoCo, WCPenalty
+    from bipareto.optimizer import Optimizer
     from bipareto.pareto import ParetoFront, front
     from bipareto.problem import Problem
 
@@ -30,6 +31,7 @@ __all__ = [
     "MOML",
     "WCMHGD",
     "MoCo",
+    "Optimizer",
     "ParetoFront",
     "Problem",
     "Solution",
@@ -62,6 +64,7 @@ _HOMES = {
     "WCMHGD": "methods",
     "MoCo": "methods",
     "WCPenalty": "methods",
+    "Optimizer": "optimizer",
     "ParetoFront": "pareto",
     "Problem": "problem",
     "Solution": "loop",

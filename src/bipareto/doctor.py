@@ -292,13 +292,10 @@ def _walk(case: Case) -> list[State]:
     m = case.objectives.shape[1]
     batches = {role: case.problem.batch(level_of(role), "full") for role in case.method.roles(m)} if case.problem.sampler is not None else {}
     state, walk = case.state, [case.state]
-    step = stepper(case.problem, case.method, batched=True)
-    one = stepper(case.problem, case.method, batched=False)
+    step = stepper(case.problem, case.method, batched=case.batched)
     for _ in range(PROBE_STEPS):
-        if case.batched:
-            state = step(state, batches)[0]
-        else:
-            state = tree.stack([one(tree.select(state, r), batches)[0] for r in range(case.runs)])
+        each = [] if case.batched else [step(tree.select(state, r), batches)[0] for r in range(case.runs)]
+        state = step(state, batches)[0] if case.batched else tree.stack(each)
         walk.append(state)
     return walk
 

@@ -129,7 +129,9 @@ class ModuleProblem(Problem):
         self._losses: tuple[Callable[..., Tensor], ...] = () if callable(upper) else tuple(upper)
         super().__init__(upper, lower, sampler=_keyed(sampler) if keyed else sampler, names=names)
         self._x, self._y = parts
-        self._has_data, self._per_objective, self._has_keys = has_data, per_objective, keyed
+        self._has_data, self._has_keys = has_data, keyed
+        #: whether every objective has data of its own
+        self.per_objective = per_objective
         self._shared, self._autocast = shared, autocast
         #: where the data comes from, e.g. for its epochs and positions; None without data
         self.draws = sampler
@@ -137,7 +139,7 @@ class ModuleProblem(Problem):
     def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         if callable(self._upper):
             return self._evaluate(self._upper, x, y, batch)
-        if self._per_objective:
+        if self.per_objective:
             return torch.stack([self._evaluate(f, x, y, self._of_objective(batch, i)) for i, f in enumerate(self._losses)])
 
         def every(*arguments: Any) -> Tensor:
@@ -173,10 +175,14 @@ class ModuleProblem(Problem):
     def _key(self, batch: Any) -> Tensor | None:
         return batch["key"] if self._has_keys else None
 
+    def with_key(self, role: str, t: int, seed: int, batch: Any) -> Any:
+        """A batch from elsewhere in the form of a draw: with the dropout key of that role and step, where there is dropout."""
+        return {"key": _key_of(role, t, seed, _device_of(batch)), "batch": batch} if self._has_keys else batch
+
     def _of_objective(self, batch: Any, i: int) -> Any:
         """Objective i's part of a draw for all objectives, {i: batch}; a draw for it alone stays as it is."""
         data = batch["batch"] if self._has_keys else batch
-        if not (self._per_objective and isinstance(data, dict) and data.keys() == set(range(len(self._losses)))):
+        if not (self.per_objective and isinstance(data, dict) and data.keys() == set(range(len(self._losses)))):
             return batch
         return {"key": batch["key"], "batch": data[i]} if self._has_keys else data[i]
 
@@ -222,7 +228,7 @@ class ModuleProblem(Problem):
         elif callable(self._upper):
             calls = [(self._upper, data)]
         else:
-            calls = [(f, data[i] if self._per_objective else data) for i, f in enumerate(self._losses)]
+            calls = [(f, data[i] if self.per_objective else data) for i, f in enumerate(self._losses)]
         for loss, part in calls:
             extra = (part,) if self._has_data else ()
             loss(module_x, module_y, *(extra if self._shared is None else (self._shared(module_x, *extra),)))
@@ -315,10 +321,13 @@ def _keyed(sampler: Sampler | None) -> Sampler:
 
     def draw(level: str, role: str, t: int, seed: int) -> dict[str, Any]:
         batch = () if sampler is None else sampler(level, role, t, seed)
-        key = NO_DROPOUT if role == "full" else generator(f"dropout-{role}", t, seed).initial_seed() >> 1
-        return {"key": torch.tensor(key, device=_device_of(batch)), "batch": batch}
+        return {"key": _key_of(role, t, seed, _device_of(batch)), "batch": batch}
 
     return draw
+
+
+def _key_of(role: str, t: int, seed: int, device: torch.device) -> Tensor:
+    return torch.tensor(NO_DROPOUT if role == "full" else generator(f"dropout-{role}", t, seed).initial_seed() >> 1, device=device)
 
 
 def _device_of(batch: Any) -> torch.device:

@@ -414,10 +414,10 @@ def case(path: str | PathLike[str]) -> Case:
     rows = [[json.loads(line) for line in (part.path / "metrics.jsonl").read_text("utf-8").splitlines()] for part in parts]
     records = min(map(len, rows))
     history = {
-        name: torch.cat([torch.tensor([row[name] for row in found[:records]], dtype=torch.float64).reshape(records, -1, *_tail(found[0][name]))[:, : len(plan.runs(i))]
-                         for i, found in enumerate(rows)], dim=1)
-        for name in rows[0][0] if name != "step"
-    }  # fmt: skip
+        name: torch.cat([_recorded(found[:records], name, len(plan.runs(i))) for i, found in enumerate(rows)], dim=1)
+        for name in rows[0][0]
+        if name != "step"
+    }
     wanted = [plan.preferences[run % len(plan.preferences)] for run in range(plan.manifest["runs"])]
     nothing = torch.full((plan.manifest["m"],), torch.nan, dtype=torch.float64)
     failure = [None if f is None else Failure(*f) for _, meta in read for f in meta["failure"]]
@@ -427,9 +427,11 @@ def case(path: str | PathLike[str]) -> Case:
     )  # fmt: skip
 
 
-def _tail(values: Any) -> tuple[int, ...]:
-    """The shape of what was recorded beyond the run axis: () for a number per run, (m,) for the objectives."""
-    return (len(values[0]),) if isinstance(values, list) and values and isinstance(values[0], list) else ()
+def _recorded(rows: list[dict[str, Any]], name: str, runs: int) -> Tensor:
+    """What was recorded of a slice's runs, without its padding: (records, runs, ...)."""
+    values = torch.tensor([row[name] for row in rows], dtype=torch.float64)
+    m = values.shape[-1] if name in ("objectives", "weights") else 1
+    return values.reshape(len(rows), -1, m)[:, :runs].squeeze(-1) if m == 1 else values.reshape(len(rows), -1, m)[:, :runs]
 
 
 def _measured(front: ParetoFront, known: KnownProblem | None) -> dict[str, Any]:
