@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 ROOMS: list[tuple[str, ...]] = [
     ("errors", "tree"),
     ("problem", "sampler", "modules", "loaders"),
-    ("oracle",),
+    ("oracle", "parallel"),
     ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "constants"),
     ("methods",),
     ("certificate",),

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bipareto import doctor, errors, methods, oracle, preferences, problems, sampler, scalarization, schedule
+    from bipareto import doctor, errors, methods, oracle, parallel, preferences, problems, sampler, scalarization, schedule
     from bipareto.certificate import certify
     from bipareto.doctor import diagnose
     from bipareto.loop import Solution, solve
@@ -43,6 +43,7 @@ __all__ = [
     "front",
     "methods",
     "oracle",
+    "parallel",
     "preferences",
     "problems",
     "sampler",

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 
 from bipareto import tree
 from bipareto.errors import InvalidInput
+from bipareto.loop import stepper
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.modules import ModuleProblem, write_back
-from bipareto.loop import stepper
 from bipareto.preferences import as_preference
 from bipareto.problem import Problem
 from bipareto.sampler import draw, level_of
@@ -122,7 +122,7 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """All that a later `step` depends on, as tensors and plain values: for `torch.save`, or any store."""
-        draws = getattr(self.problem, "draws", None)
+        draws: Any = getattr(self.problem, "draws", None)
         return {
             "method": repr(self.method),
             "steps": self.steps,

@@ -16,6 +16,7 @@ from bipareto.cli.catalogue import demo, list_
 from bipareto.cli.certifying import certify
 from bipareto.cli.comparing import compare
 from bipareto.cli.doctoring import doctor
+from bipareto.cli.experiments import app as experiments
 from bipareto.cli.output import fail
 from bipareto.cli.runs import front, solve
 from bipareto.cli.sweeps import ls, resume, sweep, tune
@@ -62,6 +63,7 @@ app.command()(doctor)
 app.command()(demo)
 for command in (sweep, resume, ls, tune):
     app.command()(command)
+app.add_typer(experiments, name="experiment")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
