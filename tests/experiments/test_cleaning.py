@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import struct
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from helpers import write_image_sets
 
 from bipareto.cli import main
 from bipareto.errors import InvalidInput
@@ -19,25 +17,10 @@ from bipareto.experiments.cleaning import SETS, Sizes
 TINY = Sizes(train=150, validation=60, test=100, hidden=16)
 
 
-def write_idx(path: Path, values: np.ndarray, packed: bool) -> None:
-    data = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.astype(np.uint8).tobytes()
-    (path.with_name(path.name + ".gz") if packed else path).write_bytes(gzip.compress(data) if packed else data)
-
-
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """8x8 digits blown up to 28x28, upright as "mnist" and upside down as "fashion-mnist"."""
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
     folder = tmp_path_factory.mktemp("data")
-    images = np.pad(np.kron(found.images * 15.9375, np.ones((3, 3))), ((0, 0), (2, 2), (2, 2)))
-    for name, turned in (("mnist", False), ("fashion-mnist", True)):
-        (folder / name).mkdir()
-        pixels = images[:, ::-1, ::-1] if turned else images
-        for part, rows in (("train", slice(0, 1000)), ("t10k", slice(1000, None))):
-            write_idx(folder / name / f"{part}-images-idx3-ubyte", pixels[rows], packed=turned)
-            write_idx(folder / name / f"{part}-labels-idx1-ubyte", found.target[rows], packed=turned)
+    write_image_sets(folder)
     return folder
 
 
