@@ -8,9 +8,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-from helpers import write_image_sets
 
 from bipareto.errors import BiparetoWarning
+from helpers import write_image_sets
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 

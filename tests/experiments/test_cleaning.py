@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers import write_image_sets
 
 from bipareto.cli import main
 from bipareto.errors import InvalidInput
 from bipareto.experiments import cleaning
 from bipareto.experiments.cleaning import SETS, Sizes
+from helpers import write_image_sets
 
 TINY = Sizes(train=150, validation=60, test=100, hidden=16)
 

@@ -1,41 +1,23 @@
-"""Diagnoses: what is wrong with a run, the numbers that say so, and the remedy.
-
-`diagnose` looks at a finished front or solution, `Watch` is a callback that does the same on the way and warns, and
-`bipareto doctor RUN` reads a folder.  Every diagnosis is made from measured numbers at the states of the runs, on all the data:
-
-- *steps-too-large*: a run left the finite numbers, or moves of x, y or theta turn back on themselves without becoming smaller.
-- *theta-lags*: theta is further from the proximal point theta*(x, y) than half the distance that it is there to measure.
-- *lower-maximum*: y stands where g has negative curvature and hardly any slope; the envelope's constraint holds there too.
-- *penalty-too-weak*: solving the lower level again changes the objectives visibly, and the gap g - v_gamma has not been falling.
-- *penalty-too-strong*: the objectives stand still although all of them could fall together.
-- *features-collapse*: g has lost its curvature in y since the start and the objectives have not gained: x makes y useless.
-- *scale-drowns*: one objective is so much larger that another is not served even where the preference asks for it most.
-- *preference-without-effect*: different preferences end at one point.
-"""
+"""The single looks: each takes a case and returns the diagnoses it finds, none for a healthy one."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor
 
 from bipareto import certificate, envelope, probes, scalarization, tree
-from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.loop import Failure, Record, Solution, stepper
-from bipareto.methods import Method
+from bipareto.doctor.case import Case, Diagnosis, curvature
+from bipareto.errors import BiparetoWarning
+from bipareto.loop import stepper
 from bipareto.methods.base import State
-from bipareto.pareto import ParetoFront
 from bipareto.problem import Problem
 from bipareto.sampler import level_of
 from bipareto.tree import Tree
 
-__all__ = ["Case", "Diagnosis", "Watch", "diagnose", "examine"]
+__all__ = ["LOOKS"]
 
 #: moves that are looked at after the last state
 PROBE_STEPS = 24
@@ -59,192 +41,6 @@ UNSERVED = 0.01
 ONE_POINT = 1e-3
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """One trouble: its name, which runs have it (places on the run axis), the numbers seen, and what to do, in words."""
-
-    name: str
-    runs: tuple[int, ...]
-    seen: str
-    remedy: str
-    numbers: dict[str, float] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        which = ", ".join(map(str, self.runs[:6])) + (", ..." if len(self.runs) > 6 else "")
-        return f"{self.name} (run{'s' if len(self.runs) > 1 else ''} {which}): {self.seen}. Remedy: {self.remedy}"
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is examined: R runs stacked along a first axis.
-
-    x, y: as the runs left them, not re-solved; state: the methods' own states, or None; preference (R, m), NaN without;
-    history: name -> (records, R, ...); failure: one per run; start: (x0, y0) where it is known.
-    """
-
-    problem: Problem
-    method: Method
-    x: Tree
-    y: Tree
-    preference: Tensor
-    history: Mapping[str, Tensor]
-    failure: Sequence[Failure | None]
-    state: State | None = None
-    start: tuple[Tree, Tree] | None = None
-    batched: bool = True
-    #: runs that are left out, because another trouble explains whatever they show
-    ignored: frozenset[int] = frozenset()
-
-    @property
-    def runs(self) -> int:
-        """R."""
-        return self.preference.shape[0]
-
-    @cached_property
-    def alive(self) -> list[int]:
-        """The runs whose last state is finite and that are not ignored."""
-        leaves = [*tree.leaves(self.x), *tree.leaves(self.y)]
-        finite = torch.stack([torch.isfinite(leaf).reshape(self.runs, -1).all(1) for leaf in leaves]).all(0).tolist()
-        return [r for r in range(self.runs) if finite[r] and self.failure[r] is None and r not in self.ignored]
-
-    @cached_property
-    def solved(self) -> envelope.LowerSolution:
-        """The lower level of all runs solved again, from the returned y."""
-        size = max(float(tree.squared_norm(self.y).sqrt()), 1.0)
-        tol = 1e-8 if tree.first_leaf(self.y).dtype == torch.float64 else 1e-5 * size
-        return envelope.solve_lower(self.problem, self.x, self.y, tol=tol, max_iter=50, batched=self.batched)
-
-    @cached_property
-    def objectives(self) -> Tensor:
-        """f at the returned y (R, m)."""
-        return self.at(self.y)
-
-    @cached_property
-    def resolved(self) -> Tensor:
-        """f with the lower level solved (R, m)."""
-        return self.at(self.solved.y)
-
-    def at(self, y: Tree) -> Tensor:
-        """f(x, y) on all data (R, m)."""
-        batch = self.problem.batch("upper", "full")
-        with torch.no_grad():
-            return torch.stack([self.problem.upper(*self.point(r, y), batch) for r in range(self.runs)]).double()
-
-    def point(self, r: int, y: Tree | None = None) -> tuple[Tree, Tree]:
-        """(x, y) of one run."""
-        return tree.select(self.x, r), tree.select(self.y if y is None else y, r)
-
-    @cached_property
-    def span(self) -> Tensor:
-        """How far each objective travels (R, m): over the records of a run, over the front, and never below a fifth of its size."""
-        seen = self.history["objectives"].double()
-        own = seen.amax(0) - seen.amin(0)
-        front = (self.resolved[self.alive].amax(0) - self.resolved[self.alive].amin(0)) if self.alive else own.amax(0)
-        return torch.maximum(torch.maximum(own, front), 0.2 * self.objectives.abs()).clamp_min(1e-12)
-
-    @cached_property
-    def curvature(self) -> dict[int, tuple[float, float]]:
-        """Smallest and largest curvature of g in y at the returned points."""
-        return {r: _curvature(self.problem, *self.point(r)) for r in self.alive}
-
-    def number(self, name: str) -> Tensor | None:
-        """A number of the method per run (R,) at the last step: gamma, mu, or a schedule such as c."""
-        knobs = getattr(self.state, "knobs", None)
-        value = getattr(knobs, name, None)
-        if value is None or self.state is None:
-            return None
-        t = (self.state.t - 1).clamp_min(0)
-        return (value(t) if callable(value) else value).expand(self.runs).double()
-
-
-def _curvature(problem: Problem, x: Tree, y: Tree) -> tuple[float, float]:
-    flat = tree.ravel(y)
-    start = probes.normal(flat, torch.Generator().manual_seed(0))
-    return probes.lanczos(probes.hessian(probes.lower_in_y(problem, x, y), flat), start, 20)
-
-
-def diagnose(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = None) -> list[Diagnosis]:
-    """What is wrong with a front or a solution; an empty list is a clean bill of health.
-
-    Args:
-        found: what `front` or `solve` returned (not loaded from a file: the runs' states are needed).
-        start: (x0, y0); with it, features that collapse can be seen.
-
-    >>> import torch
-    >>> from bipareto.loop import solve
-    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
-    >>> zero = torch.zeros((), dtype=torch.float64)
-    >>> diagnose(solve(problem, zero, zero, steps=2000))
-    []
-    """
-    return examine(_case_of(found, start))
-
-
-def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> Case:
-    if isinstance(found, Solution):
-        if found.problem is None:
-            raise InvalidInput("this solution does not know its problem; pass what bipareto.solve returned")
-        one = tree.map_(lambda leaf: leaf[None], found.state)
-        history = {name: values[:, None] for name, values in found.history.items() if name != "step"}
-        w = torch.full((1, found.objectives.shape[0]), torch.nan) if found.preference is None else found.preference[None]
-        return Case(found.problem, found.method, one.x, one.y, w.double(), history, [found.failure], one, start, batched=False)
-    if found.run is None or found.problem is None or found.method is None:
-        raise InvalidInput("this front holds no run states (it was loaded from a file or filtered); use `bipareto doctor RUN`, or the front itself")
-    state = found.run.state
-    history = {name: values for name, values in found.run.history.items() if name != "step"}
-    return Case(found.problem, found.method, state.x, state.y, found.preference, history, found.failure, state, start, found.batched)
-
-
-class Watch:
-    """A callback that examines a run on its way and warns, once for every trouble: `front(..., callbacks=[Watch(problem, method)])`.
-
-    Args:
-        problem, method: those that are run.
-        start: (x0, y0), to see features that collapse.
-        every: records between two examinations; `solve` and `front` make about 200 records in all.
-    """
-
-    def __init__(self, problem: Problem, method: Method, *, start: tuple[Tree, Tree] | None = None, every: int = 50) -> None:
-        self.problem, self.method, self.start, self.every = problem, method, start, every
-        self.found: dict[str, Diagnosis] = {}
-        self._seen: list[dict[str, Tensor]] = []
-
-    def __call__(self, record: Record) -> None:
-        """Take in what the loop hands to a callback."""
-        batched = record.state.t.dim() == 1
-
-        def lead(value: Any) -> Any:
-            return value if batched else tree.map_(lambda leaf: leaf[None], value)
-
-        self._seen.append({name: lead(value) for name, value in record.info.items()})
-        if len(self._seen) % self.every:
-            return
-        state = lead(record.state)
-        # A run that has ended keeps the state it ended with.
-        runs = state.t.shape[0]
-        failure = [record.ended[r].failure if r in record.ended else None for r in range(runs)]
-        history = {name: torch.stack([seen[name] for seen in self._seen]) for name in self._seen[0]}
-        w = getattr(state, "preference", torch.full((runs, history["objectives"].shape[-1]), torch.nan))
-        case = Case(self.problem, self.method, state.x, state.y, w.double(), history, failure, state, self.start, batched)
-        for diagnosis in examine(case):
-            if diagnosis.name not in self.found:
-                self.found[diagnosis.name] = diagnosis
-                warnings.warn(f"at step {record.step}, {diagnosis}", BiparetoWarning, stacklevel=2)
-
-
-def examine(case: Case) -> list[Diagnosis]:
-    """All diagnoses of a case, most urgent first.  What a trouble found earlier explains is not reported again for the same run."""
-    found = _left_the_numbers(case)
-    looks: Iterable[Callable[[Case], list[Diagnosis]]] = (
-        _back_and_forth, _theta_lags, _lower_maximum, _penalty_too_weak, _features_collapse, _penalty_too_strong, _scale_drowns, _no_effect,
-    )  # fmt: skip
-    for look in looks:
-        rest = replace(case, ignored=frozenset(r for diagnosis in found for r in diagnosis.runs))
-        if rest.alive:
-            found += look(rest)
-    return found
-
-
 def _diagnosis(name: str, seen_by_run: Mapping[int, Mapping[str, float]], seen: str, remedy: str) -> list[Diagnosis]:
     """One diagnosis for the runs that have it, with the numbers of the worst (the first key of its numbers decides); none for none."""
     if not seen_by_run:
@@ -263,7 +59,7 @@ def _left_the_numbers(case: Case) -> list[Diagnosis]:
 
 def _back_and_forth(case: Case) -> list[Diagnosis]:
     """Walk on from the last state, on all the data, and compare the net displacement with the path."""
-    if not hasattr(case.state, "theta"):
+    if not hasattr(case.state, "theta") or not case.alive:
         return []  # the others take their weights from small quadratic programs and zigzag by nature
     walk = _walk(case)
     found: dict[int, dict[str, float]] = {}
@@ -302,7 +98,7 @@ def _walk(case: Case) -> list[State]:
 
 def _theta_lags(case: Case) -> list[Diagnosis]:
     theta, gamma = getattr(case.state, "theta", None), case.number("gamma")
-    if theta is None or gamma is None:
+    if theta is None or gamma is None or not case.alive:
         return []
     found: dict[int, dict[str, float]] = {}
     for value in set(gamma.tolist()):
@@ -348,7 +144,7 @@ def _lower_maximum(case: Case) -> list[Diagnosis]:
 
 def _penalty_too_weak(case: Case) -> list[Diagnosis]:
     gap = case.history.get("gap")
-    if gap is None:
+    if gap is None or not case.alive:
         return []
     gap, records = gap.double(), len(gap)
     early, late = gap[: max(records // 4, 1)].median(0).values, gap[-max(records // 4, 1) :].median(0).values
@@ -377,7 +173,7 @@ def _standing_still(case: Case) -> dict[int, float]:
 
 def _penalty_too_strong(case: Case) -> list[Diagnosis]:
     c = case.number("c")
-    if c is None:
+    if c is None or not case.alive:
         return []
     found: dict[int, dict[str, float]] = {}
     for r, moved in _standing_still(case).items():
@@ -402,17 +198,17 @@ def _slopes(problem: Problem, x: Tree, y: Tree) -> float:
 
 
 def _features_collapse(case: Case) -> list[Diagnosis]:
-    if case.start is None:
+    if case.start is None or not case.alive:
         return []
     x0, y0 = case.start
     one = tree.map_(lambda leaf: leaf[None], x0), tree.map_(lambda leaf: leaf[None], y0)
     begun = tree.select(envelope.solve_lower(case.problem, *one, tol=1e-6, max_iter=30, batched=False).y, 0)
     with torch.no_grad():
         before = case.problem.upper(x0, begun, case.problem.batch("upper", "full")).double()
-    first = _curvature(case.problem, x0, begun)[1]
+    first = curvature(case.problem, x0, begun)[1]
     found: dict[int, dict[str, float]] = {}
     for r in case.alive:
-        now = _curvature(case.problem, *case.point(r, case.solved.y))[1]
+        now = curvature(case.problem, *case.point(r, case.solved.y))[1]
         # Not one objective better than before x was ever moved.
         if now < LOST * first and bool((case.resolved[r] > 0.99 * before).all()):
             found[r] = {"ratio": first / max(now, 1e-300), "now": now, "first": first}
@@ -424,7 +220,7 @@ def _features_collapse(case: Case) -> list[Diagnosis]:
 
 
 def _scale_drowns(case: Case) -> list[Diagnosis]:
-    if bool(case.preference.isnan().any()) or case.objectives.shape[1] < 2:
+    if not case.alive or bool(case.preference.isnan().any()) or case.objectives.shape[1] < 2:
         return []
     mu, ideal = case.number("mu"), getattr(case.state, "ideal", None)
     form = getattr(case.method, "scalarization", None)
@@ -466,3 +262,10 @@ def _no_effect(case: Case) -> list[Diagnosis]:
         "preference-without-effect", found, "preferences {spread:.2g} apart give objectives within {width:.2g} % of each other (mu = {mu:.3g})",
         "raise mu (4 m over the mean objective is a good start) and the steps; if that changes nothing, the objectives do not conflict",
     )  # fmt: skip
+
+
+#: in the order of urgency: what an earlier one explains is not looked at again
+LOOKS: tuple[Callable[[Case], list[Diagnosis]], ...] = (
+    _left_the_numbers, _back_and_forth, _theta_lags, _lower_maximum, _penalty_too_weak, _features_collapse, _penalty_too_strong, _scale_drowns,
+    _no_effect,
+)  # fmt: skip
