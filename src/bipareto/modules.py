@@ -123,16 +123,16 @@ class ModuleProblem(Problem):
 
     def __init__(
         self, parts: tuple[_Part, _Part], upper: Any, lower: Any, *, sampler: Sampler | None, has_data: bool, per_objective: bool,
-        shared: Callable[..., Any] | None, autocast: torch.dtype | None, names: Sequence[str] | None,
+        shared: Callable[..., Any] | None, autocast: torch.dtype | None, names: Sequence[str] | None, device: torch.device,
     ) -> None:  # fmt: skip
         keyed = any(part.keyed for part in parts)
         self._losses: tuple[Callable[..., Tensor], ...] = () if callable(upper) else tuple(upper)
-        super().__init__(upper, lower, sampler=_keyed(sampler) if keyed else sampler, names=names)
+        super().__init__(upper, lower, sampler=_keyed(sampler, device) if keyed else sampler, names=names)
         self._x, self._y = parts
         self._has_data, self._has_keys = has_data, keyed
         #: whether every objective has data of its own
         self.per_objective = per_objective
-        self._shared, self._autocast = shared, autocast
+        self._shared, self._autocast, self._device = shared, autocast, device
         #: where the data comes from, e.g. for its epochs and positions; None without data
         self.draws = sampler
 
@@ -177,7 +177,7 @@ class ModuleProblem(Problem):
 
     def with_key(self, role: str, t: int, seed: int, batch: Any) -> Any:
         """A batch from elsewhere in the form of a draw: with the dropout key of that role and step, where there is dropout."""
-        return {"key": _key_of(role, t, seed, _device_of(batch)), "batch": batch} if self._has_keys else batch
+        return {"key": _key_of(role, t, seed, self._device), "batch": batch} if self._has_keys else batch
 
     def _of_objective(self, batch: Any, i: int) -> Any:
         """Objective i's part of a draw for all objectives, {i: batch}; a draw for it alone stays as it is."""
@@ -268,7 +268,16 @@ def from_modules(
     first = tree.first_leaf(x0)
     sampler = None if lower_data is None else draws_of(lower_data, upper_data, per_objective, first, evaluate_batches)
     problem = ModuleProblem(
-        parts, upper, lower, sampler=sampler, has_data=sampler is not None, per_objective=per_objective, shared=shared, autocast=autocast, names=names
+        parts,
+        upper,
+        lower,
+        sampler=sampler,
+        has_data=sampler is not None,
+        per_objective=per_objective,
+        shared=shared,
+        autocast=autocast,
+        names=names,
+        device=first.device,
     )
     return problem, x0, y0
 
@@ -316,22 +325,18 @@ def _device(module: nn.Module) -> torch.device:
     return next(iter(module.parameters())).device
 
 
-def _keyed(sampler: Sampler | None) -> Sampler:
+def _keyed(sampler: Sampler | None, device: torch.device) -> Sampler:
     """The same draws with a dropout key beside each."""
 
     def draw(level: str, role: str, t: int, seed: int) -> dict[str, Any]:
         batch = () if sampler is None else sampler(level, role, t, seed)
-        return {"key": _key_of(role, t, seed, _device_of(batch)), "batch": batch}
+        return {"key": _key_of(role, t, seed, device), "batch": batch}
 
     return draw
 
 
 def _key_of(role: str, t: int, seed: int, device: torch.device) -> Tensor:
     return torch.tensor(NO_DROPOUT if role == "full" else generator(f"dropout-{role}", t, seed).initial_seed() >> 1, device=device)
-
-
-def _device_of(batch: Any) -> torch.device:
-    return next((leaf.device for leaf in tree.leaves(batch)), torch.device("cpu"))
 
 
 @contextmanager
