@@ -195,10 +195,11 @@ class TestCommand:
 
     def test_fronts(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         # c = 0.05 with the small steps that it needs, and what `tuned` finds.
-        ill = ["--numbers", "plain", *(f"--set={setting}" for setting in ("c=0.05", "alpha_x=0.002", "alpha_y=0.01", "gamma=1.0"))]
+        ill = ["--watch", "--numbers", "plain", *(f"--set={setting}" for setting in ("c=0.05", "alpha_x=0.002", "alpha_y=0.01", "gamma=1.0"))]
         for name, numbers in (("well", []), ("ill", ill)):
             words = ["quadratic", "--dim", 2, "--preferences", 2, "--steps", 500, "--out", tmp_path / name, "--json", "-q"]
-            self.call(capsys, "front", *words, *numbers)
+            _, told = self.call(capsys, "front", *words, *numbers)
+            assert any("penalty-too-weak" in text for text in told["warnings"]) == (name == "ill")
         code, told = self.call(capsys, "doctor", tmp_path / "well", "--json")
         assert (code, told["diagnoses"], told["runs"]) == (0, [], 2)
         code, told = self.call(capsys, "doctor", tmp_path / "ill", "--json")

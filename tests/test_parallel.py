@@ -41,6 +41,8 @@ problem, x0, y0 = bp.Problem.from_modules(
 problem = bp.parallel.data_parallel(problem)
 method = bp.MBMOMEHA(gamma=0.5, alpha_theta=0.3, alpha_x=0.5, alpha_y=0.3, c=3.0, warmup=20)
 front = bp.front(problem, x0, y0, preferences=bp.preferences.grid(2, 3), method=method, steps=15, compile=False)
+front[0].write_back(x, y)
+assert torch.equal(y[0].weight, front.y["0.weight"][0])
 if not dist.is_initialized() or dist.get_rank() == 0:
     torch.save({"x": front.x, "y": front.y, "objectives": front.objectives, "kind": type(problem).__name__}, sys.argv[1])
 if dist.is_initialized():

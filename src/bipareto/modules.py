@@ -29,7 +29,7 @@ from bipareto.problem import Problem, Sampler
 from bipareto.sampler import generator
 from bipareto.tree import Tree
 
-__all__ = ["ModuleProblem", "View", "from_modules", "write_back"]
+__all__ = ["ModuleProblem", "View", "from_modules", "modules_of", "write_back"]
 
 #: the key of a draw on which nothing is dropped
 NO_DROPOUT = -1
@@ -356,6 +356,12 @@ def _estimating(layers: Sequence[_NormBase], modules: Sequence[nn.Module]) -> It
             part.training = mode
 
 
+def modules_of(problem: Problem | None) -> ModuleProblem | None:
+    """The problem made of modules, itself or inside one that shares its draws out; None for others."""
+    inner = getattr(problem, "inner", problem)
+    return inner if isinstance(inner, ModuleProblem) else None
+
+
 def write_back(problem: Problem | None, x: Tree, y: Tree, module_x: Any, module_y: Any) -> None:
     """Copy x and y into modules (or tensors) of the same make, and estimate the running statistics of their norm layers.
 
@@ -363,12 +369,13 @@ def write_back(problem: Problem | None, x: Tree, y: Tree, module_x: Any, module_
         problem: where x and y come from; one made of modules brings the data for the statistics, and knows what y shares with x.
         module_x, module_y: those that were given to `Problem.from_modules`, or others with the same parameters; None leaves one out.
     """
-    tied = problem._y if isinstance(problem, ModuleProblem) else _Part(None, {}, ())
-    for name, values, target in (("x", x, module_x), ("y", tied.parameters(y, x) if tied.tied else y, module_y)):
+    made = modules_of(problem)
+    whole_y = y if made is None or not made._y.tied else made._y.parameters(y, x)
+    for name, values, target in (("x", x, module_x), ("y", whole_y, module_y)):
         if target is not None:
             _copy(name, values, target)
-    if isinstance(problem, ModuleProblem) and module_x is not None and module_y is not None:
-        problem.estimate_statistics(module_x, module_y)
+    if made is not None and module_x is not None and module_y is not None:
+        made.estimate_statistics(module_x, module_y)
 
 
 def _copy(name: str, values: Tree, target: Any) -> None:

@@ -20,7 +20,7 @@ from bipareto.errors import InvalidInput
 from bipareto.loop import stepper
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
-from bipareto.modules import ModuleProblem, write_back
+from bipareto.modules import modules_of, write_back
 from bipareto.preferences import as_preference
 from bipareto.problem import Problem
 from bipareto.sampler import draw, level_of
@@ -80,24 +80,17 @@ class Optimizer:
     def _by_role(self, roles: tuple[str, ...], batches: Mapping[str, Any]) -> Draw:
         if self.problem.sampler is None:
             raise InvalidInput("step was given batches, but the losses take none; make the problem with lower_data and upper_data, or a sampler")
-        drawn = {}
+        drawn, made = {}, modules_of(self.problem)
         for role in roles:
             level = level_of(role)
             if role not in batches and level not in batches:
                 raise InvalidInput(f"step was given no batch for role {role!r}; pass {level!r} for all roles of that level, or {role!r} itself")
             batch = batches[role] if role in batches else batches[level]
-            if role not in batches and isinstance(batch, list) and level == "upper" and self._per_objective:
+            if role not in batches and isinstance(batch, list) and level == "upper" and made is not None and made.per_objective:
                 tail = role.rsplit("-", 1)[-1]
                 batch = batch[int(tail)] if tail.isdecimal() else dict(enumerate(batch))
-            drawn[role] = self._with_key(role, batch)
+            drawn[role] = batch if made is None else made.with_key(role, self.steps, self.seed, batch)
         return drawn
-
-    @property
-    def _per_objective(self) -> bool:
-        return isinstance(self.problem, ModuleProblem) and self.problem.per_objective
-
-    def _with_key(self, role: str, batch: Any) -> Any:
-        return self.problem.with_key(role, self.steps, self.seed, batch) if isinstance(self.problem, ModuleProblem) else batch
 
     @property
     def x(self) -> Tree:
