@@ -4,7 +4,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format typecheck bench slow clean
+.PHONY: help demo test lint format typecheck bench docs wheel slow clean
 
 help: ## print this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -30,11 +30,17 @@ typecheck: $(READY) ## mypy --strict on src
 bench: $(READY) ## benchmarks, printed as ratios
 	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script" || exit 1; done
 
+docs: $(READY) ## the API reference from the docstrings, and all pages as HTML in site/
+	$(BIN)/python docs/build.py
+
 slow: $(READY) ## the tests marked slow
 	$(BIN)/pytest -m slow
 
+wheel: $(READY) ## build the wheel, install it into an empty environment and use it there
+	sh scripts/wheel.sh $(BIN)/python
+
 clean: ## remove .venv, caches and what the demo wrote
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo-out src/*.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo-out site src/*.egg-info
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first, with its pin, so that no other package can pull in a build of its own choice.

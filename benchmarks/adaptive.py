@@ -28,12 +28,13 @@ from torch import Tensor
 import bipareto as bp
 from bipareto import adaptive, tree
 from bipareto.errors import BiparetoWarning
-from bipareto.loop import Record, drive
+from bipareto.loop import drive
 from bipareto.measures import hypervolume
 from bipareto.methods.base import State
 from bipareto.pareto import ParetoFront
 from bipareto.preferences import grid
 from bipareto.problems import KnownProblem
+from bipareto.records import Record
 
 
 def share(problem: KnownProblem, fronts: list[ParetoFront]) -> float:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import struct
+from pathlib import Path
+
+import numpy as np
 import torch
 from torch import Tensor
 
 import bipareto as bp
 
-__all__ = ["DICT_PROBLEM", "DOUBLE", "dict_start", "nonconvex"]
+__all__ = ["DICT_PROBLEM", "DOUBLE", "dict_start", "nonconvex", "write_image_sets"]
 
 DOUBLE = torch.float64
 
@@ -45,3 +50,22 @@ def _dict_lower(x: dict[str, Tensor], y: list[Tensor]) -> Tensor:
 
 #: x a dict, y a list: the same arithmetic as on one flat vector
 DICT_PROBLEM = bp.Problem(_dict_upper, _dict_lower)
+
+
+def write_image_sets(folder: Path) -> None:
+    """scikit-learn's 8x8 digits, blown up to 28x28, as idx files: upright in the place of MNIST, upside down (and gzipped) of Fashion-MNIST."""
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = np.pad(np.kron(found.images * 15.9375, np.ones((3, 3))), ((0, 0), (2, 2), (2, 2)))
+    for name, turned in (("mnist", False), ("fashion-mnist", True)):
+        (folder / name).mkdir()
+        pixels = images[:, ::-1, ::-1] if turned else images
+        for part, rows in (("train", slice(0, 1000)), ("t10k", slice(1000, None))):
+            for kind, values in (("images-idx3", pixels[rows]), ("labels-idx1", found.target[rows])):
+                data = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.astype(np.uint8).tobytes()
+                path = folder / name / f"{part}-{kind}-ubyte"
+                if turned:
+                    path.with_name(path.name + ".gz").write_bytes(gzip.compress(data, 1))
+                else:
+                    path.write_bytes(data)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
 import bipareto as bp
 from bipareto.oracle import noisy
@@ -35,3 +40,34 @@ def test_noise_seeds_and_tuning_work_on_the_gpu() -> None:
     assert found.reason == ("steps",) * 6
     assert not torch.allclose(found.x[0], found.x[3])
     found.subset(torch.tensor([0, 2]))
+
+
+def test_the_newcomers_script_of_the_readme_runs_on_the_gpu() -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    space: dict[str, Any] = {}
+    exec(next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "from_modules" in block), space)
+    front, net = space["front"], space["net_y"]
+    assert front.objectives.is_cuda
+    assert front.batched
+    first, second = front.objectives.T.cpu()
+    assert first[0] < first[-1]
+    assert second[0] > second[-1]
+    assert net[0].weight.is_cuda
+    assert int(net[1].num_batches_tracked) == 1
+
+
+def test_modules_with_dropout_and_mixed_precision_on_the_gpu() -> None:
+    y = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Tanh(), nn.Linear(8, 2)).cuda()
+    data = torch.randn(32, 3), torch.arange(32) % 2
+
+    def loss(x: Any, y: Any, batch: Any) -> torch.Tensor:
+        return x(batch[0]).flatten().softmax(0) @ nn.functional.cross_entropy(y(batch[0]), batch[1], reduction="none")
+
+    for autocast in (None, torch.bfloat16):
+        problem, x0, y0 = bp.Problem.from_modules(
+            x=nn.Linear(3, 1).cuda(), y=y, lower=loss, upper=[loss, loss], lower_data=data, upper_data=data, autocast=autocast
+        )
+        found = bp.front(problem, x0, y0, preferences=bp.preferences.grid(2, 3), method=METHOD, steps=10, compile=False)
+        assert found.batched
+        assert found.objectives.dtype == torch.float32
+        assert bool(torch.isfinite(found.objectives).all())

@@ -13,10 +13,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bipareto import errors, methods, oracle, preferences, problems, sampler, scalarization, schedule
+    from bipareto import doctor, errors, methods, oracle, parallel, preferences, problems, sampler, scalarization, schedule
     from bipareto.certificate import certify
+    from bipareto.doctor import diagnose
     from bipareto.loop import solve
     from bipareto.methods import FORUM, GMOBA, MBMOMEHA, MEHA, MOMEHA, MOML, WCMHGD, MoCo, WCPenalty
+    from bipareto.optimizer import Optimizer
     from bipareto.pareto import ParetoFront, front
     from bipareto.problem import Problem
     from bipareto.records import Solution
@@ -30,15 +32,19 @@ __all__ = [
     "MOML",
     "WCMHGD",
     "MoCo",
+    "Optimizer",
     "ParetoFront",
     "Problem",
     "Solution",
     "WCPenalty",
     "certify",
+    "diagnose",
+    "doctor",
     "errors",
     "front",
     "methods",
     "oracle",
+    "parallel",
     "preferences",
     "problems",
     "sampler",
@@ -60,10 +66,12 @@ _HOMES = {
     "WCMHGD": "methods",
     "MoCo": "methods",
     "WCPenalty": "methods",
+    "Optimizer": "optimizer",
     "ParetoFront": "pareto",
     "Problem": "problem",
     "Solution": "records",
     "certify": "certificate",
+    "diagnose": "doctor",
     "front": "pareto",
     "solve": "loop",
 }

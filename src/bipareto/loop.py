@@ -118,6 +118,7 @@ def solution_of(problem: Problem, method: Method, run: Run, index: int | None, s
         history=history,
         method=method,
         state=state,
+        problem=problem,
     )
 
 

@@ -57,6 +57,46 @@ class Problem:
         self.sampler = sampler
         self.names = tuple(names) if names is not None else None
 
+    @classmethod
+    def from_modules(
+        cls, *, x: Any, y: Any, upper: Callable[..., Tensor] | Sequence[Callable[..., Tensor]], lower: Callable[..., Tensor], lower_data: Any = None,
+        upper_data: Any = None, shared: Callable[..., Any] | None = None, autocast: torch.dtype | None = None, evaluate_batches: int | None = None,
+        names: Sequence[str] | None = None,
+    ) -> tuple[Problem, Tree, Tree]:  # fmt: skip
+        """A problem whose variables are the parameters of modules, and its start (problem, x0, y0): what the modules hold now.
+
+        Args:
+            x, y: modules, or tensors (a weight per sample, say).  Their trained parameters are the variables; those with
+                `requires_grad=False` stay as they are; parameters that are in both belong to x, so a shared trunk is declared by
+                being in both.  The modules themselves are never changed: `front[i].write_back(x, y)` does that.
+            upper: m functions f_i(x, y[, batch]) -> (), or one that returns (m,).  Inside, x and y are called like the modules
+                that were given: `y(inputs)`, `y.head(features)`, `y.parameters()`.
+            lower: g(x, y[, batch]) -> ().
+            lower_data, upper_data: a `DataLoader`, or tensors that are used whole; `upper_data` may be a list with one for each
+                objective.  Batches are moved to where the modules are.
+            shared: what all losses of a draw have in common, `shared(x, batch) -> anything`, evaluated once for g at y and at theta;
+                the losses then get its result in place of the batch.
+            autocast: torch.bfloat16 evaluates the losses in mixed precision.
+            evaluate_batches: how many batches of a loader stand for all the data where all the data is asked for.
+            names: a label per objective.
+
+        BatchNorm works on batch statistics while solving, and dropout masks are draws: see `bipareto.modules`.
+
+        >>> import torch
+        >>> weight, net, data = torch.zeros(3), torch.nn.Linear(2, 1), torch.ones(3, 2)
+        >>> problem, x0, y0 = Problem.from_modules(
+        ...     x=weight, y=net, lower=lambda x, y, rows: (x.sigmoid() * (y(rows).squeeze(-1) - 1) ** 2).mean(), lower_data=data,
+        ...     upper=[lambda x, y, rows: y(rows).square().mean(), lambda x, y, rows: (y(rows) - 2).square().mean()], upper_data=data)
+        >>> sorted(y0), problem.check(x0, y0)
+        (['bias', 'weight'], 2)
+        """
+        from bipareto.modules import from_modules
+
+        return from_modules(
+            x=x, y=y, upper=upper, lower=lower, lower_data=lower_data, upper_data=upper_data, shared=shared, autocast=autocast,
+            evaluate_batches=evaluate_batches, names=names,
+        )  # fmt: skip
+
     def _arguments(self, batch: Any) -> tuple[Any, ...]:
         return () if self.sampler is None else (batch,)
 

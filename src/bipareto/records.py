@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bipareto import tree
 from bipareto.methods import Method
 from bipareto.methods.base import Info, State
+from bipareto.modules import write_back
+from bipareto.problem import Problem
 from bipareto.tree import Tree
 
 __all__ = ["Callback", "Ended", "Failure", "Iterate", "Reason", "Record", "Run", "Snapshot", "Solution", "Watch"]
@@ -109,6 +111,17 @@ class Solution:
     history: dict[str, Tensor]
     method: Method
     state: State = field(repr=False)
+    problem: Problem | None = field(default=None, repr=False)
+
+    def write_back(self, x: nn.Module | Tree | None, y: nn.Module | Tree | None) -> None:
+        """Copy the answer into modules (or tensors) like those the run started from.
+
+        The running statistics of their norm layers, which a run does without, are estimated for the answer on all the data.
+
+        Args:
+            x, y: what `Problem.from_modules` was given, or others with the same parameters; None leaves one out.
+        """
+        write_back(self.problem, self.x, self.y, x, y)
 
 
 @dataclass

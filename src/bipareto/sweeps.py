@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from bipareto import engines, measures, tree
 from bipareto.config import EngineConfig, SweepConfig, dump, load
+from bipareto.doctor import Case
 from bipareto.durable import Damaged, StoreError, write_atomic
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.loop import drive
@@ -33,7 +35,7 @@ from bipareto.store import RunFolder
 from bipareto.trackers import open_tracker, prepare_tracker
 from bipareto.tree import Tree
 
-__all__ = ["Status", "resume", "run_slice", "status", "sweep"]
+__all__ = ["Status", "case", "resume", "run_slice", "status", "sweep"]
 
 
 def sweep(
@@ -176,6 +178,7 @@ def _write_result(plan: Plan, folder: RunFolder, index: int, run: Run) -> None:
         solved = front.resolve_lower()
     tensors = {f"{name}.{i}": leaf for name in ("x", "y") for i, leaf in enumerate(tree.leaves(getattr(solved, name)))}
     tensors |= {f"returned.{i}": leaf for i, leaf in enumerate(tree.leaves(state.y))}
+    tensors |= {f"state.{i}": leaf.contiguous() for i, leaf in enumerate(tree.leaves(state))}
     tensors |= {"objectives": solved.objectives}
     if solved.lower_residual is not None:
         tensors["lower_residual"] = solved.lower_residual
@@ -225,6 +228,40 @@ def _collect(folder: RunFolder) -> ParetoFront:
     write_atomic(folder.path / "front.npz", front.save)
     folder.write_text("measures.json", json.dumps(_measured(front, known), indent=2) + "\n")
     return front
+
+
+def case(path: str | PathLike[str]) -> Case:
+    """A finished sweep as the doctor takes it: the last states of all runs, and what was recorded of them."""
+    folder = RunFolder(Path(path))
+    folder.manifest()
+    plan = read_plan(folder)
+    parts = [folder.slice(index) for index in range(plan.manifest["slices"])]
+    if not all(part.done for part in parts):
+        raise InvalidInput(f"{path} is not finished; go on with: bipareto resume {path}")
+    read = [part.read_result() for part in parts]
+    template = tree.stack(plan.states([0]))
+    state = tree.rebuild(template, [torch.cat([tensors[f"state.{i}"] for tensors, _ in read]) for i in range(len(tree.leaves(template)))])
+    rows = [[json.loads(line) for line in (part.path / "metrics.jsonl").read_text("utf-8").splitlines()] for part in parts]
+    records = min(map(len, rows))
+    history = {
+        name: torch.cat([_recorded(found[:records], name, len(plan.runs(i))) for i, found in enumerate(rows)], dim=1)
+        for name in rows[0][0]
+        if name != "step"
+    }
+    wanted = [plan.preferences[run % len(plan.preferences)] for run in range(plan.manifest["runs"])]
+    nothing = torch.full((plan.manifest["m"],), torch.nan, dtype=torch.float64)
+    failure = [None if f is None else Failure(*f) for _, meta in read for f in meta["failure"]]
+    return Case(
+        plan.setup.problem, plan.method, state.x, state.y, torch.stack([nothing if w is None else w for w in wanted]), history, failure, state,
+        plan.setup.starts[0], plan.manifest["batched"],
+    )  # fmt: skip
+
+
+def _recorded(rows: list[dict[str, Any]], name: str, runs: int) -> Tensor:
+    """What was recorded of a slice's runs, without its padding: (records, runs, ...)."""
+    values = torch.tensor([row[name] for row in rows], dtype=torch.float64)
+    m = values.shape[-1] if name in ("objectives", "weights") else 1
+    return values.reshape(len(rows), -1, m)[:, :runs].squeeze(-1) if m == 1 else values.reshape(len(rows), -1, m)[:, :runs]
 
 
 def _measured(front: ParetoFront, known: KnownProblem | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from bipareto.cli.catalogue import demo, list_
 from bipareto.cli.certifying import certify
 from bipareto.cli.comparing import compare
 from bipareto.cli.data import commands as data_commands
+from bipareto.cli.doctoring import doctor
 from bipareto.cli.experiments import app as experiment_commands
 from bipareto.cli.output import fail
 from bipareto.cli.reporting import report, watch
@@ -61,6 +62,7 @@ app.command()(solve)
 app.command()(front)
 app.command()(compare)
 app.command()(certify)
+app.command()(doctor)
 app.command()(demo)
 for command in (sweep, resume, ls, tune, report, watch):
     app.command()(command)

@@ -10,12 +10,11 @@ from bipareto.cli import values
 from bipareto.cli.fewshot import commands as fewshot
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.cli.runs import Json, Out, Quiet
+from bipareto.errors import InvalidInput
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Experiments on data.", rich_markup_mode=None)
-
-
 app.add_typer(fewshot, name="fewshot")
 
 
@@ -30,6 +29,7 @@ def cleaning(
     steps: Annotated[int | None, typer.Option("--steps", metavar="N", min=1, help="Iterations; else those of the full experiment.")] = None,
     preferences: Annotated[int, typer.Option("--preferences", metavar="N", min=1, help="Points of the front, an odd number.")] = 5,
     method: Annotated[list[str] | None, typer.Option("--method", metavar="NAME", help="momeha or forum; repeatable, else both.")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A number of the (one) --method; repeatable.")] = None,
     small: Annotated[bool, typer.Option("--small", help="500 images a set and a small network: seconds instead of minutes.")] = False,
     device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; else a GPU where there is one.")] = None,
     out_dir: Out = None,
@@ -49,15 +49,24 @@ def cleaning(
     Examples:
       bipareto experiment cleaning --small --steps 200 --out runs/small
       bipareto experiment cleaning --seed 0,1,2 --out runs/cleaning --json
+      bipareto experiment cleaning --method forum --set rho=0.1 --small
     """
-    from bipareto.experiments.cleaning import FULL, REPORTED, SETS, SMALL, run_cleaning
+    from dataclasses import fields
+
+    from bipareto.experiments.cleaning import FULL, METHODS, REPORTED, SETS, SMALL, run_cleaning
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir)
+    changes = {}
+    if settings:
+        if method is None or len(method) != 1 or method[0] not in METHODS:
+            raise InvalidInput("--set changes the numbers of one method; name it with --method momeha or --method forum")
+        example = METHODS[method[0]](FULL)
+        changes = values.pairs(settings, "--set", f"method {method[0]!r}", {f.name: getattr(example, f.name) for f in fields(example)})
     with out.listening():
         found = run_cleaning(
             out_dir, seeds=values.seeds(seed or ["0,1,2"]), sizes=SMALL if small else FULL, methods=method or ["momeha", "forum"],
-            preferences=preferences, steps=steps, device=device, progress=out.progress,
+            preferences=preferences, steps=steps, changes=changes, device=device, progress=out.progress,
         )  # fmt: skip
     rows = [
         [

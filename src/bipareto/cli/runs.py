@@ -155,6 +155,7 @@ def front(
     settings: Settings = None,
     numbers: Numbers = "tuned",
     compiled: Compile = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Look for trouble on the way and warn, as `bipareto doctor` does.")] = False,
     out_dir: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -167,8 +168,9 @@ def front(
 
     With --out: front.csv (every digit, no times), front.png, front.json (what
     was asked and measured), front.npz (for bipareto.ParetoFront.load) and
-    metrics.jsonl (what was seen on the way).  `bipareto certify DIR` then says
-    what each point is worth, `bipareto report DIR` makes a page of it.
+    metrics.jsonl and run.npz (what was seen on the way).  `bipareto certify DIR` then says
+    what each point is worth, `bipareto doctor DIR` whether anything went wrong,
+    `bipareto report DIR` makes a page of it.
 
     \b
     Preferences:
@@ -197,9 +199,10 @@ def front(
         began = time.perf_counter()
         chosen = _method(method, numbers, settings, known, steps)
         wanted = preferences if chosen.uses_preference else None
+        callbacks = [bp.doctor.Watch(known, chosen, start=(known.x0, known.y0))] if watch else []
         raw = bp.front(
             known, known.x0, known.y0, preferences=wanted, budget=budget, seeds=run_seeds, method=chosen, steps=steps, compile=compiled,
-            progress=out.progress,
+            callbacks=callbacks, progress=out.progress,
         )  # fmt: skip
         seconds = time.perf_counter() - began
         found = raw.resolve_lower()
@@ -239,10 +242,13 @@ def front(
         write_csv(found, out_dir / "front.csv", distance)
         write_metrics(raw, out_dir / "metrics.jsonl")
         plot_front(found, known, out_dir / "front.png")
+        from bipareto.cli.doctoring import write_run
+
         found.save(out_dir / "front.npz")
+        write_run(raw, out_dir)
         (out_dir / "front.json").write_text(json.dumps(values.finite(data), indent=2) + "\n", encoding="utf-8")
-        data["files"] = [str(out_dir / name) for name in ("front.csv", "front.json", "front.npz", "front.png", "metrics.jsonl")]
-        out.say(f"wrote front.csv, front.json, front.npz, front.png and metrics.jsonl to {out_dir}; look at it: bipareto report {out_dir}")
+        data["files"] = [str(out_dir / name) for name in ("front.csv", "front.json", "front.npz", "front.png", "metrics.jsonl", "run.npz")]
+        out.say(f"wrote front.csv, front.json, front.npz, front.png, metrics.jsonl and run.npz to {out_dir}; look at it: bipareto report {out_dir}")
     out.result(data)
     _leave(all(failure is not None for failure in found.failure))
 

@@ -1,0 +1,220 @@
+"""Every diagnosis fires on a run that has the disease and on none that has not."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import bipareto as bp
+from bipareto import doctor
+from bipareto.cli import main
+from bipareto.errors import BiparetoWarning, InvalidInput
+
+DOUBLE = torch.float64
+
+
+def healthy(name: str, steps: int, **options: Any) -> tuple[Any, Any]:
+    known = bp.problems.get(name, **options)
+    kind = bp.MBMOMEHA if options.get("noise") else bp.MOMEHA
+    return known, kind.tuned(known, known.x0, known.y0, steps=steps)
+
+
+@pytest.mark.parametrize("name", bp.problems.names())
+def test_known_problems_are_healthy(name: str) -> None:
+    # A run too short to have settled is not healthy: two problems need more steps than the others.
+    steps = {"tp2-s": 1500, "bistable": 1500}.get(name, 500)
+    known, method = healthy(name, steps)
+    preference = None if known.m == 1 else [0.7, *([0.3 / (known.m - 1)] * (known.m - 1))]
+    found = bp.solve(known, known.x0, known.y0, preference=preference, method=method, steps=steps, compile=False)
+    assert doctor.diagnose(found, start=(known.x0, known.y0)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", bp.problems.names())
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_fronts_of_known_problems_are_healthy(name: str, noise: float) -> None:
+    known, method = healthy(name, 2000, noise=noise)
+    # An even number: the bistable problem's equal preference does end on a lower maximum (see below).
+    wanted = bp.preferences.grid(known.m, 4) if known.m > 1 else None
+    found = bp.front(known, known.x0, known.y0, preferences=wanted, method=method, steps=2000, compile=False)
+    assert doctor.diagnose(found, start=(known.x0, known.y0)) == []
+
+
+def test_noise_is_no_disease() -> None:
+    known, method = healthy("pl-sin2", 600, noise=0.1, dim=3)
+    found = bp.solve(known, known.x0, known.y0, method=method, steps=600, compile=False)
+    assert doctor.diagnose(found, start=(known.x0, known.y0)) == []
+
+
+def quadratic(scale: Tensor | None = None) -> tuple[bp.Problem, Tensor, Tensor]:
+    """Two objectives over a lower level with y* = x, and a start away from everything."""
+    factors = torch.ones(2, dtype=DOUBLE) if scale is None else scale
+
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return factors * torch.stack([(x - 1).square().sum() + y.square().sum() + 1, x.square().sum() + (y - 2).square().sum() + 1])
+
+    return bp.Problem(upper, lambda x, y: (y - x).square().sum() / 2), torch.full((3,), 0.3, dtype=DOUBLE), torch.full((3,), -0.5, dtype=DOUBLE)
+
+
+GOOD: dict[str, Any] = {"gamma": 1.0, "alpha_theta": 0.3, "alpha_x": 0.5, "alpha_y": 0.3, "c": bp.schedule.Power(10.0, 0.3), "mu": 2.0}
+WANTED = [[0.25, 0.75], [0.75, 0.25]]
+
+
+def names(problem: bp.Problem, x0: Tensor, y0: Tensor, steps: int = 250, preferences: Any = WANTED, **changes: Any) -> list[str]:
+    method = bp.MOMEHA(**(GOOD | changes))
+    found = bp.front(problem, x0, y0, preferences=preferences, method=method, steps=steps, compile=False)
+    diagnoses = doctor.diagnose(found, start=(x0, y0))
+    for diagnosis in diagnoses:
+        assert "Remedy: " in str(diagnosis)
+        assert "nan" not in str(diagnosis)
+    return [diagnosis.name for diagnosis in diagnoses]
+
+
+def test_the_run_that_the_diseases_are_made_from_is_healthy() -> None:
+    assert names(*quadratic()) == []
+
+
+class TestDiseases:
+    def test_steps_too_large_until_the_numbers_end(self) -> None:
+        assert names(*quadratic(), alpha_x=300.0) == ["steps-too-large"]
+
+    def test_steps_too_large_for_ever(self) -> None:
+        """g(x, y) = sqrt(1 + (y - x)^2) is flat far away: too large a step cycles and does not diverge."""
+        _, x0, y0 = quadratic()
+        problem = bp.Problem(lambda x, y: torch.stack([x.square().sum() + y.square().sum(), (x - 1).square().sum() + (y - 1).square().sum()]),
+                             lambda x, y: (1 + (y - x).square()).sqrt().sum())  # fmt: skip
+        assert "steps-too-large" in names(problem, x0, y0, gamma=2.0, alpha_theta=3.0)
+        assert "steps-too-large" not in names(problem, x0, y0, gamma=2.0)
+
+    def test_theta_left_behind(self) -> None:
+        assert names(*quadratic(), alpha_theta=1e-4, steps=100)[0] == "theta-lags"
+
+    def test_a_lower_maximum(self) -> None:
+        """The digest's trap: at kappa = alpha_theta/alpha_y = 4 the sine problem's maximum attracts."""
+        known = bp.problems.get("sin-trap")
+        method = bp.MOMEHA(gamma=0.4, alpha_theta=0.08, alpha_x=0.02, alpha_y=0.02, c=bp.schedule.Power(1.0, 0.3))
+        near = torch.full_like(known.x0, 0.8), torch.full_like(known.y0, 2.8)
+        found = bp.solve(known, *near, method=method, steps=1000, compile=False)
+        assert "lower-maximum" in [d.name for d in doctor.diagnose(found)]
+
+    def test_the_bistable_problems_equal_preference(self) -> None:
+        """By symmetry it stays at x = y = 0, where g = y^4/4 - y^2/2 has its maximum."""
+        known = bp.problems.get("bistable")
+        found = bp.solve(known, known.x0, known.y0, preference=[0.5, 0.5], steps=500, compile=False)
+        (diagnosis,) = doctor.diagnose(found)
+        assert diagnosis.name == "lower-maximum"
+        assert diagnosis.numbers["low"] == pytest.approx(-1, abs=1e-3)
+
+    def test_a_penalty_too_weak(self) -> None:
+        assert names(*quadratic(), c=0.05, alpha_x=0.005, alpha_y=0.01) == ["penalty-too-weak"]
+
+    def test_a_penalty_too_strong(self) -> None:
+        assert names(*quadratic(), c=1e5) == ["penalty-too-strong"]
+
+    def test_features_that_collapse(self) -> None:
+        """x scales the lower level, so x -> 0 closes the gap whatever y is."""
+
+        def lower(x: Tensor, y: Tensor) -> Tensor:
+            return (x.exp() * (y - 1).square()).sum() / 2 + 1e-6 * y.square().sum()
+
+        def upper(x: Tensor, y: Tensor) -> Tensor:
+            return torch.stack([1 + (y - 3).square().sum(), 1 + (y - 4).square().sum()])
+
+        start = torch.zeros(3, dtype=DOUBLE), torch.full((3,), 3.0, dtype=DOUBLE)
+        found = names(bp.Problem(upper, lower), *start, alpha_x=3.0, c=2.0, steps=500)
+        assert "features-collapse" in found
+
+    def test_a_scale_that_drowns_the_others(self) -> None:
+        assert names(*quadratic(torch.tensor([1000.0, 1.0], dtype=DOUBLE)), c=bp.schedule.Power(10000.0, 0.3)) == ["scale-drowns"]
+
+    def test_a_preference_without_effect(self) -> None:
+        """With mu next to nothing every preference weighs the objectives alike, up to w itself; equal objectives hide that too."""
+        problem, x0, y0 = quadratic()
+        same = bp.Problem(lambda x, y: problem.upper(x, y)[:1].expand(2), problem.lower)
+        assert names(same, x0, y0) == ["preference-without-effect"]
+        assert names(problem, x0, y0, preferences=[[0.5, 0.5], [0.5, 0.5]]) == []
+
+
+class TestWatch:
+    def test_it_warns_on_the_way_and_once(self) -> None:
+        problem, x0, y0 = quadratic()
+        method = bp.MOMEHA(**(GOOD | {"c": 0.05, "alpha_x": 0.005, "alpha_y": 0.01}))
+        watch = doctor.Watch(problem, method, every=50)
+        with pytest.warns(BiparetoWarning, match=r"at step \d+, penalty-too-weak") as caught:
+            bp.front(problem, x0, y0, preferences=WANTED, method=method, steps=200, callbacks=[watch], compile=False)
+        assert len(caught) == 1
+        assert set(watch.found) == {"penalty-too-weak"}
+
+    def test_it_is_silent_on_a_healthy_run_and_changes_nothing(self) -> None:
+        problem, x0, y0 = quadratic()
+        method = bp.MOMEHA(**GOOD)
+        watched, alone = (
+            bp.solve(problem, x0, y0, method=method, steps=200, callbacks=callbacks) for callbacks in ([doctor.Watch(problem, method)], [])
+        )
+        assert torch.equal(watched.x, alone.x)
+
+
+def test_methods_without_theta_are_examined_as_far_as_they_go() -> None:
+    problem, x0, y0 = quadratic()
+    found = bp.solve(problem, x0, y0, method=bp.FORUM(alpha_x=0.05, alpha_y=0.05), steps=300)
+    assert doctor.diagnose(found) == []
+
+
+def test_a_front_from_a_file_has_no_states(tmp_path: Any) -> None:
+    problem, x0, y0 = quadratic()
+    bp.front(problem, x0, y0, preferences=WANTED, method=bp.MOMEHA(**GOOD), steps=5).save(tmp_path / "front.npz")
+    with pytest.raises(InvalidInput, match="bipareto doctor RUN"):
+        doctor.diagnose(bp.ParetoFront.load(tmp_path / "front.npz"))
+
+
+def test_a_run_that_vmap_cannot_batch() -> None:
+    _, x0, y0 = quadratic()
+
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([(x[x > -9] - 1).square().sum() + y.square().sum(), x.square().sum() + (y - 2).square().sum()])
+
+    problem = bp.Problem(upper, lambda x, y: (y - x).square().sum() / 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiparetoWarning)
+        assert names(problem, x0, y0, steps=200) == []
+
+
+class TestCommand:
+    """`bipareto doctor RUN` on folders of both kinds."""
+
+    def call(self, capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
+        with pytest.raises(SystemExit) as end:
+            main([str(word) for word in words])
+        return int(end.value.code or 0), json.loads(capsys.readouterr().out.splitlines()[-1])
+
+    def test_fronts(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        # c = 0.05 with the small steps that it needs, and what `tuned` finds.
+        ill = ["--watch", "--numbers", "plain", *(f"--set={setting}" for setting in ("c=0.05", "alpha_x=0.002", "alpha_y=0.01", "gamma=1.0"))]
+        for name, numbers in (("well", []), ("ill", ill)):
+            words = ["quadratic", "--dim", 2, "--preferences", 2, "--steps", 500, "--out", tmp_path / name, "--json", "-q"]
+            _, told = self.call(capsys, "front", *words, *numbers)
+            assert any("penalty-too-weak" in text for text in told["warnings"]) == (name == "ill")
+        code, told = self.call(capsys, "doctor", tmp_path / "well", "--json")
+        assert (code, told["diagnoses"], told["runs"]) == (0, [], 2)
+        code, told = self.call(capsys, "doctor", tmp_path / "ill", "--json")
+        assert code == 1
+        assert [d["name"] for d in told["diagnoses"]] == ["penalty-too-weak"]
+
+    def test_sweeps(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (tmp_path / "front.yaml").write_text(
+            "problem: {name: quadratic, options: {dim: 2}}\nmethod: {numbers: tuned}\npreferences: {count: 3}\nsteps: 400\ncompile: false\nslice: 2\n"
+        )
+        self.call(capsys, "sweep", tmp_path / "front.yaml", "--out", tmp_path / "run", "--json", "-q")
+        code, told = self.call(capsys, "doctor", tmp_path / "run", "--json")
+        assert (code, told["diagnoses"], told["runs"]) == (0, [], 3)
+
+    def test_no_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            main(["doctor", str(tmp_path)])
+        assert "holds no front.json" in capsys.readouterr().err
