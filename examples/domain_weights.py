@@ -54,7 +54,7 @@ problem, x0, y0 = bp.Problem.from_modules(
     upper_data={"images": sources[:, validation], "labels": labels[validation]},
     names=["upright", "upside down"],
 )
-method = bp.MOMEHA(gamma=2.0, alpha_theta=0.3, alpha_y=0.3, alpha_x=2.0, c=bp.schedule.Power(5.0, 0.2), mu=8.0, warmup=100)
+method = bp.MOMEHA(gamma=5.0, alpha_theta=0.1, alpha_y=0.1, alpha_x=1.0, c=bp.schedule.Power(5.0, 0.2), mu=4.0, warmup=200)
 preferences = bp.preferences.grid(2, 3 if small else 7)
 front = bp.front(problem, x0, y0, preferences=preferences, method=method, steps=60 if small else 600, compile=False)
 

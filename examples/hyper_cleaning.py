@@ -17,7 +17,7 @@ small = "--small" in sys.argv
 out = Path(next((word for word in sys.argv[1:] if not word.startswith("-")), "."))
 
 found = run_cleaning(
-    out, sizes=SMALL if small else FULL, seeds=[0] if small else [0, 1, 2], preferences=3 if small else 5, steps=40 if small else None
+    out, sizes=SMALL if small else FULL, seeds=[0] if small else [0, 1, 2], preferences=3 if small else 5, steps=15 if small else None
 )
 for name, said in found["summary"].items():
     print(f"{name}: test accuracy {said['test'][0]:.1f} % on MNIST, {said['test'][1]:.1f} % on Fashion-MNIST")

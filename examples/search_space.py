@@ -90,6 +90,6 @@ for operation, name in enumerate(OPERATIONS):
     right.bar(range(len(front)), shares[:, operation], bottom=bottom, label=name)
     bottom += shares[:, operation]
 right.set(xlabel="point of the front (first: accuracy preferred)", ylabel="share of each operation", title="What is chosen")
-right.legend()
+right.legend(loc="lower left")
 figure.savefig(out / "search_space.png", dpi=120)
 print(front.objectives)

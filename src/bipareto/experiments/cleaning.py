@@ -312,7 +312,7 @@ def _run_one(task: CleaningTask, name: str, method: Method, seed: int, steps: in
     accuracy = {
         "test": task.accuracy(chosen.y, task.test),
         "last": task.accuracy(found.y, task.test),
-        "retrained": task.accuracy(_trained_on(task, chosen.x, chosen.y, 300, 0.3), task.test),
+        "retrained": task.accuracy(_trained_on(task, chosen.x, chosen.y, min(steps, 300), 0.3), task.test),
     }
     weights = task.weights(chosen.x)
     return [
