@@ -129,6 +129,12 @@ def warm_against_cold(dim: int, seed: int, accuracy: float, steps: int, limit: i
     return {"seed": seed, **spent, "saved": 1 - spent["warm"] / spent["cold"], "missed": missed}
 
 
+def write(result: dict[str, Any], path: str | None) -> None:
+    """What is measured so far, so that a long run leaves something whenever it ends."""
+    if path is not None:
+        Path(path).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -138,7 +144,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     seeds = range(2 if options.quick else 5)
-    begin, result = time.perf_counter(), dict[str, Any]()
+    result: dict[str, Any] = {
+        "torch": torch.__version__, "threads": torch.get_num_threads(), "machine": "2-core x86 CPU", "python": platform.python_version(),
+        "command": "python benchmarks/adaptive.py --json docs/results/adaptive.json", "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }  # fmt: skip
     cases = {
         "mo-sin2, 4 random starts": ("mo-sin2", {}, 9, 4, 1000),
         "mo-sin2, 1 random start": ("mo-sin2", {}, 9, 1, 1000),
@@ -151,17 +160,14 @@ def main() -> None:
         mean = {key: statistics.mean(row[key] for row in rows) for key in ("grid", "adaptive", "placement")}
         result[label] = {"steps": steps, "per_edge": per_edge, "starts": starts, "mean": mean, "seeds": rows}
         print(label, "  ".join(f"{key} {value:.4f}" for key, value in mean.items()), "of the exact hypervolume", flush=True)
+        write(result, options.json)
     for accuracy in (1e-2, 3e-3, 1e-3) if options.only != "hypervolume" else ():
         rows = [warm_against_cold(20, seed, accuracy, 2000, 4000) for seed in seeds]
         saved = statistics.mean(row["saved"] for row in rows)
         label = f"pl-sin2, warm starts, position error {accuracy:g}"
         result[label] = {"dim": 20, "preferences": 17, "mean_saved": saved, "seeds": rows}
         print(label, f"saved {saved:.1%} of the gradients, at least {min(row['saved'] for row in rows):.1%}", flush=True)
-    if options.json:
-        facts = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": "2-core x86 CPU", "python": platform.python_version()}
-        facts |= {"command": "python benchmarks/adaptive.py --json docs/results/adaptive.json", "date": time.strftime("%Y-%m-%d", time.gmtime())}
-        result |= facts | {"seconds": round(time.perf_counter() - begin, 1)}
-        Path(options.json).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+        write(result, options.json)
 
 
 if __name__ == "__main__":

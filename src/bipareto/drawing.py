@@ -177,14 +177,15 @@ def draw_hypervolumes(values: Mapping[str, Sequence[float]], *, exact: float | N
     """
     figure = _figure(max(4.8, 1.2 * len(values)), 4.2)
     axes: Any = figure.add_subplot()
-    for index, (name, found) in enumerate(values.items()):
+    for index, found in enumerate(values.values()):
         numbers = torch.tensor(found, dtype=torch.float64)
         spread = float(numbers.std()) if len(numbers) > 1 else None
-        axes.bar(_plain(name), float(numbers.mean()), yerr=spread, capsize=5, color=COLOURS[index % len(COLOURS)], alpha=0.6)
+        axes.bar(index, float(numbers.mean()), yerr=spread, capsize=5, color=COLOURS[index % len(COLOURS)], alpha=0.6)
         axes.scatter([index] * len(numbers), numbers.tolist(), color="black", s=12, zorder=3)
     if exact is not None:
-        axes.axhline(exact, color="black", linestyle="--", linewidth=1, label="exact front")
-        axes.legend(loc="lower right")
+        axes.axhline(exact, color="black", linestyle="--", linewidth=1)
+        axes.text(0.99, exact, "exact front", transform=axes.get_yaxis_transform(), ha="right", va="bottom")
+    axes.set_xticks(range(len(values)), [_plain(name) for name in values], rotation=20, ha="right")
     axes.set_ylabel("hypervolume")
     axes.set_title(title)
     return figure
