@@ -30,7 +30,7 @@ NEGATIVE = 0.01
 #: a share that is visible
 VISIBLE = 0.1
 #: solving the lower level again may worsen an objective by this share of its span; the gap of a penalty that works halves
-WORSE, HALVES = 0.5, 0.5
+WORSE, HALVES = 0.35, 0.5
 #: a change below this share is standing still
 STILL = 0.01
 #: curvature of g in y below this share of the start's is lost
