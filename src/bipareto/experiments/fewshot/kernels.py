@@ -10,9 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+
+    jit = triton.jit
+except ImportError:  # torch's builds without CUDA bring none; this module can then be read, not used
+
+    def jit(kernel: Any) -> Any:
+        """Leave a kernel that nobody can compile as it is."""
+        return kernel
+
 
 __all__ = ["pooled"]
 
@@ -22,7 +32,7 @@ _CHUNKS = 128
 _BLOCK = 32
 
 
-@triton.jit
+@jit
 def _corner(cell, task, images, H, W):
     """The row (pixel) of the upper left of the four that a pooled cell looks at."""
     w = W // 2
@@ -32,7 +42,7 @@ def _corner(cell, task, images, H, W):
     return ((task * images + image) * H + 2 * (rest // w)) * W + 2 * (rest % w)
 
 
-@triton.jit
+@jit
 def _affine(sums, scale, shift, task, count, eps, c, C: tl.constexpr):
     """mean, 1/deviation, and a, b with a z + b the normalised, scaled and shifted z."""
     mean = tl.load(sums + task * 2 * C + c) / count
@@ -42,7 +52,7 @@ def _affine(sums, scale, shift, task, count, eps, c, C: tl.constexpr):
     return mean, rstd, a, tl.load(shift + c) - mean * a
 
 
-@triton.jit
+@jit
 def _sum_kernel(z, partial, rows, chunk_rows, chunks, C: tl.constexpr, BLOCK: tl.constexpr):
     task, chunk = tl.program_id(0), tl.program_id(1)
     c = tl.arange(0, C)
@@ -59,7 +69,7 @@ def _sum_kernel(z, partial, rows, chunk_rows, chunks, C: tl.constexpr, BLOCK: tl
     tl.store(out + C, tl.sum(squares, 0))
 
 
-@triton.jit
+@jit
 def _pool_kernel(z, sums, scale, shift, out, images, H, W, count, eps, C: tl.constexpr, BLOCK: tl.constexpr):
     task = tl.program_id(0)
     cells = images * (H // 2) * (W // 2)
@@ -76,7 +86,7 @@ def _pool_kernel(z, sums, scale, shift, out, images, H, W, count, eps, C: tl.con
     tl.store(out + (task * cells + cell)[:, None] * C + c[None, :], best.to(out.dtype.element_ty), mask=mask)
 
 
-@triton.jit
+@jit
 def _chosen(at, mask, a, b, W, C: tl.constexpr):
     """The four inputs of a cell, and which of them the pooling took: 0 to 3, the first of equal ones, 4 where ReLU took none."""
     z0 = tl.load(at, mask=mask, other=0.0).to(tl.float32)
@@ -97,7 +107,7 @@ def _chosen(at, mask, a, b, W, C: tl.constexpr):
     return z0, z1, z2, z3, tl.where(best > 0, which, 4.0)
 
 
-@triton.jit
+@jit
 def _sum_backward_kernel(d, z, sums, scale, shift, partial, images, H, W, count, eps, chunk_cells, chunks, C: tl.constexpr, BLOCK: tl.constexpr):
     """Partial sums of the gradient behind ReLU and pooling, and of its product with the normalised z."""
     task, chunk = tl.program_id(0), tl.program_id(1)
@@ -122,7 +132,7 @@ def _sum_backward_kernel(d, z, sums, scale, shift, partial, images, H, W, count,
     tl.store(out + C, tl.sum(product, 0))
 
 
-@triton.jit
+@jit
 def _backward_kernel(d, z, sums, scale, shift, totals, out, images, H, W, count, eps, C: tl.constexpr, BLOCK: tl.constexpr):
     """a (gradient - its mean - normalised z times the mean of their product), at all four inputs of a cell."""
     task = tl.program_id(0)
