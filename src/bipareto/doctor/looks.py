@@ -129,10 +129,14 @@ def _lower_maximum(case: Case) -> list[Diagnosis]:
         x, y = case.point(r)
         flat = tree.ravel(y)
         slope = torch.func.grad(probes.lower_in_y(case.problem, x, y))(flat)
+        # Solved again from a little beside y: where g is exactly level nothing would move.
+        nudged = flat + 1e-3 * (1 + flat.abs()) * probes.normal(flat, torch.Generator().manual_seed(0))
+        one = tree.map_(lambda leaf: leaf[None], (x, tree.unravel(nudged, y)))
+        left = tree.select(envelope.solve_lower(case.problem, *one, tol=1e-8, max_iter=50, batched=case.batched).y, 0)
         # Near stationary: a Newton step along the slope would move y by little of what leaving the place moves it.
-        solved = tree.ravel(tree.select(case.solved.y, r))
+        solved = tree.ravel(left)
         with torch.no_grad():
-            fall = float(case.problem.lower(x, y, batch) - case.problem.lower(*case.point(r, case.solved.y), batch))
+            fall = float(case.problem.lower(x, y, batch) - case.problem.lower(x, left, batch))
         if float(slope.norm()) / scale < 0.25 * float((solved - flat).norm()) and fall > 0:
             found[r] = {"low": low, "high": high, "fall": fall, "slope": float(slope.norm())}
     return _diagnosis(
