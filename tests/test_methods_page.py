@@ -66,7 +66,7 @@ def test_results_become_columns_and_a_section(tmp_path: Path) -> None:
     assert "| `MOMEHA` | 1.2e-01 |" in page  # the worse of two starts
     assert "| `MoCo` | 5.0e-01† |" in page
     assert "- `MoCo`: MoCo is lost here" in page
-    assert page.index("| `MOMEHA` | 1.2e-01 | 1.0e-03 |") < page.rindex("| `FORUM` | not finite |")
+    assert page.index("| `MOMEHA` | 1.2e-01 | 1.0e-03 |") < page.rindex("| `FORUM` | diverged |")
     assert "`make toys`, abacus, today" in page
 
 
