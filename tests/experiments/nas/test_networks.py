@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from experiments.nas.reference import counted, discrete, fill, random_genotype
 
 from bipareto import tree
 from bipareto.errors import InvalidInput
@@ -12,6 +11,7 @@ from bipareto.experiments.nas.genotype import Chosen, Genotype
 from bipareto.experiments.nas.objectives import cost, expected_flops, flops_ratios, flops_table
 from bipareto.experiments.nas.spaces import DARTS, NAS_BENCH_201, Edge, Operation, Space
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
+from experiments.nas.reference import counted, discrete, fill, random_genotype
 
 TINY = [NasBench201(channels=4, size=8, classes=3, cells=2), Darts(channels=4, size=8, classes=3), Darts(channels=2, size=8, classes=3, stack="RNRN")]
 networks = pytest.mark.parametrize("network", TINY, ids=["201", "NRN", "RNRN"])

@@ -45,9 +45,10 @@ def svg(genotype: Genotype, title: str = "") -> str:
 def _cell(space: Space, kind: str, chosen: tuple[Chosen, ...], top: int) -> list[str]:
     """A heading, a column for each node, an arrow for each edge."""
     foot = top + _HEAD + _ROW * len(chosen) + 6
-    heading = kind if len(space.kinds) > 1 else space.name
-    side_by_side = f"; its output: nodes {', '.join(space.nodes[space.given :])} side by side" if space.given > 1 else ""
-    parts = [_text(10, top + 18, f"{heading}{side_by_side}", anchor="start", weight="bold")]
+    heading = f"{kind} cell" if len(space.kinds) > 1 else space.name
+    if space.given > 1:
+        heading += f": its output is nodes {', '.join(space.nodes[space.given :])} side by side"
+    parts = [_text(10, top + 18, heading, anchor="start", weight="bold")]
     for n, name in enumerate(space.nodes):
         x = _MARGIN + _COLUMN * n
         parts.append(f'<line x1="{x}" y1="{top + 48}" x2="{x}" y2="{foot}" stroke="#cccccc" stroke-width="2"/>')

@@ -121,6 +121,11 @@ class Search(Problem):
             raise InvalidInput(f"labels have shape {tuple(labels.shape)}; give every image a class from 0 to {network.classes - 1}")
         if max(int(rows.max()) for rows in halves.rows.values()) >= len(images):
             raise InvalidInput(f"the split is of more rows than the {len(images)} images; make it with Halves({len(images)})")
+        if not labels.device == images.device == halves.rows["lower"].device:
+            raise InvalidInput(
+                f"images are on {images.device}, labels on {labels.device}, draws on {halves.rows['lower'].device}; "
+                "put all on one: labels.to(images.device), Halves(..., device=images.device)"
+            )
         unknown = [name for name in objectives if name not in OBJECTIVES]
         if unknown or not objectives or len(set(objectives)) != len(objectives):
             raise InvalidInput(f"objectives are {list(objectives)}; choose some of {', '.join(OBJECTIVES)}, each once")
