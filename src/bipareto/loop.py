@@ -9,16 +9,15 @@ the state before it is kept.  Healthy steps pay nothing for that.
 from __future__ import annotations
 
 import math
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from bipareto import tree
+from bipareto.bars import bar
 from bipareto.errors import InvalidInput
 from bipareto.methods import MOMEHA, Method
 from bipareto.methods.base import Draw, Info, State
@@ -160,7 +159,7 @@ def drive(
     if resume is not None:
         done, state = resume.step, resume.state
         watch.restore(resume)
-    with _bar(progress, label, steps) as advance:
+    with bar(label, steps, progress) as advance:
         advance(done)
         while done < steps and not watch.finished():
             count = min(block, steps - done)
@@ -207,18 +206,3 @@ class _Draws:
         self.index = self.index.to(tree.first_leaf(drawn).device)
         gathered = {id(leaf): leaf[self.index] for leaf in tree.leaves(drawn)}
         return tree.map_(lambda leaf: gathered[id(leaf)], drawn)
-
-
-@contextmanager
-def _bar(progress: bool | None, label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, or nothing."""
-    if not (sys.stderr.isatty() if progress is None else progress):
-        yield lambda count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)

@@ -22,7 +22,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from bipareto.data.bars import bar
+from bipareto.bars import bar
 from bipareto.data.images import DataError
 from bipareto.data.remotes import REMOTES, Remote
 from bipareto.errors import InvalidInput

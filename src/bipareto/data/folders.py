@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from bipareto.data.bars import bar
+from bipareto.bars import bar
 from bipareto.data.cache import cached
 from bipareto.data.images import DataError, ImageSet, Summary
 

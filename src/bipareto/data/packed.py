@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bipareto.data.bars import bar
+from bipareto.bars import bar
 from bipareto.data.images import DataError, ImageSet, Summary, WrongSize
 from bipareto.errors import InvalidInput
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bipareto.methods.base import Method
+from bipareto.methods.episodic import Episodic
 from bipareto.methods.forum import FORUM
 from bipareto.methods.gmoba import GMOBA
 from bipareto.methods.meha import MEHA
@@ -12,7 +13,7 @@ from bipareto.methods.moml import MOML
 from bipareto.methods.wcmhgd import WCMHGD
 from bipareto.methods.wcpenalty import WCPenalty
 
-__all__ = ["FORUM", "GMOBA", "MBMOMEHA", "MEHA", "METHODS", "MOMEHA", "MOML", "WCMHGD", "Method", "MoCo", "WCPenalty"]
+__all__ = ["FORUM", "GMOBA", "MBMOMEHA", "MEHA", "METHODS", "MOMEHA", "MOML", "WCMHGD", "Episodic", "Method", "MoCo", "WCPenalty"]
 
 METHODS: dict[str, type[Method]] = {
     "momeha": MOMEHA,

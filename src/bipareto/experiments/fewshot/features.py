@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bipareto.bars import bar
 from bipareto.data import DataError, ImageSet, MissingData, data_folder
-from bipareto.data.bars import bar
 
 __all__ = ["MobileNetV2", "Pretrained", "ResNet18", "class_features", "find_weights", "load_weights", "pretrained"]
 

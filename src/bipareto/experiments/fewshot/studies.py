@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -289,7 +289,3 @@ def _response(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )  # fmt: skip
     return found
-
-
-#: The studies by their command-line names.
-STUDIES: dict[str, Callable[..., dict[str, Any]]] = {"comparison": comparison, "sensitivity": sensitivity, "single-domain": single_domain}

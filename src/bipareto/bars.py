@@ -1,4 +1,4 @@
-"""Progress bars of reading and fetching, on stderr."""
+"""Progress bars on stderr."""
 
 from __future__ import annotations
 
