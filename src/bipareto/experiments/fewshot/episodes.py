@@ -50,8 +50,7 @@ class Episodes:
         _check(labels, classes, ways, shots + queries)
         most = max(len(own) for own in classes)
         largest = int(torch.bincount(labels).max())
-        #: (domains, most): class ids, and which of them are real
-        ids = torch.zeros(domains, most, dtype=torch.int64)
+        #: (domains, most): which places hold a class
         self._real = torch.zeros(domains, most, dtype=torch.bool)
         #: (domains, most, largest): rows of each class
         self._rows = torch.zeros(domains, most, largest, dtype=torch.int64)
@@ -59,7 +58,7 @@ class Episodes:
         for d, own in enumerate(classes):
             for k, label in enumerate(own):
                 rows = (labels == label).nonzero().flatten()
-                ids[d, k], self._real[d, k], self._count[d, k] = label, True, len(rows)
+                self._real[d, k], self._count[d, k] = True, len(rows)
                 self._rows[d, k, : len(rows)] = rows
         self._real, self._rows, self._count = (value.to(device) for value in (self._real, self._rows, self._count))
         self._kept: dict[int, tuple[int, Episode]] = {}

@@ -19,12 +19,10 @@ from bipareto.experiments.fewshot.problem import FewShot
 from bipareto.sampler import generator
 from bipareto.tree import Tree
 
-__all__ = ["DATASETS", "Judged", "Task", "build", "device_of", "generated"]
+__all__ = ["Judged", "Task", "build", "device_of", "generated"]
 
 #: Tasks whose images go through the backbone at once: a few GiB.
 _AT_ONCE = 128
-#: The data sets of the experiments; any other that `bipareto data list` shows works too, with domains clustered on the fly.
-DATASETS = ("fc100", "caltech101", "caltech256")
 
 
 class Judged(NamedTuple):

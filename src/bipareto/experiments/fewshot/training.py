@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,4 @@ def _read(part: SliceFolder, key: dict[str, Any], template: Any) -> Trained:
 
 
 def _plain(value: Any) -> Any:
-    import json
-
     return json.loads(json.dumps(value))
