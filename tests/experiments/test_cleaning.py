@@ -50,7 +50,7 @@ def test_seeds_decide_everything(data: Path) -> None:
 
 
 def test_the_weights_find_the_wrong_labels(data: Path, tmp_path: Path) -> None:
-    found = cleaning.run_cleaning(tmp_path, seeds=[0], sizes=TINY, preferences=3, steps=60, device="cpu", data=data)
+    found = cleaning.run_cleaning(tmp_path, seeds=[0], sizes=TINY, preferences=3, steps=120, device="cpu", data=data)
     assert {row["method"] for row in found["rows"]} == {"momeha", "forum"}
     for row in found["rows"]:
         for s in range(2):

@@ -4,7 +4,8 @@ The setting of FORUM (Ye et al., ECAI 2024, section 5.1): MNIST and Fashion-MNIS
 another class's label, two clean validation sets of 1,000 and 5,000 test images.
 
 - x: one logit per training image; it counts with weight sigmoid(x).
-- y: a network 784 -> 256 -> 10 that reads both sets (the size is our choice; FORUM's is not given).
+- y: a network 784 -> 512 that reads both sets, with a head of ten outputs for each, as is usual for two tasks (our choice; FORUM's is
+  not given).  Trained on the images with right labels alone it reaches 92.3 and 83.5 %: what remains to any method that must find them.
 - g(x, y) = sum over sets of the mean of sigmoid(x_j) loss_j, plus a small weight decay.
 - f_1, f_2: the losses on the first validation sets.  The second ones choose the iterate that is reported.
 
@@ -58,7 +59,7 @@ class Sizes(NamedTuple):
     hidden: int
 
 
-FULL = Sizes(5000, 1000, 5000, 256)
+FULL = Sizes(5000, 1000, 5000, 512)
 SMALL = Sizes(500, 200, 500, 32)
 
 
@@ -131,7 +132,7 @@ class CleaningTask:
 
 
 def _network(y: Tree, images: Tensor) -> Tensor:
-    """Logits (..., n, 10)."""
+    """Logits (2, n, 10): one head per set."""
     return torch.relu(images @ y["W1"] + y["b1"]) @ y["W2"] + y["b2"]
 
 
@@ -182,8 +183,8 @@ def cleaning_problem(
     y0 = {
         "W1": torch.randn(pixels, sizes.hidden, generator=stream) * math.sqrt(2 / pixels),
         "b1": torch.zeros(sizes.hidden),
-        "W2": torch.randn(sizes.hidden, CLASSES, generator=stream) / math.sqrt(sizes.hidden),
-        "b2": torch.zeros(CLASSES),
+        "W2": torch.randn(len(SETS), sizes.hidden, CLASSES, generator=stream) / math.sqrt(sizes.hidden),
+        "b2": torch.zeros(len(SETS), 1, CLASSES),
     }
     return CleaningTask(
         problem=Problem(upper, lower, names=SETS),
@@ -206,21 +207,23 @@ def momeha(sizes: Sizes) -> MOMEHA:
         alpha_y=0.3,
         # g averages over a set's images, so one weight's gradient falls with their number.
         alpha_x=100.0 * sizes.train,
-        c=Power(3.0, 0.3),
+        # Of c_0 = 3, 10 and 30 the last, on the second validation sets of seed 0: y then follows the weighted images and not the few
+        # clean ones of f.
+        c=Power(30.0, 0.3),
         mu=3.0,
         # The gap of an untrained network teaches x to switch images off, right and wrong ones alike.
-        warmup=200,
+        warmup=500,
     )
 
 
 def forum(sizes: Sizes) -> FORUM:
     """The numbers of FORUM here: T = 16 as reported; its steps are not given."""
-    return FORUM(alpha_x=20.0 * sizes.train, alpha_y=0.3, inner_steps=16, eta=0.3, rho=0.5)
+    return FORUM(alpha_x=100.0 * sizes.train, alpha_y=0.3, inner_steps=16, eta=0.3, rho=0.5)
 
 
 METHODS: dict[str, Callable[[Sizes], Method]] = {"momeha": momeha, "forum": forum}
 #: iterations of each at full size
-STEPS = {"momeha": 3000, "forum": 2000}
+STEPS = {"momeha": 2500, "forum": 1000}
 
 
 @dataclass
@@ -305,8 +308,8 @@ def _run_one(task: CleaningTask, name: str, method: Method, seed: int, steps: in
     began = time.perf_counter()
     chosen = _Selection(task)
     found = front(
-        task.problem, task.x0, task.y0, preferences=wanted, method=method, steps=steps, callbacks=[chosen], compile=False, progress=progress,
-        record_every=max(1, steps // 50),
+        task.problem, task.x0, task.y0, preferences=wanted, method=method, steps=steps, callbacks=[chosen], progress=progress,
+        compile="replay" if task.x0.is_cuda else False, record_every=max(1, steps // 50),
     )  # fmt: skip
     seconds = time.perf_counter() - began
     accuracy = {
@@ -390,6 +393,6 @@ def _plot(rows: list[dict[str, Any]], path: Path) -> None:
             right.plot(range(len(first)), [row[key][s] for row in first], marker, color=colour, label=f"{SETS[s]}, {word}")
     right.set(xticks=range(len(first)), xticklabels=labels, ylim=(0, 1), ylabel="mean weight of training images", title="Whom the weights trust")
     right.axhline(0.5, color="0.6", linestyle=":", label="all alike")
-    right.legend(fontsize="small")
+    right.legend(fontsize="small", loc=(0.34, 0.1))
     right.grid(alpha=0.3)
     figure.savefig(path, dpi=120, metadata={"Software": None})
