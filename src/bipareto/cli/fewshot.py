@@ -28,6 +28,10 @@ Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="robust, p
 Seeds = Annotated[list[str] | None, typer.Option("--seed", "--seeds", metavar="N,N,..", help="Each has its own start and draws; 0,1,2 if none.")]
 Steps = Annotated[int | None, typer.Option("--steps", metavar="T", min=1, help="Joint steps; 2500 if none, 24 with --tiny.")]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none.")]
+Tuning = Annotated[
+    Path | None, typer.Option("--tuning", metavar="FILE", help="tuning.json of the tune command: its numbers instead of the preset's.")
+]
+Methods = Annotated[list[str] | None, typer.Option("--methods", metavar="NAME,..", help="momeha, wc-penalty, moml, forum, wc-mhgd; all if none.")]
 Tiny = Annotated[bool, typer.Option("--tiny", help="Generated images and a small network: a first try in under a minute.")]
 
 
@@ -43,12 +47,10 @@ def about() -> None:
 
 @commands.command()
 def comparison(
-    dataset: Dataset = "caltech101", learner: LearnerOption = "block", methods: Annotated[
-        list[str] | None, typer.Option("--methods", metavar="NAME,..", help="momeha, wc-penalty, moml, forum, wc-mhgd; all if none.")
-    ] = None, strengths: Annotated[
+    dataset: Dataset = "caltech101", learner: LearnerOption = "block", methods: Methods = None, strengths: Annotated[
         list[str] | None, typer.Option("--strengths", metavar="NAME,..", help="weak, moderate, strong, extreme; the first two if none.")
     ] = None, protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None, steps: Steps = None, device: Device = None,
-    folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+    folder: Folder = None, tuning: Tuning = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """All methods under equal, weak and moderate preferences: accuracies and hypervolume.
 
@@ -56,6 +58,7 @@ def comparison(
     Examples:
       bipareto experiment fewshot comparison --tiny --json
       bipareto experiment fewshot comparison --dataset caltech101 --out runs/caltech
+      bipareto experiment fewshot comparison --tuning runs/tuned/tuning.json
       bipareto experiment fewshot comparison --dataset fc100 --methods momeha --out runs/fc100
     """
     from bipareto.experiments.fewshot.settings import COMPARED
@@ -64,12 +67,49 @@ def comparison(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir)
+        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir, _tuned(tuning))
         chosen = values.names(strengths) if strengths else (["moderate"] if tiny else ["weak", "moderate"])
         result = run(study, values.names(methods) if methods else COMPARED, chosen)
         found = summary(result)
     _tables(out, found)
     out.result({"methods": found, "seconds": result["seconds"], "reference": next(iter(found.values()))["reference"]})
+
+
+@commands.command()
+def tune(
+    dataset: Dataset = "caltech101", learner: LearnerOption = "block", methods: Methods = None, protocol: ProtocolOption = "warm",
+    seeds: Seeds = None, steps: Annotated[int, typer.Option("--steps", metavar="T", min=1, help="Joint steps of a trial.")] = 500,
+    device: Device = None, folder: Folder = None, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Eight short trials for every method, judged on validation classes.
+
+    Trials run under the equal preference with the first seed.  With --out:
+    tuning.json, which the comparison takes.
+
+    \b
+    Examples:
+      bipareto experiment fewshot tune --dataset caltech101 --out runs/tuned
+      bipareto experiment fewshot comparison --tuning runs/tuned/tuning.json
+    """
+    from bipareto.experiments.fewshot.settings import COMPARED
+    from bipareto.experiments.fewshot.studies import tune as run
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        study = _study(out, dataset, learner, protocol, "robust", seeds, steps, device, folder, False, out_dir)
+        found = run(study, values.names(methods) if methods else COMPARED)
+    rows = [
+        [
+            name,
+            ", ".join(f"{key} = {value:g}" for key, value in trial["numbers"].items()),
+            f"{trial['accuracy']:.3f}",
+            "*" if trial["numbers"] == r["numbers"] else "",
+        ]
+        for name, r in found.items()
+        for trial in r["trials"]
+    ]
+    out.table("Accuracy on validation classes", ["method", "numbers", "accuracy", "taken"], rows, left=2)
+    out.result({"methods": found})
 
 
 @commands.command()
@@ -150,7 +190,7 @@ def figures(
 
 def _study(
     out: Output, dataset: str, learner: str, protocol: str, preset: str, seeds: list[str] | None, steps: int | None, device: str | None,
-    folder: Path | None, tiny: bool, out_dir: Path | None,
+    folder: Path | None, tiny: bool, out_dir: Path | None, numbers: dict[str, Any] | None = None,
 ) -> Study:  # fmt: skip
     from bipareto.experiments.fewshot.studies import Study
     from bipareto.experiments.fewshot.task import build, generated
@@ -158,8 +198,20 @@ def _study(
     ensure_folder(out_dir)
     task = generated(learner, device=device or "cpu") if tiny else build(dataset, learner, folder=folder, device=device)  # type: ignore[arg-type]
     given = values.seeds(seeds or (["0"] if tiny else ["0,1,2"]))
-    options: dict[str, Any] = {"protocol": protocol, "preset": preset, "progress": out.progress}
+    options: dict[str, Any] = {"protocol": protocol, "preset": preset, "numbers": numbers or {}, "progress": out.progress}
     return Study(task, out_dir, steps or (24 if tiny else 2500), given, episodes=24 if tiny else 192, **options)
+
+
+def _tuned(path: Path | None) -> dict[str, Any] | None:
+    """The numbers by method that the tune command found."""
+    if path is None:
+        return None
+    try:
+        return {name: found["numbers"] for name, found in json.loads(path.read_text("utf-8"))["methods"].items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(
+            f"{path} is not a tuning.json ({type(error).__name__}: {error}); make one with `bipareto experiment fewshot tune --out DIR`"
+        ) from error
 
 
 def _tables(out: Output, found: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ from bipareto.cli import app
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.episodes import Episodes
 from bipareto.experiments.fewshot.network import LEARNERS, Network
-from bipareto.experiments.fewshot.settings import COMPARED, adaptation, configured, preferences
-from bipareto.experiments.fewshot.studies import Study, comparison, summary
+from bipareto.experiments.fewshot.settings import COMPARED, TRIALS, adaptation, configured, preferences
+from bipareto.experiments.fewshot.studies import Study, comparison, summary, tune
 from bipareto.experiments.fewshot.task import build, device_of, generated
 from bipareto.experiments.fewshot.training import Trial, train
 from bipareto.methods.episodic import Episodic
@@ -271,3 +272,26 @@ def test_a_missing_data_set_says_what_to_put_where(tmp_path: Path) -> None:
 def test_training_and_test_classes_are_never_shared() -> None:
     domains = generated("linear").domains
     assert not {k for own in domains.train for k in own} & {k for own in domains.test for k in own}
+
+
+def test_tuning_takes_the_best_trial_and_the_comparison_takes_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = generated("linear")
+    task = replace(task, domains=replace(task.domains, validation=task.domains.test))
+    assert {len(trials) for trials in TRIALS.values()} == {8}
+    monkeypatch.setitem(TRIALS, "momeha", [{"alpha_x": 1e-6}, {"alpha_x": 0.3}])
+    found = tune(Study(task, tmp_path, 24, [0], progress=False, episodes=24), ["momeha"])
+    still, moved = (trial["accuracy"] for trial in found["momeha"]["trials"])
+    assert moved > still + 0.1
+    assert found["momeha"]["numbers"] == {"alpha_x": 0.3}
+    assert json.loads((tmp_path / "tuning.json").read_text())["methods"] == found
+    method = Study(task, None, 24, [0], numbers={"momeha": {"c": 0.7}}).method("momeha")
+    assert "c=Constant(value=0.7)" in repr(method)
+
+
+def test_the_step_of_x_ends_gently() -> None:
+    task = generated("linear")
+    trained = train(task, [Trial(configured("momeha", "linear", 4, steps=40), (0.25,) * 4, 0)], 40)
+    assert trained.reason == ("steps",)
+    inner = configured("momeha", "linear", 4, steps=40).method  # type: ignore[attr-defined]
+    sizes = [float(inner.alpha_x(torch.tensor(float(t)))) for t in (0, 20, 40)]
+    assert sizes == pytest.approx([0.3, 0.15, 0.0], abs=1e-7)

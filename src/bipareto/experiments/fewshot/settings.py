@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import product
+from typing import Any, Literal
 
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.network import Learner
@@ -11,8 +13,9 @@ from bipareto.hypergradient import CG
 from bipareto.methods import FORUM, METHODS, MOMEHA, MOML, WCMHGD, Method, WCPenalty
 from bipareto.methods.episodic import Episodic
 from bipareto.preferences import STRENGTHS, favouring
+from bipareto.schedule import Cosine
 
-__all__ = ["COMPARED", "PROTOCOLS", "Protocol", "adaptation", "configured", "preferences"]
+__all__ = ["COMPARED", "PROTOCOLS", "TRIALS", "Protocol", "adaptation", "configured", "preferences"]
 
 Protocol = Literal["warm", "literal"]
 PROTOCOLS: tuple[Protocol, ...] = ("warm", "literal")
@@ -30,13 +33,28 @@ MOVING = {"linear": (0.3, 0.3), "mlp": (0.3, 0.3), "block": (1.0, 0.3)}
 #: Joint steps per episode.
 JOINT = 2
 
+#: What a method is tuned over: the same number of trials for each, with its step of x and the number that matters most besides.
+TRIALS: dict[str, list[dict[str, float]]] = {
+    name: [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    for name, grid in {
+        "momeha": {"alpha_x": (0.5, 1.0, 2.0, 4.0), "c": (0.3, 1.0)},
+        "wc-penalty": {"alpha_x": (0.3, 1.0, 3.0, 10.0), "v": (0.05, 0.2)},
+        "moml": {"alpha_x": (0.1, 0.3, 1.0, 3.0), "eta": (0.1, 0.2)},
+        "forum": {"alpha_x": (0.1, 0.3, 1.0, 3.0), "rho": (0.1, 0.5)},
+        "wc-mhgd": {"alpha_x": (0.1, 0.3, 1.0, 3.0), "u": (1.0, 10.0)},
+    }.items()
+}
+
 
 def adaptation(learner: Learner, m: int) -> float:
     """The step size on g with which learners of m domains adapt, the same for every method and for an untrained backbone."""
     return m * LEARNING[learner]
 
 
-def configured(name: str, learner: Learner, m: int, protocol: Protocol = "warm", preset: str = "robust") -> Method:
+def configured(
+    name: str, learner: Learner, m: int, protocol: Protocol = "warm", preset: str = "robust", steps: int = 2500,
+    numbers: Mapping[str, Any] | None = None,
+) -> Method:  # fmt: skip
     """A method with its numbers.
 
     Args:
@@ -45,6 +63,9 @@ def configured(name: str, learner: Learner, m: int, protocol: Protocol = "warm",
         protocol: "warm": in every episode learners are learned anew by eight steps on the support set, then two joint steps follow.
             "literal": one joint step per episode, learners carried over, as the paper's text reads.
         preset: "robust", chosen on validation classes; "paper-sensitivity" or "paper-comparison", the paper's numbers.
+        steps: joint steps T of the run.  With "robust" the step of x falls to zero along half a cosine over them: a constant one leaves x
+            shaking with the last episodes, by more than a preference moves it.
+        numbers: others than the preset's, by name, as tuning finds them.
     """
     if name not in COMPARED:
         raise InvalidInput(f"method {name!r} takes no part in this experiment; choose from {', '.join(COMPARED)}")
@@ -52,6 +73,12 @@ def configured(name: str, learner: Learner, m: int, protocol: Protocol = "warm",
         raise InvalidInput(f"protocol {protocol!r} is not known; choose one of {', '.join(PROTOCOLS)}")
     eta = adaptation(learner, m)
     method = _robust(name, learner, eta) if preset == "robust" else _paper(name, preset)
+    unknown = sorted(set(numbers or {}) - {f.name for f in fields(method)})
+    if unknown:
+        raise InvalidInput(f"{name} has no number {', '.join(unknown)}; it has {', '.join(f.name for f in fields(method))}")
+    method = replace(method, **(numbers or {}))
+    if preset == "robust":
+        method = replace(method, alpha_x=Cosine(method.alpha_x.value, float(steps)))  # type: ignore[attr-defined, call-arg]
     return method if protocol == "literal" else Episodic(method, warmup=8, eta=eta, joint=JOINT)
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ import torch
 from bipareto import tree
 from bipareto.durable import write_atomic
 from bipareto.errors import InvalidInput
-from bipareto.experiments.fewshot.settings import COMPARED, Protocol, adaptation, configured, preferences
+from bipareto.experiments.fewshot.settings import COMPARED, TRIALS, Protocol, adaptation, configured, preferences
 from bipareto.experiments.fewshot.task import Task
 from bipareto.experiments.fewshot.training import Trial, train
 from bipareto.methods.base import Method
 from bipareto.methods.episodic import Episodic
 
-__all__ = ["Study", "comparison", "sensitivity", "single_domain", "summary"]
+__all__ = ["Study", "comparison", "sensitivity", "single_domain", "summary", "tune"]
 
 #: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the paper.
 EPISODES, CURVE_EPISODES = 192, 48
@@ -41,6 +42,7 @@ class Study:
         steps: joint steps T.
         seeds: every setting is run once with each.
         protocol, preset: see `settings.configured`.
+        numbers: by method, in place of the preset's: what `tune` found.
         progress: as in `solve`.
         episodes: per domain, to judge a finished backbone.
     """
@@ -51,6 +53,7 @@ class Study:
     seeds: Sequence[int]
     protocol: Protocol = "warm"
     preset: str = "robust"
+    numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     progress: bool | None = None
     episodes: int = EPISODES
     records: list[dict[str, Any]] = field(default_factory=list)
@@ -58,7 +61,11 @@ class Study:
 
     def method(self, name: str) -> Method:
         """A method of the comparison with its numbers."""
-        return configured(name, self.task.network.learner, len(self.task.domains), self.protocol, self.preset)
+        return self.configured(name, len(self.task.domains), self.numbers.get(name))
+
+    def configured(self, name: str, m: int, numbers: Mapping[str, float] | None) -> Method:
+        """The same for m domains, with these numbers."""
+        return configured(name, self.task.network.learner, m, self.protocol, self.preset, self.steps, numbers)
 
     def judge(self, x: Any, seed: int, part: str = "test", episodes: int | None = None) -> dict[str, Any]:
         """Accuracy and loss per domain of one backbone, with the standard error over episodes and how many are right in each."""
@@ -130,6 +137,7 @@ class Study:
             "seeds": list(self.seeds),
             "protocol": self.protocol,
             "preset": self.preset,
+            "numbers": self.numbers,
             "machine": torch.cuda.get_device_name() if task.device.type == "cuda" else f"{platform.machine()} CPU",
             "torch": torch.__version__,
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -141,11 +149,37 @@ class Study:
         """results.json, atomically."""
         if self.folder is not None:
             text = json.dumps(self.result())
-            write_atomic(self.folder / "results.json", lambda partial: _write(partial, text))
+            write_atomic(self.folder / "results.json", partial(_write, text=text))
 
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
+
+
+def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
+    """Try every entry of `settings.TRIALS` under the equal preference, and take what does best on the validation classes.
+
+    Returns:
+        By method: `numbers`, the best ones, and `trials`, each with its numbers and its mean accuracy (0 where it diverged).
+    """
+    m, seed = len(study.task.domains), study.seeds[0]
+    found: dict[str, Any] = {}
+    for name in methods:
+        chances = [study.configured(name, m, numbers) for numbers in TRIALS[name]]
+        trials = [Trial(method, (1 / m,) * m if method.uses_preference else None, seed) for method in chances]
+        folder = None if study.folder is None else study.folder / f"tune-{name}"
+        trained = train(study.task, trials, study.steps, folder=folder, label=f"tuning {name}", progress=study.progress)
+        judged = []
+        for i, numbers in enumerate(TRIALS[name]):
+            healthy = trained.reason[i] == "steps"
+            seen = study.judge(tree.select(trained.x, i), seed, part="validation")["accuracy"] if healthy else [0.0]
+            judged.append({"numbers": numbers, "accuracy": sum(seen) / len(seen)})
+        best = max(judged, key=lambda trial: trial["accuracy"])  # type: ignore[arg-type, return-value]
+        found[name] = {"numbers": best["numbers"], "trials": judged, "seconds": trained.seconds}
+        if study.folder is not None:
+            text = json.dumps({"steps": study.steps, "seed": seed, "learner": study.task.network.learner, "methods": found}, indent=1)
+            write_atomic(study.folder / "tuning.json", partial(_write, text=text))
+    return found
 
 
 def comparison(study: Study, methods: Sequence[str] = COMPARED, strengths: Sequence[str] = ("weak", "moderate")) -> dict[str, Any]:
@@ -194,7 +228,7 @@ def single_domain(study: Study) -> dict[str, Any]:
     A preference of nearly one for domain i leaves the others without weight; here their learners take no part either.
     """
     task = study.task
-    method = configured("momeha", task.network.learner, 1, study.protocol, study.preset)
+    method = study.configured("momeha", 1, study.numbers.get("momeha"))
     for i, name in enumerate(task.domains.names):
         one = replace(task.domains, names=(name,), **{part: (getattr(task.domains, part)[i],) for part in ("train", "validation", "test")})
         alone = replace(task, domains=one)
