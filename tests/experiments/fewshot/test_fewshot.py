@@ -17,6 +17,7 @@ from bipareto.cli import app
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.episodes import Episodes
 from bipareto.experiments.fewshot.network import LEARNERS, Network
+from bipareto.experiments.fewshot.problem import FewShot
 from bipareto.experiments.fewshot.settings import COMPARED, adaptation, configured, preferences
 from bipareto.experiments.fewshot.studies import Study, comparison, summary
 from bipareto.experiments.fewshot.task import build, device_of, generated
@@ -271,3 +272,19 @@ def test_a_missing_data_set_says_what_to_put_where(tmp_path: Path) -> None:
 def test_training_and_test_classes_are_never_shared() -> None:
     domains = generated("linear").domains
     assert not {k for own in domains.train for k in own} & {k for own in domains.test for k in own}
+
+
+@pytest.mark.parametrize(("name", "twice"), [("momeha", False), ("forum", False), ("wc-penalty", True), ("moml", True), ("wc-mhgd", True)])
+def test_methods_with_hessians_are_given_learners_that_bend_twice(name: str, twice: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bipareto.experiments.fewshot import training
+
+    seen: list[bool] = []
+
+    def stop(problem: FewShot, *_: object, **__: object) -> None:
+        seen.append(problem.network.twice)
+        raise _Broken
+
+    monkeypatch.setattr(training, "drive", stop)
+    with pytest.raises(_Broken):
+        train(generated("linear"), [Trial(configured(name, "linear", 4), None, 0)], 2)
+    assert seen == [twice]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bipareto import oracle, tree
+from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.settings import configured
 from bipareto.experiments.fewshot.task import Task, generated
 from bipareto.sampler import draw
@@ -32,19 +33,31 @@ def full_size(learner: str, **options: bool) -> Task:
 
 
 @pytest.mark.parametrize("learner", ["linear", "block"])
-def test_fused_and_plain_networks_have_the_same_gradients(learner: str) -> None:
+@pytest.mark.parametrize("level", ["upper", "lower"])
+def test_fused_and_plain_networks_have_the_same_gradients(learner: str, level: str) -> None:
     plain, fused = full_size(learner), full_size(learner, fused=True)
     x, y = plain.start(0)
     y = tree.map_(lambda leaf: leaf + 0.05 * torch.randn_like(leaf), y)
-    batch = plain.problem.batch("upper", "x", 0, 0)
-    found = [oracle.grad(lambda v, t=task: t.problem.upper(v, y, batch).sum(), x) for task in (plain, fused)]
+    batch = plain.problem.batch(level, "x", 0, 0)
+    found = [oracle.grad(lambda v, t=task: getattr(t.problem, level)(*v, batch).sum(), (x, y)) for task in (plain, fused)]
     for a, b in zip(*map(tree.leaves, found), strict=True):
         assert (a - b).norm() <= 1e-4 * a.norm()
 
 
-@pytest.mark.parametrize("name", ["momeha", "wc-penalty"])
-def test_a_replayed_step_is_the_plain_one(name: str) -> None:
-    task = full_size("block")
+def test_a_second_derivative_in_x_is_refused_by_the_fused_backbone() -> None:
+    task = full_size("linear", fused=True)
+    x, y = task.start(0)
+    weight = x["block3"]["weight"].requires_grad_()
+    y = tree.map_(torch.randn_like, y)
+    loss = task.problem.lower(x, y, task.problem.batch("lower", "x", 0, 0))
+    (d,) = torch.autograd.grad(loss, weight, create_graph=True)
+    with pytest.raises(InvalidInput, match="first derivatives in x only"):
+        d.square().sum().backward()
+
+
+@pytest.mark.parametrize(("name", "fused"), [("momeha", False), ("momeha", True), ("wc-penalty", False)])
+def test_a_replayed_step_is_the_plain_one(name: str, fused: bool) -> None:
+    task = full_size("block", fused=fused)
     method = configured(name, "block", 4)
     state = method.init(task.problem, *task.start(0))
     batches = draw(task.problem, method.roles(4), 3, [0])

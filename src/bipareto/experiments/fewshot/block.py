@@ -20,36 +20,40 @@ __all__ = ["judged", "patches"]
 
 #: Programs that share the channels of a task, and the most pooled cells that one of them holds (four inputs each).
 _PARTS, _CELLS = 16, 4096
-_BLOCK = 1024
+_BLOCK = 512
 
 
 @jit
 def _patches_kernel(z, out, n, H, W, size, C: tl.constexpr, BLOCK: tl.constexpr):
     """out[task, (c, s), (image, pixel)] = the neighbour s (0 to 8) of that pixel, 0 beyond the edge; z has its channels last."""
+    task = tl.program_id(1).to(tl.int64)  # many tasks at once have more patches than 32 bits count
+    z += task * n * H * W * C
+    out += task * size
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     pixel, rest = at % (H * W), at // (H * W)
     image, rest = rest % n, rest // n
-    s, rest = rest % 9, rest // 9
-    c, task = rest % C, rest // C
+    s, c = rest % 9, rest // 9
     row, column = pixel // W + s // 3 - 1, pixel % W + s % 3 - 1
     inside = (row >= 0) & (row < H) & (column >= 0) & (column < W) & (at < size)
-    v = tl.load(z + (((task * n + image) * H + row) * W + column) * C + c, mask=inside, other=0.0)
+    v = tl.load(z + ((image * H + row) * W + column) * C + c, mask=inside, other=0.0)
     tl.store(out + at, v.to(out.dtype.element_ty), mask=at < size)
 
 
 @jit
 def _patches_backward_kernel(d, out, n, H, W, size, C: tl.constexpr, BLOCK: tl.constexpr):
     """The sum over the nine patches that a pixel is part of, in a fixed order."""
+    task = tl.program_id(1).to(tl.int64)
+    d += task * size * 9
+    out += task * size
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     pixel, rest = at % (H * W), at // (H * W)
-    image, rest = rest % n, rest // n
-    c, task = rest % C, rest // C
+    image, c = rest % n, rest // n
     total = tl.zeros((BLOCK,), tl.float32)
     for s in tl.static_range(9):
         row, column = pixel // W - (s // 3 - 1), pixel % W - (s % 3 - 1)
         inside = (row >= 0) & (row < H) & (column >= 0) & (column < W) & (at < size)
-        total += tl.load(d + (((task * C + c) * 9 + s) * n + image) * H * W + row * W + column, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + ((task * n + image) * H * W + pixel) * C + c, total.to(out.dtype.element_ty), mask=at < size)
+        total += tl.load(d + ((c * 9 + s) * n + image) * H * W + row * W + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + (image * H * W + pixel) * C + c, total.to(out.dtype.element_ty), mask=at < size)
 
 
 @jit
@@ -206,7 +210,8 @@ def _cut(z: Tensor) -> Tensor:
     z = z.permute(0, 1, 3, 4, 2).contiguous()
     tasks, n, H, W, C = z.shape
     out = torch.empty(tasks, C * 9, n * H * W, device=z.device, dtype=z.dtype)
-    _patches_kernel[(triton.cdiv(out.numel(), _BLOCK),)](z, out, n, H, W, out.numel(), C, _BLOCK)
+    size = out[0].numel()
+    _patches_kernel[(triton.cdiv(size, _BLOCK), tasks)](z, out, n, H, W, size, C, _BLOCK)
     return out
 
 
@@ -221,7 +226,8 @@ def _joined(d: Tensor, n: int, H: int, W: int) -> Tensor:
     d = d.contiguous()
     tasks, C = d.shape[0], d.shape[1] // 9
     out = torch.empty(tasks, n, H, W, C, device=d.device, dtype=d.dtype)
-    _patches_backward_kernel[(triton.cdiv(out.numel(), _BLOCK),)](d, out, n, H, W, out.numel(), C, _BLOCK)
+    size = out[0].numel()
+    _patches_backward_kernel[(triton.cdiv(size, _BLOCK), tasks)](d, out, n, H, W, size, C, _BLOCK)
     return out.permute(0, 1, 4, 2, 3)
 
 

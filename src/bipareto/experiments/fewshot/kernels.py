@@ -20,7 +20,6 @@ try:
 
     jit = triton.jit
 except ImportError:  # torch's builds without CUDA bring none; this module can then be read, not used
-
     triton = tl = None
 
     def jit(kernel: Any) -> Any:

@@ -37,7 +37,7 @@ class Network:
         ways: classes of a task.
         size: height and width of the images.
         hidden: width of the MLP head.
-        half: convolutions and activations in bfloat16, statistics and learners in float32.
+        half: convolutions and activations in bfloat16, statistics and learners in float32 (with products in TF32: `Task.arithmetic`).
         fused: normalise, rectify and pool in one Triton kernel, for a GPU and `channels` a power of two; else in plain operations.
             The block learner's loss is then fused too, and can be differentiated once.
         twice: learners in plain operations, fused or not, for methods that use second derivatives.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,8 @@ def train(
     part = None if folder is None else SliceFolder(folder)
     if part is not None and part.done:
         return _read(part, key, state)
+    if first.method.oracles(len(task.domains))["hessian_products"]:
+        task = replace(task, network=replace(task.network, twice=True))
     draws = -(-steps // first.joint)
     every = draws if watch_every is None else max(1, watch_every // first.joint)
 
@@ -86,8 +88,9 @@ def train(
     }  # fmt: skip
     seeds = [trial.seed for trial in trials]
     if part is None:
-        return _trained(drive(task.problem, first.method, state, seeds, callbacks=[look], **options), first.joint)
-    with part.held():
+        with task.arithmetic():
+            return _trained(drive(task.problem, first.method, state, seeds, callbacks=[look], **options), first.joint)
+    with part.held(), task.arithmetic():
         snapshot, _ = part.restore(state)
         part.note_attempt(0 if snapshot is None else snapshot.step)
         with part.recording(snapshot, seconds=30, keep=2) as record:
