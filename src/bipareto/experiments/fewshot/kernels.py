@@ -13,21 +13,9 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
+from bipareto.triton_kernels import LIBRARY, jit, tl, triton
 
-try:
-    import triton
-    import triton.language as tl
-
-    jit = triton.jit
-except ImportError:  # torch's builds without CUDA bring none; this module can then be read, not used
-    triton = tl = None
-
-    def jit(kernel: Any) -> Any:
-        """Leave a kernel that nobody can compile as it is."""
-        return kernel
-
-
-__all__ = ["EPSILON", "LIBRARY", "jit", "pooled", "tl", "triton"]
+__all__ = ["EPSILON", "pooled"]
 
 EPSILON = 1e-5
 #: Programs per task that sum in parallel; their partial sums are added in a fixed order.
@@ -164,7 +152,6 @@ def _chunks(rows: int) -> tuple[int, int]:
 
 
 # Plain operators without derivatives of their own: `_Pooled` below has those, in the form that `torch.func` takes.
-LIBRARY = torch.library.Library("bipareto", "FRAGMENT")
 LIBRARY.define("pooled(Tensor z, Tensor scale, Tensor shift, int tasks) -> (Tensor, Tensor)")
 LIBRARY.define("pooled_backward(Tensor d, Tensor z, Tensor sums, Tensor scale, Tensor shift, int tasks) -> (Tensor, Tensor)")
 
