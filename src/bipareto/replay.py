@@ -114,8 +114,9 @@ class ReplayedStepper(Stepper):
         main = torch.cuda.Stream()
         main.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(main):
-            for _ in range(2):  # libraries choose their kernels and workspaces before the recording
-                step(*branches[0])
+            # Libraries choose their kernels and workspaces before the recording; Triton has one for each alignment of the leaves.
+            for own, drawn in [branches[0], *branches]:
+                step(own, drawn)
         torch.cuda.current_stream().wait_stream(main)
         self.graph = torch.cuda.CUDAGraph()
         seen: list[list[Tensor]] = []

@@ -11,8 +11,10 @@ import torch
 
 from bipareto import oracle, tree
 from bipareto.errors import InvalidInput
+from bipareto.experiments.fewshot.network import LEARNERS, Learner
 from bipareto.experiments.fewshot.settings import configured
 from bipareto.experiments.fewshot.task import Task, generated
+from bipareto.methods.episodic import Episodic
 from bipareto.sampler import draw
 from bipareto.stepping import stepper
 
@@ -55,7 +57,7 @@ def test_a_second_derivative_in_x_is_refused_by_the_fused_backbone() -> None:
         d.square().sum().backward()
 
 
-@pytest.mark.parametrize(("name", "fused"), [("momeha", False), ("momeha", True), ("wc-penalty", False)])
+@pytest.mark.parametrize(("name", "fused"), [("momeha", True), ("wc-penalty", False)])
 def test_a_replayed_step_is_the_plain_one(name: str, fused: bool) -> None:
     task = full_size("block", fused=fused)
     method = configured(name, "block", 4)
@@ -70,22 +72,24 @@ def test_a_replayed_step_is_the_plain_one(name: str, fused: bool) -> None:
         assert (u - w).norm() <= 1e-3 * moved
 
 
-def test_a_step_takes_at_most_a_millisecond_and_a_half(capsys: pytest.CaptureFixture[str]) -> None:
-    torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cuda.matmul.allow_tf32 = True
-    for learner in ("linear", "mlp", "block"):
-        task = full_size(learner, fused=True, half=True)
-        method = configured("momeha", learner, 4)  # type: ignore[arg-type]
-        roles = method.roles(4)
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_a_step_takes_at_most_a_millisecond_and_a_half(learner: Learner, capsys: pytest.CaptureFixture[str]) -> None:
+    task = full_size(learner, fused=True, half=True)
+    method = configured("momeha", learner, 4)
+    assert isinstance(method, Episodic)
+    roles = method.roles(4)
+    began = time.perf_counter()
+    with task.arithmetic():
         step = stepper(task.problem, method, batched=False, compile="replay")
         state = step.pack(method.init(task.problem, *task.start(0)), draw(task.problem, roles, 0, [0]))
-        for t in range(200):
-            if t == 20:
-                torch.cuda.synchronize()
-                began = time.perf_counter()
-            state, _ = step.advance(state, draw(task.problem, roles, t, [0]))
-        torch.cuda.synchronize()
-        spent = (time.perf_counter() - began) / 180 / method.joint * 1e3
-        with capsys.disabled():
-            sys.stdout.write(f"\n{learner}: {spent:.3f} ms per joint step and preference\n")
-        assert spent <= 1.5
+    recorded = time.perf_counter() - began
+    for t in range(200):
+        if t == 20:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+        state, _ = step.advance(state, draw(task.problem, roles, t, [0]))
+    torch.cuda.synchronize()
+    spent = (time.perf_counter() - began) / 180 / method.joint * 1e3
+    with capsys.disabled():
+        sys.stdout.write(f"\n{learner}: {spent:.3f} ms per joint step and preference, recorded in {recorded:.1f} s\n")
+    assert spent <= 1.5

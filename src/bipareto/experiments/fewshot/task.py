@@ -74,12 +74,13 @@ class Task:
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
         """While it lasts, float32 products run in TF32 if the network is `half`: learners then use the tensor cores too."""
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if self.network.half else before)
+        products = torch.backends.cuda.matmul
+        before = products.allow_tf32
+        products.allow_tf32 = before or self.network.half
         try:
             yield
         finally:
-            torch.set_float32_matmul_precision(before)
+            products.allow_tf32 = before
 
     def judge(self, x: Tree, y0: Tree, *, part: str = "test", episodes: int = 192, steps: int = 8, eta: float = 1.0, seed: int = 0) -> Judged:
         """Adapt to episodes of unseen classes from y_0, and look at their query images.
