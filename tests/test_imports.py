@@ -17,13 +17,13 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 #: Rooms from top to bottom; modules of one room may import each other.
 ROOMS: list[tuple[str, ...]] = [
-    ("errors", "tree", "drawing", "bars"),
+    ("errors", "tree", "drawing", "bars", "triton_kernels"),
     ("problem", "sampler", "modules", "loaders"),
     ("oracle", "parallel"),
     ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "smoothness", "constants"),
     ("methods",),
     ("inspection", "certificate"),
-    ("stepping", "records", "sharing", "replay"),
+    ("stepping", "records", "sharing", "gathering", "replay"),
     ("loop",),
     ("optimizer",),
     ("monitors", "trackers"),

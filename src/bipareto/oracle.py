@@ -30,8 +30,10 @@ def grad_and_aux(fn: Callable[[Tree], tuple[Tensor, tuple[Tensor, ...]]], point:
         value, aux = fn(variable)
         if not value.requires_grad:
             return tree.zeros_like(point), aux
+        # A constant of its own, not one made "like" the value: a traced step then computes no value that nobody reads.
+        one = torch.ones(value.shape, dtype=value.dtype, device=value.device)
         # A leaf that a term does not use (an unused bias, say) has gradient zero.
-        found = torch.autograd.grad(value, tree.leaves(variable), allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad(value, tree.leaves(variable), one, allow_unused=True, materialize_grads=True)
     return tree.rebuild(point, list(found)), tuple(tensor.detach() for tensor in aux)
 
 

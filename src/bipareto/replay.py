@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from bipareto import tree
 from bipareto.errors import InvalidInput
+from bipareto.gathering import gather
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem
@@ -24,12 +25,13 @@ __all__ = ["ReplayedStepper", "traced"]
 
 
 def traced(step: Any, leaves: list[Tensor], draws: list[Tensor]) -> torch.fx.GraphModule:
-    """`step(leaves, draws)` as a graph of tensor operations in which no work is done twice."""
+    """`step(leaves, draws)` as a graph of tensor operations in which no work is done twice, and leaves are moved together."""
     module = make_fx(step)(leaves, draws)
     if writes_in_place(module.graph):
         # Only now: `functionalize` does not know autograd functions, which are gone from a trace.
         module = make_fx(torch.func.functionalize(module))(leaves, draws)
     share(module.graph)
+    gather(module.graph)
     module.recompile()
     return module
 
@@ -112,8 +114,9 @@ class ReplayedStepper(Stepper):
         main = torch.cuda.Stream()
         main.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(main):
-            for _ in range(2):  # libraries choose their kernels and workspaces before the recording
-                step(*branches[0])
+            # Libraries choose their kernels and workspaces before the recording; Triton has one for each alignment of the leaves.
+            for own, drawn in [branches[0], *branches]:
+                step(own, drawn)
         torch.cuda.current_stream().wait_stream(main)
         self.graph = torch.cuda.CUDAGraph()
         seen: list[list[Tensor]] = []

@@ -215,15 +215,15 @@ def _tuned(path: Path | None) -> dict[str, Any] | None:
 
 
 def _tables(out: Output, found: dict[str, Any]) -> None:
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.3f}"
+    def number(value: float | None, digits: int = 3) -> str:
+        return "-" if value is None else f"{value:.{digits}f}"
 
     rows = [
         [name, number(r["accuracy"]), number(r["accuracy_error"]), number((r["equal"] or {}).get("accuracy")), number(r["untrained"]),
-         f"{r['hypervolume']:.4f}", "-" if r["hypervolume_error"] is None else f"{r['hypervolume_error']:.4f}"]
+         *(number(r[f"hypervolume{key}"], 4) for key in ("", "_error", "_equal", "_equal_error"))]
         for name, r in found.items()
     ]  # fmt: skip
-    header = ["method", "accuracy", "+-", "at equal w", "untrained", "hypervolume", "+-"]
+    header = ["method", "accuracy", "+-", "at equal w", "untrained", "hypervolume", "+-", "at equal w", "+-"]
     out.table("Test accuracy on unseen classes; hypervolume of accuracies above chance", header, rows)
     answers = [
         [name, f"domain {a['domain'] + 1}", f"{a['weight']:.2f}", f"{a['rise']:+.3f}", f"{a['error']:.3f}", number(a["seed_error"])]

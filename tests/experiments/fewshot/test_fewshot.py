@@ -18,6 +18,7 @@ from bipareto.cli import app
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.episodes import Episodes
 from bipareto.experiments.fewshot.network import LEARNERS, Network
+from bipareto.experiments.fewshot.problem import FewShot
 from bipareto.experiments.fewshot.settings import COMPARED, TRIALS, adaptation, configured, preferences
 from bipareto.experiments.fewshot.studies import Study, comparison, summary, tune
 from bipareto.experiments.fewshot.task import build, device_of, generated
@@ -295,3 +296,19 @@ def test_the_step_of_x_ends_gently() -> None:
     inner = configured("momeha", "linear", 4, steps=40).method  # type: ignore[attr-defined]
     sizes = [float(inner.alpha_x(torch.tensor(float(t)))) for t in (0, 20, 40)]
     assert sizes == pytest.approx([0.3, 0.15, 0.0], abs=1e-7)
+
+
+@pytest.mark.parametrize(("name", "twice"), [("momeha", False), ("forum", False), ("wc-penalty", True), ("moml", True), ("wc-mhgd", True)])
+def test_methods_with_hessians_are_given_learners_that_bend_twice(name: str, twice: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from bipareto.experiments.fewshot import training
+
+    seen: list[bool] = []
+
+    def stop(problem: FewShot, *_: object, **__: object) -> None:
+        seen.append(problem.network.twice)
+        raise _Broken
+
+    monkeypatch.setattr(training, "drive", stop)
+    with pytest.raises(_Broken):
+        train(generated("linear"), [Trial(configured(name, "linear", 4), None, 0)], 2)
+    assert seen == [twice]

@@ -12,19 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-try:
-    import triton
-    import triton.language as tl
+from bipareto.errors import InvalidInput
+from bipareto.triton_kernels import LIBRARY, jit, tl, triton
 
-    jit = triton.jit
-except ImportError:  # torch's builds without CUDA bring none; this module can then be read, not used
-
-    def jit(kernel: Any) -> Any:
-        """Leave a kernel that nobody can compile as it is."""
-        return kernel
-
-
-__all__ = ["pooled"]
+__all__ = ["EPSILON", "pooled"]
 
 EPSILON = 1e-5
 #: Programs per task that sum in parallel; their partial sums are added in a fixed order.
@@ -82,7 +73,7 @@ def _pool_kernel(z, sums, scale, shift, out, images, H, W, count, eps, C: tl.con
     best = tl.maximum(best, a[None, :] * tl.load(at + C, mask=mask, other=0.0).to(tl.float32) + b[None, :])
     best = tl.maximum(best, a[None, :] * tl.load(at + W * C, mask=mask, other=0.0).to(tl.float32) + b[None, :])
     best = tl.maximum(best, a[None, :] * tl.load(at + W * C + C, mask=mask, other=0.0).to(tl.float32) + b[None, :])
-    best = tl.maximum(best, 0.0)
+    best = tl.where(best <= 0, 0.0, best)  # a NaN stays one: in a normalised channel one makes all
     tl.store(out + (task * cells + cell)[:, None] * C + c[None, :], best.to(out.dtype.element_ty), mask=mask)
 
 
@@ -161,12 +152,11 @@ def _chunks(rows: int) -> tuple[int, int]:
 
 
 # Plain operators without derivatives of their own: `_Pooled` below has those, in the form that `torch.func` takes.
-_LIBRARY = torch.library.Library("bipareto", "FRAGMENT")
-_LIBRARY.define("pooled(Tensor z, Tensor scale, Tensor shift, int tasks) -> (Tensor, Tensor)")
-_LIBRARY.define("pooled_backward(Tensor d, Tensor z, Tensor sums, Tensor scale, Tensor shift, int tasks) -> (Tensor, Tensor)")
+LIBRARY.define("pooled(Tensor z, Tensor scale, Tensor shift, int tasks) -> (Tensor, Tensor)")
+LIBRARY.define("pooled_backward(Tensor d, Tensor z, Tensor sums, Tensor scale, Tensor shift, int tasks) -> (Tensor, Tensor)")
 
 
-@torch.library.impl(_LIBRARY, "pooled", "CompositeExplicitAutograd")
+@torch.library.impl(LIBRARY, "pooled", "CompositeExplicitAutograd")
 def _forward(z: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
     z = z.contiguous(memory_format=torch.channels_last)
     N, C, H, W = z.shape
@@ -182,14 +172,14 @@ def _forward(z: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tenso
     return out, sums
 
 
-@torch.library.register_fake("bipareto::pooled", lib=_LIBRARY)
+@torch.library.register_fake("bipareto::pooled", lib=LIBRARY)
 def _(z: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
     N, C, H, W = z.shape
     out = torch.empty(N, C, H // 2, W // 2, device=z.device, dtype=z.dtype, memory_format=torch.channels_last)
     return out, torch.empty(tasks, 2, C, device=z.device, dtype=torch.float32)
 
 
-@torch.library.impl(_LIBRARY, "pooled_backward", "CompositeExplicitAutograd")
+@torch.library.impl(LIBRARY, "pooled_backward", "CompositeExplicitAutograd")
 def _backward(d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
     d, z = (value.contiguous(memory_format=torch.channels_last) for value in (d, z))
     N, C, H, W = z.shape
@@ -205,7 +195,7 @@ def _backward(d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, 
     return out, totals
 
 
-@torch.library.register_fake("bipareto::pooled_backward", lib=_LIBRARY)
+@torch.library.register_fake("bipareto::pooled_backward", lib=LIBRARY)
 def _(d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
     return torch.empty_like(z, memory_format=torch.channels_last), torch.empty_like(sums)
 
@@ -223,9 +213,25 @@ class _Pooled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, d: Tensor, _: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        out, totals = torch.ops.bipareto.pooled_backward(d, *ctx.saved_tensors, ctx.tasks)
-        total = totals.sum(0)
+        out, total = _PooledGradient.apply(d, *ctx.saved_tensors, ctx.tasks)
         return out, total[1], total[0], None
+
+
+class _PooledGradient(torch.autograd.Function):
+    """What `_Pooled` goes back by, so that a second derivative is refused instead of being taken for zero."""
+
+    @staticmethod
+    def forward(d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
+        out, totals = torch.ops.bipareto.pooled_backward(d, z, sums, scale, shift, tasks)
+        return out, totals.sum(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> Any:
+        raise InvalidInput("the fused backbone has first derivatives in x only; use Network(fused=False)")
 
 
 def pooled(z: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> Tensor:

@@ -8,7 +8,7 @@ and query apart), in training and in testing alike; there are no running average
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -37,8 +37,10 @@ class Network:
         ways: classes of a task.
         size: height and width of the images.
         hidden: width of the MLP head.
-        half: convolutions and activations in bfloat16, statistics and learners in float32.
+        half: convolutions and activations in bfloat16, statistics and learners in float32 (with products in TF32: `Task.arithmetic`).
         fused: normalise, rectify and pool in one Triton kernel, for a GPU and `channels` a power of two; else in plain operations.
+            The block learner's loss is then fused too, and can be differentiated once.
+        twice: learners in plain operations, fused or not, for methods that use second derivatives.
     """
 
     learner: Learner = "block"
@@ -49,6 +51,7 @@ class Network:
     hidden: int = 64
     half: bool = False
     fused: bool = False
+    twice: bool = field(default=False, repr=False)  # decides no result
 
     def __post_init__(self) -> None:
         if self.learner not in LEARNERS:
@@ -91,10 +94,10 @@ class Network:
         """What x makes of images (tasks, n, 3, H, W): (tasks, n, channels, h, w)."""
         tasks, n = images.shape[:2]
         kind = torch.bfloat16 if self.half else images.dtype
-        z = images.flatten(0, 1).to(kind)
+        z = images.flatten(0, 1)
         for i in range(self._trunk):
             layer = x[f"block{i}"]
-            z = self._convolved(z, layer["weight"].to(kind))
+            z = self._convolved(z, layer["weight"], kind)
             if self.fused:
                 from bipareto.experiments.fewshot.kernels import pooled
 
@@ -105,11 +108,13 @@ class Network:
                 z = max_pool2d(z.flatten(0, 1), 2)
         return z.unflatten(0, (tasks, n)).to(images.dtype)
 
-    def _convolved(self, z: Tensor, weight: Tensor) -> Tensor:
-        if self.fused:
+    def _convolved(self, z: Tensor, weight: Tensor, kind: torch.dtype) -> Tensor:
+        if not self.fused:
+            return conv2d(z.to(kind), weight.to(kind), padding=1)
+        if z.shape[1] < 8:
             # With the channels last and at least eight of them the tensor cores take even the first layer.
-            missing = max(0, 8 - z.shape[1])
-            z, weight = (pad(value, (0, 0, 0, 0, 0, missing)).contiguous(memory_format=torch.channels_last) for value in (z, weight))
+            z, weight = (pad(value, (0, 0, 0, 0, 0, 8 - z.shape[1])) for value in (z, weight))
+        z, weight = (value.to(kind, memory_format=torch.channels_last) for value in (z, weight))
         return conv2d(z, weight, padding=1)
 
     def logits(self, y: Tree, features: Tensor) -> Tensor:
@@ -122,20 +127,41 @@ class Network:
             z = torch.relu(torch.baddbmm(y["hidden"]["shift"][:, None], z, y["hidden"]["weight"]))
         return torch.baddbmm(y["head"]["shift"][:, None], z, y["head"]["weight"])
 
+    def losses(self, y: Tree, features: Tensor) -> Tensor:
+        """Cross entropy per task, (tasks,); images stand class by class."""
+        if self.learner == "block" and self.fused and not self.twice:
+            from bipareto.experiments.fewshot.block import judged
+
+            layer, head = y["block"], y["head"]
+            z = layer["weight"].flatten(2) @ self._patches(features)
+            return judged(z, layer["scale"], layer["shift"], head["weight"], head["shift"], (features.shape[3], features.shape[4]))
+        logits = self.logits(y, features)
+        n, ways = logits.shape[1:]
+        right = torch.eye(ways, dtype=logits.dtype, device=logits.device).repeat_interleave(n // ways, 0)
+        return (logits.log_softmax(-1) * (right / -n)).sum((1, 2))
+
     def _last_block(self, layer: Tree, z: Tensor) -> Tensor:
         """A block with weights of its own for every task, as one batched product over patches: the images are tiny by now."""
+        tasks, n, C, h, w = z.shape
+        z = layer["weight"].flatten(2) @ self._patches(z)
+        # Every channel of every task is a channel of one normalisation.
+        z = batch_norm(z.flatten(0, 1)[None], None, None, layer["scale"].flatten(), layer["shift"].flatten(), training=True, eps=_EPSILON)
+        return max_pool2d(torch.relu(z).reshape(tasks, C, n * h, w), 2).reshape(tasks, C, n, h // 2, w // 2).transpose(1, 2)
+
+    def _patches(self, z: Tensor) -> Tensor:
+        """The 3 x 3 neighbourhoods of all pixels: (tasks, n, C, h, w) to (tasks, C * 9, n * h * w)."""
+        if self.fused:
+            from bipareto.experiments.fewshot.block import patches
+
+            return patches(z)
         tasks, n, C, h, w = z.shape
         # Gathered by place: `torch.nn.functional.unfold` launches a kernel for every image, and its views cannot be batched.
         rows, columns = (torch.arange(size, device=z.device) for size in (h, w))
         corner = rows[:, None] * (w + 2) + columns
         shift = torch.arange(3, device=z.device)
         place = ((shift[:, None] * (w + 2) + shift).flatten()[:, None] + corner.flatten()).flatten()
-        patches = pad(z, (1, 1, 1, 1)).flatten(3).index_select(3, place).unflatten(3, (9, h * w))
-        patches = patches.permute(0, 2, 3, 1, 4).reshape(tasks, C * 9, n * h * w)
-        z = layer["weight"].flatten(2) @ patches
-        # Every channel of every task is a channel of one normalisation.
-        z = batch_norm(z.flatten(0, 1)[None], None, None, layer["scale"].flatten(), layer["shift"].flatten(), training=True, eps=_EPSILON)
-        return max_pool2d(torch.relu(z).reshape(tasks, C, n * h, w), 2).reshape(tasks, C, n, h // 2, w // 2).transpose(1, 2)
+        found = pad(z, (1, 1, 1, 1)).flatten(3).index_select(3, place).unflatten(3, (9, h * w))
+        return found.permute(0, 2, 3, 1, 4).reshape(tasks, C * 9, n * h * w)
 
 
 def _normalised(z: Tensor, axes: tuple[int, ...]) -> Tensor:

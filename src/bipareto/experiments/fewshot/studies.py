@@ -183,7 +183,7 @@ def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
 
 
 def comparison(study: Study, methods: Sequence[str] = COMPARED, strengths: Sequence[str] = ("weak", "moderate")) -> dict[str, Any]:
-    """Every method under equal, weak and moderate preferences; a method without preferences is run as often, on other draws.
+    """Every method under equal, weak and moderate preferences; one without preferences has one answer, and runs once with each seed.
 
     Args:
         strengths: which preferences beside the equal one; "strong" and "extreme" show the deterioration that the paper reports.
@@ -191,13 +191,7 @@ def comparison(study: Study, methods: Sequence[str] = COMPARED, strengths: Seque
     study.untrained()
     wanted = preferences(len(study.task.domains), strengths)
     for name in methods:
-        method = study.method(name)
-        if method.uses_preference:
-            study.across(name, name, wanted)
-        else:
-            # As many runs as the others have preferences, so that nobody wins by having drawn more often.
-            trials = [Trial(method, None, 1000 * k + seed) for seed in study.seeds for k in range(len(wanted))]
-            study.run(name, trials, [{"method": name} for _ in trials])
+        study.across(name, name, wanted if study.method(name).uses_preference else [None])
     return study.result()
 
 
@@ -253,26 +247,32 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     """Per method: accuracies with their standard error over seeds, the hypervolume of its accuracies, and its preferences' effect.
 
     accuracy: mean over domains, preferences and seeds; `equal` the same under equal preferences alone.
-    hypervolume: of the accuracies of one seed's backbones above chance (`reference`), averaged over seeds.
+    hypervolume: of the accuracies of one seed's backbones above chance (`reference`), averaged over seeds.  A method with preferences has
+        several backbones there, one without has one; so `hypervolume_equal` is that of the backbone under equal preferences alone.
     response: see `_response`.
     """
     from bipareto.measures import hypervolume
 
     records = result["records"]
     plain = _mean([r["accuracy"] for r in records if r["method"] == "untrained"])
+    reference = [-0.2] * len(plain)
     methods: dict[str, Any] = {}
     for name in dict.fromkeys(r["method"] for r in records if r["method"] != "untrained"):
         own = [r for r in records if r["method"] == name]
-        per_seed = {seed: [r for r in own if r["seed"] % 1000 == seed] for seed in result["seeds"]}
+        per_seed = {seed: [r for r in own if r["seed"] == seed] for seed in result["seeds"]}
         accuracy = torch.tensor([_mean([r["accuracy"] for r in runs]) for runs in per_seed.values()], dtype=torch.float64)
-        volumes = [hypervolume(-torch.tensor([r["accuracy"] for r in runs], dtype=torch.float64), [-0.2] * len(plain)) for runs in per_seed.values()]
-        spread = torch.tensor(volumes, dtype=torch.float64)
+        spread, alone = (
+            torch.tensor([hypervolume(-torch.tensor([r["accuracy"] for r in runs], dtype=torch.float64), reference) for runs in kept])
+            for kept in (per_seed.values(), [[r for r in runs if _is_even(r)] for runs in per_seed.values()])
+        )
         methods[name] = {
             "accuracy": float(accuracy.mean()),
             "accuracy_by_domain": accuracy.mean(0).tolist(),
-            "accuracy_error": float(accuracy.mean(1).std() / len(accuracy) ** 0.5) if len(accuracy) > 1 else None,
+            "accuracy_error": _error(accuracy.mean(1)),
             "hypervolume": float(spread.mean()),
-            "hypervolume_error": float(spread.std() / len(spread) ** 0.5) if len(spread) > 1 else None,
+            "hypervolume_error": _error(spread),
+            "hypervolume_equal": float(alone.mean()),
+            "hypervolume_equal_error": _error(alone),
             "reference": [0.2] * len(plain),
             "untrained": sum(plain) / len(plain),
             "untrained_by_domain": plain,
@@ -288,14 +288,23 @@ def _mean(rows: list[list[float]]) -> list[float]:
     return torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
 
 
+def _error(values: torch.Tensor) -> float | None:
+    """The standard error of a mean, None of a single value."""
+    return float(values.std() / len(values) ** 0.5) if len(values) > 1 else None
+
+
+def _is_even(record: dict[str, Any]) -> bool:
+    """Whether a backbone was trained under equal preferences, or by a method without any."""
+    return record["preference"] is None or max(record["preference"]) - min(record["preference"]) < 1e-9
+
+
 def _equal(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Accuracy under equal preferences, None for a method without."""
-    even = [r["accuracy"] for r in records if r["preference"] and max(r["preference"]) - min(r["preference"]) < 1e-9]
+    even = [r["accuracy"] for r in records if r["preference"] and _is_even(r)]
     if not even:
         return None
     rows = torch.tensor(even, dtype=torch.float64)
-    error = float(rows.mean(1).std() / len(rows) ** 0.5) if len(rows) > 1 else None
-    return {"accuracy": float(rows.mean()), "error": error, "by_domain": rows.mean(0).tolist()}
+    return {"accuracy": float(rows.mean()), "error": _error(rows.mean(1)), "by_domain": rows.mean(0).tolist()}
 
 
 def _response(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -305,7 +314,7 @@ def _response(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     error over all episodes and seeds, `seed_error` that over the seeds' means.
     """
     given = [r for r in records if r["preference"] and r.get("episodes")]
-    even = {r["seed"]: r for r in given if max(r["preference"]) - min(r["preference"]) < 1e-9}
+    even = {r["seed"]: r for r in given if _is_even(r)}
     favoured: dict[tuple[float, ...], list[dict[str, Any]]] = {}
     for record in given:
         if record["seed"] in even and record is not even[record["seed"]]:
@@ -319,7 +328,7 @@ def _response(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         found.append(
             {
                 "domain": i, "weight": preference[i], "rise": float(rise.mean()), "error": float(rise.std() / rise.numel() ** 0.5),
-                "seed_error": float(seeds.std() / len(seeds) ** 0.5) if len(seeds) > 1 else None,
+                "seed_error": _error(seeds),
             }
         )  # fmt: skip
     return found

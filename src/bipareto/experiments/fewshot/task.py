@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,6 +71,17 @@ class Task:
         x, y = self.network.start(len(self.domains), seed)
         return tree.map_(lambda leaf: leaf.to(self.device), x), tree.map_(lambda leaf: leaf.to(self.device), y)
 
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """While it lasts, float32 products run in TF32 if the network is `half`: learners then use the tensor cores too."""
+        products = torch.backends.cuda.matmul
+        before = products.allow_tf32
+        products.allow_tf32 = before or self.network.half
+        try:
+            yield
+        finally:
+            products.allow_tf32 = before
+
     def judge(self, x: Tree, y0: Tree, *, part: str = "test", episodes: int = 192, steps: int = 8, eta: float = 1.0, seed: int = 0) -> Judged:
         """Adapt to episodes of unseen classes from y_0, and look at their query images.
 
@@ -83,20 +96,19 @@ class Task:
         if not all(classes):
             raise InvalidInput(f"these domains have no {part} classes; judge on test")
         support, query, *flips = (rows.flatten(0, 1) for rows in self._episodes(part, classes).block(0, seed, episodes))
-        learned, judged = (self._features(x, rows, flip) for rows, flip in zip((support, query), flips, strict=True))
-        y = self.problem.adapted(learned, y0, steps, eta)
         ways = self.network.ways
         right = torch.arange(ways, device=self.device).repeat_interleave(query.shape[1] // ways)
-        with torch.no_grad():
+        with torch.no_grad(), self.arithmetic():
+            learned, judged = (self._features(x, rows, flip) for rows, flip in zip((support, query), flips, strict=True))
+            y = self.problem.adapted(learned, y0, steps, eta)
             accuracy = (self.network.logits(y, judged).argmax(-1) == right).double().mean(1)
             loss = self.problem.judged(y, judged)
         return Judged(accuracy.reshape(episodes, -1).cpu(), loss.reshape(episodes, -1).cpu())
 
     def _features(self, x: Tree, rows: Tensor, flip: Tensor) -> Tensor:
         """Of many tasks, a part of them after the other."""
-        with torch.no_grad():
-            parts = zip(rows.split(_AT_ONCE), flip.split(_AT_ONCE), strict=True)
-            return torch.cat([self.problem.features(x, part) for part in parts])
+        parts = zip(rows.split(_AT_ONCE), flip.split(_AT_ONCE), strict=True)
+        return torch.cat([self.problem.features(x, part) for part in parts])
 
 
 def device_of(name: str | None) -> torch.device:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,8 @@ def train(
     first = trials[0]
     if any(trial.method.structure() != first.method.structure() for trial in trials):
         raise InvalidInput("trials that train side by side must differ in numbers only, not in the structure of their method")
+    if first.method.oracles(len(task.domains))["hessian_products"]:
+        task = replace(task, network=replace(task.network, twice=True))
     state = tree.stack([_begin(task, trial) for trial in trials])
     key = {"trials": [trial.key() for trial in trials], "steps": steps, "network": repr(task.network), "data": task.images.name}
     part = None if folder is None else SliceFolder(folder)
@@ -86,8 +88,9 @@ def train(
     }  # fmt: skip
     seeds = [trial.seed for trial in trials]
     if part is None:
-        return _trained(drive(task.problem, first.method, state, seeds, callbacks=[look], **options), first.joint)
-    with part.held():
+        with task.arithmetic():
+            return _trained(drive(task.problem, first.method, state, seeds, callbacks=[look], **options), first.joint)
+    with part.held(), task.arithmetic():
         snapshot, _ = part.restore(state)
         part.note_attempt(0 if snapshot is None else snapshot.step)
         with part.recording(snapshot, seconds=30, keep=2) as record:
