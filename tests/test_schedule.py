@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bipareto.errors import InvalidInput
-from bipareto.schedule import Complement, Constant, Power, as_schedule, theorem1, theorem2
+from bipareto.schedule import Complement, Constant, Cosine, Power, as_schedule, theorem1, theorem2
 
 T = torch.tensor([0.0, 1.0, 255.0, 65535.0], dtype=torch.float64)
 
@@ -41,3 +41,9 @@ def test_numbers_stand_for_constants() -> None:
     assert float(Complement(0.5, 0.0)(T[0])) == 0.5
     with pytest.raises(InvalidInput, match="alpha_x is 'fast'"):
         as_schedule("fast", "alpha_x")  # type: ignore[arg-type]
+
+
+def test_a_cosine_falls_from_its_scale_to_its_floor_and_stays_there() -> None:
+    s = Cosine(0.5, 100.0, 0.1)
+    torch.testing.assert_close(s(torch.tensor([0.0, 50.0, 100.0, 1000.0])), torch.tensor([0.5, 0.3, 0.1, 0.1]))
+    assert as_schedule(s, "alpha_y") == s

@@ -6,6 +6,7 @@ The class of a schedule is structure (it decides the compiled graph); its number
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["Complement", "Constant", "Power", "Schedule", "as_schedule", "theorem1", "theorem2"]
+__all__ = ["Complement", "Constant", "Cosine", "Power", "Schedule", "as_schedule", "theorem1", "theorem2"]
 
 
 class Constant(NamedTuple):
@@ -45,12 +46,24 @@ class Complement(NamedTuple):
         return 1 - self.scale * torch.pow(1 + t, self.power)
 
 
-Schedule: TypeAlias = Constant | Power | Complement
+class Cosine(NamedTuple):
+    """s_t = floor + (scale - floor) (1 + cos(pi t/T)) / 2 for t <= T, then `floor`: steps that end gently after a known number T of them."""
+
+    scale: Any
+    period: Any
+    floor: Any = 0.0
+
+    def __call__(self, t: Tensor) -> Tensor:
+        share = (t / self.period).clamp(max=1.0)
+        return self.floor + (self.scale - self.floor) * 0.5 * (1 + torch.cos(math.pi * share))
+
+
+Schedule: TypeAlias = Constant | Power | Complement | Cosine
 
 
 def as_schedule(value: Schedule | float, name: str) -> Schedule:
     """A number stands for the constant schedule."""
-    if isinstance(value, (Constant, Power, Complement)):
+    if isinstance(value, (Constant, Power, Complement, Cosine)):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return Constant(float(value))

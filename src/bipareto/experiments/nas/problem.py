@@ -30,21 +30,31 @@ OBJECTIVES = ("loss", "flops", "skip", "pooling")
 
 
 class Draw(NamedTuple):
-    """Images as rows (n,) of the data, where each is cut from its padded picture (n, 2) as (top, left), and whether it is mirrored (n,)."""
+    """Images as rows (n,) of the data, and how each is changed.
+
+    corner: where it is cut from its padded picture, (n, 2) as (top, left).
+    flip: whether it is mirrored, (n,).
+    hole: the centre of the square that is cut out, (n, 2).
+    """
 
     rows: Tensor
     corner: Tensor
     flip: Tensor
+    hole: Tensor
 
 
 class Halves:
-    """The sampler: the data split 1:1 at random, a batch of rows afresh for every (role, step, seed).
+    """The sampler: the data split 1:1 at random; every role goes through its half in epochs, each in an order of its own.
+
+    What role, step and seed draw depends on nothing else.  The order of an epoch is kept while it lasts, so a draw is a slice of it
+    and costs nothing on a GPU.
 
     Args:
         count: images in all; an odd one is left out.
         batch: rows of a draw.
         margin: pixels by which an image may be shifted in each direction, 4 in DARTS; 0 for none.
         flip: mirror every image with probability 1/2.
+        cutout: side of a square that is blackened at a random place of every image, 16 in DARTS; 0 for none.
         full: rows that stand for all of a half where all the data is asked for (role "full": first check, evaluation); None takes
             the whole half, which a large supernet may not hold in memory at once.
         seed: of the split; runs of all seeds share it.
@@ -52,7 +62,7 @@ class Halves:
     """
 
     def __init__(
-        self, count: int, batch: int = 64, *, margin: int = 0, flip: bool = False, full: int | None = 1024, seed: int = 0,
+        self, count: int, batch: int = 64, *, margin: int = 0, flip: bool = False, cutout: int = 0, full: int | None = 1024, seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:  # fmt: skip
         half = count // 2
@@ -60,24 +70,37 @@ class Halves:
             raise InvalidInput(f"batch = {batch} is too small: batch norm takes its statistics from the batch; use at least 2")
         if batch > half:
             raise InvalidInput(f"batch = {batch}, but each half of {count} images has {half}; use a batch of at most {half}")
-        if margin < 0 or (full is not None and full < 2):
-            raise InvalidInput(f"margin = {margin}, full = {full}; the margin is at least 0 and `full` at least 2 rows, or None for all")
-        self.batch, self.margin, self.flip, self.full, self.device = batch, margin, flip, full, device
+        if margin < 0 or cutout < 0 or (full is not None and full < 2):
+            raise InvalidInput(f"margin = {margin}, cutout = {cutout}, full = {full}; the first two are at least 0, `full` at least 2 rows or None for all")
+        self.batch, self.margin, self.flip, self.cutout, self.full, self.device = batch, margin, flip, cutout, full, device
         order = torch.randperm(count, generator=generator("split", 0, seed)).to(device)
         self.rows = {"lower": order[:half], "upper": order[half : 2 * half]}
+        self._epochs: dict[tuple[str, str, int], tuple[int, Draw]] = {}
 
     def __call__(self, level: str, role: str, t: int, seed: int) -> Draw:
-        """The draw of one role; "full" is neither shifted nor mirrored."""
-        rows = self.rows[level]
+        """The draw of one role; the images of "full" are as they are."""
         if role == "full":
-            rows = rows[: self.full]
-            corner = torch.full((len(rows), 2), self.margin, device=self.device)
-            return Draw(rows, corner, torch.zeros_like(rows, dtype=torch.bool))
-        stream = generator(role, t, seed, self.device)
-        rows = rows[torch.randperm(len(rows), generator=stream, device=self.device)[: self.batch]]
-        corner = torch.randint(2 * self.margin + 1, (self.batch, 2), generator=stream, device=self.device)
-        mirrored = torch.rand(self.batch, generator=stream, device=self.device) < 0.5
-        return Draw(rows, corner, mirrored if self.flip else torch.zeros_like(mirrored))
+            return self.plain(self.rows[level][: self.full])
+        epoch, place = divmod(t, len(self.rows[level]) // self.batch)
+        kept = self._epochs.get((level, role, seed))
+        if kept is None or kept[0] != epoch:
+            kept = self._epochs[level, role, seed] = (epoch, self._epoch(self.rows[level], generator(role, epoch, seed, self.device)))
+        return Draw(*(leaf[place * self.batch : (place + 1) * self.batch] for leaf in kept[1]))
+
+    def plain(self, rows: Tensor) -> Draw:
+        """Rows of the data, neither shifted nor mirrored nor cut."""
+        corner = torch.full((len(rows), 2), self.margin, device=rows.device)
+        # A square so far outside touches no pixel.
+        return Draw(rows, corner, torch.zeros_like(rows, dtype=torch.bool), torch.full_like(corner, -(10**6)))
+
+    def _epoch(self, rows: Tensor, stream: torch.Generator) -> Draw:
+        n, where = len(rows), {"generator": stream, "device": rows.device}
+        order = torch.randperm(n, **where)
+        corner = torch.randint(2 * self.margin + 1, (n, 2), **where)
+        mirrored = torch.rand(n, **where) < 0.5
+        # As a fraction of the side, in 1/2^20: the sampler does not know the size of the images.
+        hole = torch.randint(2**20, (n, 2), **where)
+        return Draw(rows[order], corner, mirrored if self.flip else torch.zeros_like(mirrored), hole)
 
 
 class Search(Problem):
@@ -91,6 +114,9 @@ class Search(Problem):
         objectives: which of `OBJECTIVES`, in this order; the paper's smaller form is ("loss", "flops").
         reading: of FLOPs, "paper" or "real".
         decay: weight decay of the lower level, 3e-4 in the paper.
+        clip: bound on the norm of a loss's gradient in the weights, 5 in DARTS; None for none.
+
+    y is the supernet's tree of weights, or all of them in one vector (`start`): then a step moves them in one operation.
 
     >>> from bipareto.experiments.nas.supernet import NasBench201
     >>> images, labels = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 10
@@ -101,11 +127,14 @@ class Search(Problem):
 
     def __init__(
         self, network: Supernet, images: Tensor, labels: Tensor, halves: Halves, *, objectives: Sequence[str] = OBJECTIVES,
-        reading: Reading = "real", decay: float = 0.0,
+        reading: Reading = "real", decay: float = 0.0, clip: float | None = None,
     ) -> None:  # fmt: skip
         self._check(network, images, labels, halves, objectives)
+        if decay < 0 or (clip is not None and not clip > 0):
+            raise InvalidInput(f"decay = {decay}, clip = {clip}; the decay is at least 0, and the bound above 0 or None")
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
-        self.network, self.labels, self.halves, self.objectives, self.decay = network, labels, halves, tuple(objectives), decay
+        self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
+        self._weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
         sample = images[:: max(1, len(images) // 4096)].float() / 255
         spread, mean = torch.std_mean(sample, (0, 2, 3))
         self._scale, self._shift = (1 / (255 * spread))[:, None, None], (mean / spread)[:, None, None]
@@ -130,6 +159,12 @@ class Search(Problem):
         if unknown or not objectives or len(set(objectives)) != len(objectives):
             raise InvalidInput(f"objectives are {list(objectives)}; choose some of {', '.join(OBJECTIVES)}, each once")
 
+    def start(self, seed: int) -> tuple[Tree, Tree]:
+        """x_0, and y_0 as one vector, where the images are."""
+        x, y = self.network.start(seed)
+        device = self.labels.device
+        return tree.map_(lambda leaf: leaf.to(device), x), tree.ravel(y).to(device)
+
     def pixels(self, draw: Draw) -> Tensor:
         """The images of a draw, (n, 3, H, W): shifted and mirrored by one gather, each channel with mean 0 and variance 1 over the data."""
         side = torch.arange(self.network.size, device=draw.rows.device)
@@ -137,14 +172,23 @@ class Search(Problem):
         down = side + draw.corner[:, :1]
         channel = torch.arange(3, device=draw.rows.device)
         chosen = self._padded[draw.rows[:, None, None, None], channel[:, None, None], down[:, None, :, None], across[:, None, None, :]]
-        return chosen * self._scale - self._shift
+        pixels = chosen * self._scale - self._shift
+        if not self.halves.cutout:
+            return pixels
+        centre = draw.hole * self.network.size // 2**20
+        low = centre - self.halves.cutout // 2
+        inside = (side >= low[:, :, None]) & (side < low[:, :, None] + self.halves.cutout)
+        return pixels * ~(inside[:, 0, :, None] & inside[:, 1, None, :]).unsqueeze(1)
 
     def loss(self, x: Tree, y: Tree, draw: Draw) -> Tensor:
         """Mean cross entropy of a draw, shape ()."""
         return self._judged(x, y, self.pixels(draw), draw)
 
     def _judged(self, x: Tree, y: Tree, pixels: Tensor, draw: Draw) -> Tensor:
-        return cross_entropy(self.network.logits(x, y, pixels.to(y["head"]["bias"].dtype)), self.labels[draw.rows])
+        if self.clip is not None:
+            y = _Clipped.apply(y if isinstance(y, Tensor) else tree.ravel(y), self.clip)
+        weights = tree.unravel(y, self._weights) if isinstance(y, Tensor) else y
+        return cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
 
     def _value(self, name: str, x: Tree, y: Tree, draw: Draw) -> Tensor:
         if name == "loss":
@@ -176,3 +220,22 @@ class Search(Problem):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="objective . does not depend on y", category=BiparetoWarning)
             return super().check(x0, y0)
+
+
+class _Clipped(torch.autograd.Function):
+    """The identity, whose gradient is scaled down to a norm."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: Tensor, bound: float) -> Tensor:
+        return y.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.bound = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        norm = torch.linalg.vector_norm(gradient)
+        return gradient * (ctx.bound / norm.clamp_min(ctx.bound)), None
