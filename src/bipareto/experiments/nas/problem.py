@@ -9,38 +9,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy
 
 from bipareto import tree
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.experiments.nas.objectives import Reading, flops_ratios, mean_over_edges, pooling_table, skip_table
+from bipareto.experiments.nas.pixels import Augmentation, Draw, Pixels
 from bipareto.experiments.nas.supernet import Supernet
 from bipareto.problem import Problem
 from bipareto.sampler import generator
 from bipareto.tree import Tree
 
-__all__ = ["OBJECTIVES", "Draw", "Halves", "Search"]
+__all__ = ["OBJECTIVES", "Halves", "Search"]
 
 #: The paper's four, in its order.
 OBJECTIVES = ("loss", "flops", "skip", "pooling")
-
-
-class Draw(NamedTuple):
-    """Images as rows (n,) of the data, and how each is changed.
-
-    corner: where it is cut from its padded picture, (n, 2) as (top, left).
-    flip: whether it is mirrored, (n,).
-    hole: the centre of the square that is cut out, (n, 2).
-    """
-
-    rows: Tensor
-    corner: Tensor
-    flip: Tensor
-    hole: Tensor
 
 
 class Halves:
@@ -52,9 +39,7 @@ class Halves:
     Args:
         count: images in all; an odd one is left out.
         batch: rows of a draw.
-        margin: pixels by which an image may be shifted in each direction, 4 in DARTS; 0 for none.
-        flip: mirror every image with probability 1/2.
-        cutout: side of a square that is blackened at a random place of every image, 16 in DARTS; 0 for none.
+        margin, flip, cutout: see `Augmentation`.
         full: rows that stand for all of a half where all the data is asked for (role "full": first check, evaluation); None takes
             the whole half, which a large supernet may not hold in memory at once.
         seed: of the split; runs of all seeds share it.
@@ -70,9 +55,11 @@ class Halves:
             raise InvalidInput(f"batch = {batch} is too small: batch norm takes its statistics from the batch; use at least 2")
         if batch > half:
             raise InvalidInput(f"batch = {batch}, but each half of {count} images has {half}; use a batch of at most {half}")
-        if margin < 0 or cutout < 0 or (full is not None and full < 2):
-            raise InvalidInput(f"margin = {margin}, cutout = {cutout}, full = {full}; the first two are at least 0, `full` at least 2 rows or None for all")
-        self.batch, self.margin, self.flip, self.cutout, self.full, self.device = batch, margin, flip, cutout, full, device
+        if full is not None and full < 2:
+            raise InvalidInput(f"full = {full}; batch norm needs at least 2 rows, or None for all")
+        self.augmentation = Augmentation(margin, flip, cutout)
+        self.augmentation.check()
+        self.batch, self.full, self.device = batch, full, device
         order = torch.randperm(count, generator=generator("split", 0, seed)).to(device)
         self.rows = {"lower": order[:half], "upper": order[half : 2 * half]}
         self._epochs: dict[tuple[str, str, int], tuple[int, Draw]] = {}
@@ -80,27 +67,12 @@ class Halves:
     def __call__(self, level: str, role: str, t: int, seed: int) -> Draw:
         """The draw of one role; the images of "full" are as they are."""
         if role == "full":
-            return self.plain(self.rows[level][: self.full])
+            return self.augmentation.plain(self.rows[level][: self.full])
         epoch, place = divmod(t, len(self.rows[level]) // self.batch)
         kept = self._epochs.get((level, role, seed))
         if kept is None or kept[0] != epoch:
-            kept = self._epochs[level, role, seed] = (epoch, self._epoch(self.rows[level], generator(role, epoch, seed, self.device)))
+            kept = self._epochs[level, role, seed] = (epoch, self.augmentation.shuffled(self.rows[level], generator(role, epoch, seed, self.device)))
         return Draw(*(leaf[place * self.batch : (place + 1) * self.batch] for leaf in kept[1]))
-
-    def plain(self, rows: Tensor) -> Draw:
-        """Rows of the data, neither shifted nor mirrored nor cut."""
-        corner = torch.full((len(rows), 2), self.margin, device=rows.device)
-        # A square so far outside touches no pixel.
-        return Draw(rows, corner, torch.zeros_like(rows, dtype=torch.bool), torch.full_like(corner, -(10**6)))
-
-    def _epoch(self, rows: Tensor, stream: torch.Generator) -> Draw:
-        n, where = len(rows), {"generator": stream, "device": rows.device}
-        order = torch.randperm(n, **where)
-        corner = torch.randint(2 * self.margin + 1, (n, 2), **where)
-        mirrored = torch.rand(n, **where) < 0.5
-        # As a fraction of the side, in 1/2^20: the sampler does not know the size of the images.
-        hole = torch.randint(2**20, (n, 2), **where)
-        return Draw(rows[order], corner, mirrored if self.flip else torch.zeros_like(mirrored), hole)
 
 
 class Search(Problem):
@@ -135,10 +107,7 @@ class Search(Problem):
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
         self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
         self._weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
-        sample = images[:: max(1, len(images) // 4096)].float() / 255
-        spread, mean = torch.std_mean(sample, (0, 2, 3))
-        self._scale, self._shift = (1 / (255 * spread))[:, None, None], (mean / spread)[:, None, None]
-        self._padded = pad(images, (halves.margin,) * 4)
+        self.pixels = Pixels(images, halves.augmentation)
         tables = {"flops": flops_ratios(network, reading), "skip": skip_table(network.space), "pooling": pooling_table(network.space)}
         self._tables = tree.map_(lambda table: table.to(images.device), tables)
 
@@ -164,21 +133,6 @@ class Search(Problem):
         x, y = self.network.start(seed)
         device = self.labels.device
         return tree.map_(lambda leaf: leaf.to(device), x), tree.ravel(y).to(device)
-
-    def pixels(self, draw: Draw) -> Tensor:
-        """The images of a draw, (n, 3, H, W): shifted and mirrored by one gather, each channel with mean 0 and variance 1 over the data."""
-        side = torch.arange(self.network.size, device=draw.rows.device)
-        across = torch.where(draw.flip[:, None], side.flip(0), side) + draw.corner[:, 1:]
-        down = side + draw.corner[:, :1]
-        channel = torch.arange(3, device=draw.rows.device)
-        chosen = self._padded[draw.rows[:, None, None, None], channel[:, None, None], down[:, None, :, None], across[:, None, None, :]]
-        pixels = chosen * self._scale - self._shift
-        if not self.halves.cutout:
-            return pixels
-        centre = draw.hole * self.network.size // 2**20
-        low = centre - self.halves.cutout // 2
-        inside = (side >= low[:, :, None]) & (side < low[:, :, None] + self.halves.cutout)
-        return pixels * ~(inside[:, 0, :, None] & inside[:, 1, None, :]).unsqueeze(1)
 
     def loss(self, x: Tree, y: Tree, draw: Draw) -> Tensor:
         """Mean cross entropy of a draw, shape ()."""
