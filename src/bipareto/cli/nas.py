@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,9 +30,7 @@ Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="cifar10
 Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="proxy (NAS-Bench-201), or paper (DARTS, the paper's numbers).")]
 Space = Annotated[str | None, typer.Option("--space", metavar="NAME", help="nas-bench-201 or darts; the preset's if none.")]
 SupernetOption = Annotated[str | None, typer.Option("--supernet", metavar="KIND", help="plain or fast, the same function; fast on a GPU if none.")]
-Objectives = Annotated[
-    list[str] | None, typer.Option("--objectives", metavar="NAME,..", help="Of loss, flops, skip, pooling; the preset's if none.")
-]
+Objectives = Annotated[list[str] | None, typer.Option("--objectives", metavar="NAME,..", help="Of loss, flops, skip, pooling; the preset's if none.")]
 Steps = Annotated[int | None, typer.Option("--steps", metavar="T", min=1, help="Steps of a search; the preset's if none.")]
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none.")]
 Channels = Annotated[int | None, typer.Option("--channels", metavar="C", min=1, help="Of the first cell; the preset's if none.")]
@@ -60,7 +59,7 @@ def about() -> None:
 @commands.command()
 def search(
     method: Annotated[str, typer.Option("--method", metavar="NAME", help="mb-momeha, wc-mhgd, wc-penalty, moco or darts.")] = "mb-momeha",
-    dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, objectives: Objectives = None,
+    dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False, objectives: Objectives = None,
     strengths: Strengths = None, steps: Steps = None, batch: Batch = None, channels: Channels = None, numbers: Numbers = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0, together: Together = None, device: Device = None,
     folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
@@ -77,7 +76,7 @@ def search(
 
     out = Output(as_json, quiet)
     with out.listening():
-        task, known = _task(out, dataset, preset, space, supernet, objectives, steps, batch, channels, numbers, device, folder, tiny, out_dir)
+        task, known = _task(out, dataset, preset, space, supernet, half, objectives, steps, batch, channels, numbers, device, folder, tiny, out_dir)
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
         chosen = values.names(strengths) if strengths else (["strong"] if tiny else None)
         records = compared(study, [method], chosen)["records"]
@@ -102,7 +101,7 @@ def search(
 def compare(
     methods: Annotated[
         list[str] | None, typer.Option("--methods", metavar="NAME,..", help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.")
-    ] = None, dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None,
+    ] = None, dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
     objectives: Objectives = None, strengths: Strengths = None, seeds: Seeds = None, steps: Steps = None, batch: Batch = None,
     channels: Channels = None, numbers: Numbers = None, together: Together = None, device: Device = None, folder: Folder = None,
     tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
@@ -124,7 +123,7 @@ def compare(
 
     out = Output(as_json, quiet)
     with out.listening():
-        task, known = _task(out, dataset, preset, space, supernet, objectives, steps, batch, channels, numbers, device, folder, tiny, out_dir)
+        task, known = _task(out, dataset, preset, space, supernet, half, objectives, steps, batch, channels, numbers, device, folder, tiny, out_dir)
         given = values.seeds(seeds or (["1"] if tiny else ["1,2,3"]))
         study = Study(task, out_dir, given, known, together, out.progress, _teller(out), cells=8 if tiny else 150)
         result = compared(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None)
@@ -234,7 +233,7 @@ def figures(
 
 
 def _task(
-    out: Output, dataset: str, preset: str, space: str | None, supernet: str | None, objectives: list[str] | None, steps: int | None,
+    out: Output, dataset: str, preset: str, space: str | None, supernet: str | None, half: bool, objectives: list[str] | None, steps: int | None,
     batch: int | None, channels: int | None, numbers: str | None, device: str | None, folder: Path | None, tiny: bool, out_dir: Path | None,
 ) -> tuple[Task, KnownCells | None]:  # fmt: skip
     from bipareto.experiments.devices import device_of
@@ -244,8 +243,10 @@ def _task(
 
     ensure_folder(out_dir)
     where = device or ("cpu" if tiny else None)
+    if supernet is None and device_of(where).type == "cuda" and find_spec("bipareto.experiments.nas.fast"):
+        supernet = "fast"
     chosen: dict[str, Any] = {
-        "space": space, "supernet": supernet or ("fast" if device_of(where).type == "cuda" else None), "steps": steps, "batch": batch,
+        "space": space, "supernet": supernet, "half": half or None, "steps": steps, "batch": batch,
         "channels": channels, "numbers": numbers, "objectives": tuple(values.names(objectives)) if objectives else None,
     }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None}
@@ -267,7 +268,6 @@ def _teller(out: Output) -> Any:
 def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
     """The hypervolume of a search's own objectives below (log(classes), 1, 1, 1): a guess, and the dearest of all."""
     import math
-    from importlib.util import find_spec
 
     corner = [math.log(task.problem.network.classes) if name == "loss" else 1.0 for name in task.settings.objectives]
     if find_spec("moocore") is None:
@@ -316,7 +316,14 @@ def _accuracy(record: dict[str, Any]) -> str:
 
 def _show_records(out: Output, records: list[dict[str, Any]], names: list[str]) -> None:
     rows = [
-        [r["method"], _preference(r), *(f"{value:.4f}" for value in r["objectives"]), _accuracy(r), f"{r['flops'] / 1e6:.2f}", f"{r['params'] / 1e6:.3f}"]
+        [
+            r["method"],
+            _preference(r),
+            *(f"{value:.4f}" for value in r["objectives"]),
+            _accuracy(r),
+            f"{r['flops'] / 1e6:.2f}",
+            f"{r['params'] / 1e6:.3f}",
+        ]
         for r in records
     ]
     header = ["method", "preference", *names, "accuracy %", "MFLOPs", "M params"]
@@ -333,8 +340,6 @@ def _show_cells(out: Output, records: list[dict[str, Any]], genotypes: list[Geno
 
 def _judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dict[str, Any]:
     """Tables of a comparison, shown and as data; what needs moocore or the known accuracies is left out where they are missing."""
-    from importlib.util import find_spec
-
     from bipareto.experiments.nas import judging
 
     found: dict[str, Any] = {"favoured": judging.favoured(result), "favoured_discrete": judging.favoured(result, "discrete")}
@@ -345,7 +350,10 @@ def _judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> di
     if known is None:
         return found
     found["correlations"] = judging.correlations(result, known)
-    rows = [[c["method"], str(c["seed"]), f"{c['spearman']:.3f}", f"{c['kendall']:.3f}", f"{c['spearman_better_half']:.3f}"] for c in found["correlations"]]
+    rows = [
+        [c["method"], str(c["seed"]), f"{c['spearman']:.3f}", f"{c['kendall']:.3f}", f"{c['spearman_better_half']:.3f}"]
+        for c in found["correlations"]
+    ]
     if rows:
         out.table(
             "Rank correlation of the supernet's loss with the known accuracy", ["method", "draws", "Spearman", "Kendall", "of the better half"], rows

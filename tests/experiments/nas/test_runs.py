@@ -54,7 +54,7 @@ def test_a_search_stopped_at_ten_random_steps_ends_bit_identical(tmp_path: Path,
     reached: list[int] = []
 
     def fall(text: str) -> None:
-        reached.append(int(text.split("step ")[1].split()[0]))
+        reached.append(int(text.split("step ")[1].split(maxsplit=1)[0]))
         if stops and reached[-1] == stops[0]:
             stops.pop(0)
             raise _Broken
@@ -209,7 +209,9 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(searching, "drive", full)
         patch.setattr(searching, "_memory", lambda *_: (3 * 2**30, 8 * 2**30))
-        with pytest.raises(NotEnoughMemory, match=r"for 4 searches side by side: one search takes about 3.0 GiB of the 8.0 GiB .* so 2 would fit; use --together 2"):
+        with pytest.raises(
+            NotEnoughMemory, match=r"for 4 searches side by side: one search takes about 3.0 GiB of the 8.0 GiB .* so 2 would fit; use --together 2"
+        ):
             search(task, wanted, folder=tmp_path, together=4)
         patch.setattr(searching, "_memory", lambda *_: (9 * 2**30, 8 * 2**30))
         with pytest.raises(NotEnoughMemory, match="use a smaller --batch or --channels"):

@@ -77,9 +77,7 @@ class FirstOrder(Method):
         self.checked_preference(preference, f)
         knobs = FirstOrderKnobs(self.alpha_x, self.alpha_y, self.beta, self.decay_x)  # type: ignore[arg-type]
         zeros = tree.zeros_like(start.x)
-        return FirstOrderState(
-            start.x, start.y, zeros, zeros, tree.zeros_like(start.y), common.zero(start), tree.numbers(knobs, f.dtype, f.device)
-        )
+        return FirstOrderState(start.x, start.y, zeros, zeros, tree.zeros_like(start.y), common.zero(start), tree.numbers(knobs, f.dtype, f.device))
 
     def step(self, problem: Problem, state: FirstOrderState, draw: Draw | None = None) -> tuple[FirstOrderState, Info]:
         x, y, mean, square, momentum, t, knobs = state

@@ -129,10 +129,10 @@ class Search(Problem):
             raise InvalidInput(f"objectives are {list(objectives)}; choose some of {', '.join(OBJECTIVES)}, each once")
 
     def start(self, seed: int) -> tuple[Tree, Tree]:
-        """x_0, and y_0 as one vector, where the images are."""
+        """x_0, and y_0 as one vector, where the images are; for a network of which several are folded into one, y_0 is the tree."""
         x, y = self.network.start(seed)
-        device = self.labels.device
-        return tree.map_(lambda leaf: leaf.to(device), x), tree.ravel(y).to(device)
+        y = y if getattr(self.network, "folded", False) else tree.ravel(y)
+        return tree.map_(lambda leaf: leaf.to(self.labels.device), (x, y))
 
     def loss(self, x: Tree, y: Tree, draw: Draw) -> Tensor:
         """Mean cross entropy of a draw, shape ()."""
@@ -140,7 +140,7 @@ class Search(Problem):
 
     def _judged(self, x: Tree, y: Tree, pixels: Tensor, draw: Draw) -> Tensor:
         if self.clip is not None:
-            y = _Clipped.apply(y if isinstance(y, Tensor) else tree.ravel(y), self.clip)
+            y = _Clipped.apply(y if isinstance(y, Tensor) else tree.ravel(y), self.clip)  # type: ignore[no-untyped-call]
         weights = tree.unravel(y, self._weights) if isinstance(y, Tensor) else y
         return cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
 
@@ -190,6 +190,6 @@ class _Clipped(torch.autograd.Function):
         ctx.bound = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         norm = torch.linalg.vector_norm(gradient)
         return gradient * (ctx.bound / norm.clamp_min(ctx.bound)), None

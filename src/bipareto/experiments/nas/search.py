@@ -56,7 +56,7 @@ class Found:
     """
 
     x: Tree
-    y: Tensor
+    y: Tree
     seconds: float
     reason: tuple[str, ...]
     objectives: Tensor
@@ -67,12 +67,12 @@ class Found:
         """Trials that were searched one slice after the other."""
         if len(parts) == 1:
             return parts[0]
-        x = tree.map_(lambda *leaves: torch.cat(leaves), *(part.x for part in parts))
+        x, y = tree.map_(lambda *leaves: torch.cat(leaves), *((part.x, part.y) for part in parts))
         # A slice in which every search ended early has fewer records.
         least = min((part.steps for part in parts), key=len)
         objectives = torch.cat([part.objectives[: len(least)] for part in parts], 1)
         reasons = tuple(reason for part in parts for reason in part.reason)
-        return cls(x, torch.cat([part.y for part in parts]), sum(part.seconds for part in parts), reasons, objectives, least)
+        return cls(x, y, sum(part.seconds for part in parts), reasons, objectives, least)
 
 
 def search(
@@ -104,9 +104,7 @@ def search(
     return Found.joined(parts)
 
 
-def _slice(
-    task: Task, trials: list[Trial], part: SliceFolder | None, label: str, progress: bool | None, say: Callable[[str], None] | None
-) -> Found:
+def _slice(task: Task, trials: list[Trial], part: SliceFolder | None, label: str, progress: bool | None, say: Callable[[str], None] | None) -> Found:
     key = json.loads(json.dumps(task.key() | {"trials": [trial.key() for trial in trials]}))
     if part is not None:
         _check_owner(part, key)
@@ -150,8 +148,8 @@ def _slice(
             if "interrupted" in run.reason:
                 raise StoreError(f"interrupted; the same command goes on from {part.path}")
             found = _found(run, spent)
-            leaves = {f"x.{i}": leaf for i, leaf in enumerate(tree.leaves(found.x))}
-            tensors = leaves | {"y": found.y, "objectives": found.objectives, "steps": found.steps}
+            leaves = {str(i): leaf for i, leaf in enumerate(tree.leaves((found.x, found.y)))}
+            tensors = leaves | {"objectives": found.objectives, "steps": found.steps}
             part.write_result(tensors, key | {"seconds": found.seconds, "reason": list(found.reason)})
             for old in part.checkpoints():
                 old.unlink(missing_ok=True)
@@ -174,7 +172,7 @@ def _start(task: Task, seed: int) -> Start:
 def _found(run: Run, before: float) -> Found:
     x, y, objectives = run.state.x, run.state.y, run.history["objectives"].cpu()
     if objectives.dim() == 2:  # one search alone
-        x, y, objectives = tree.map_(lambda leaf: leaf.unsqueeze(0), x), y.unsqueeze(0), objectives.unsqueeze(1)
+        (x, y), objectives = tree.map_(lambda leaf: leaf.unsqueeze(0), (x, y)), objectives.unsqueeze(1)
     return Found(x, y, before + run.seconds, tuple(run.reason), objectives, run.history["step"])
 
 
@@ -187,10 +185,14 @@ def _check_owner(part: SliceFolder, key: dict[str, Any]) -> None:
     if held == key:
         return
     if held["space"] != key["space"]:
-        raise InvalidInput(f"{part.path} holds a search in the space {held['space']}, not in {key['space']}; use another folder, or --space {held['space']}")
+        raise InvalidInput(
+            f"{part.path} holds a search in the space {held['space']}, not in {key['space']}; use another folder, or --space {held['space']}"
+        )
     differ = [name for name in key if held.get(name) != key[name]]
     if differ == ["settings"]:
-        differ = [f"{name} = {value!r}, not {key['settings'].get(name)!r}" for name, value in held["settings"].items() if value != key["settings"].get(name)]
+        differ = [
+            f"{name} = {value!r}, not {key['settings'].get(name)!r}" for name, value in held["settings"].items() if value != key["settings"].get(name)
+        ]
     raise InvalidInput(f"{part.path} holds another search ({'; '.join(differ)}); use another folder, or the same settings to go on with it")
 
 
@@ -211,11 +213,9 @@ def _spent(part: SliceFolder) -> float:
 
 def _read(part: SliceFolder, task: Task) -> Found:
     tensors, meta = part.read_result()
-    x, _ = task.problem.start(0)
-    leaves = [tensors[f"x.{i}"].to(task.device) for i in range(len(tree.leaves(x)))]
-    return Found(
-        tree.rebuild(x, leaves), tensors["y"].to(task.device), meta["seconds"], tuple(meta["reason"]), tensors["objectives"], tensors["steps"]
-    )
+    like = task.problem.start(0)
+    x, y = tree.rebuild(like, [tensors[str(i)].to(task.device) for i in range(len(tree.leaves(like)))])
+    return Found(x, y, meta["seconds"], tuple(meta["reason"]), tensors["objectives"], tensors["steps"])
 
 
 def _advice(task: Task, trials: Sequence[Trial]) -> str:
@@ -225,7 +225,9 @@ def _advice(task: Task, trials: Sequence[Trial]) -> str:
     one = f"one search takes about {need / gib:.1f} GiB of the {room / gib:.1f} GiB there are"
     if fit < 1:
         return f"not enough GPU memory: {one}; use a smaller --batch or --channels"
-    return f"not enough GPU memory for {len(trials)} searches side by side: {one}, so {fit} would fit; use --together {min(fit, len(trials) - 1) or 1}"
+    return (
+        f"not enough GPU memory for {len(trials)} searches side by side: {one}, so {fit} would fit; use --together {min(fit, len(trials) - 1) or 1}"
+    )
 
 
 def _memory(task: Task, trial: Trial) -> tuple[float, float]:

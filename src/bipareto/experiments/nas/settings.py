@@ -1,14 +1,15 @@
 """What a search is asked for: the space, the supernet, the data's treatment, and the numbers of every method.
 
-    proxy   NAS-Bench-201 with one cell per stage: small enough for many searches side by side
-    paper   the paper's search: DARTS, three cells Normal-Reduction-Normal, 50 epochs, its numbers
-    tiny    generated 8 x 8 images: a first try in under a minute
+proxy   NAS-Bench-201 with one cell per stage: small enough for many searches side by side
+paper   the paper's search: DARTS, three cells Normal-Reduction-Normal, 50 epochs, its numbers
+tiny    generated 8 x 8 images: a first try in under a minute
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from typing import Any, Literal
 
 from bipareto.errors import InvalidInput
@@ -40,6 +41,7 @@ class Settings:
     Args:
         space: "nas-bench-201" or "darts".
         supernet: "plain" (one call per operation) or "fast" (few wide calls); the same function.
+        half: let the fast one work in bfloat16, batch norm's statistics and the weights excepted.
         channels, cells, stack: of the supernet; `cells` per stage for NAS-Bench-201, `stack` for DARTS.
         batch, steps: rows of a draw, and how many steps.
         objectives, reading: see `Search`.
@@ -51,6 +53,7 @@ class Settings:
 
     space: str = "nas-bench-201"
     supernet: Literal["plain", "fast"] = "plain"
+    half: bool = False
     channels: int = 16
     cells: int = 1
     stack: str = "NRN"
@@ -70,6 +73,8 @@ class Settings:
         space_of(self.space)
         if self.supernet not in ("plain", "fast"):
             raise InvalidInput(f"supernet {self.supernet!r} is not known; choose plain or fast")
+        if self.half and self.supernet != "fast":
+            raise InvalidInput("only the fast supernet works in bfloat16; use --supernet fast with --half")
         if self.numbers not in ("ours", "paper"):
             raise InvalidInput(f"numbers {self.numbers!r} are not known; choose ours or paper")
 
@@ -80,9 +85,11 @@ class Settings:
         shape |= {"cells": self.cells} if of_201 else {"stack": self.stack}
         if self.supernet == "plain":
             return NasBench201(**shape) if of_201 else Darts(**shape)
-        from bipareto.experiments.nas import fast
-
-        return fast.FastNasBench201(**shape) if of_201 else fast.FastDarts(**shape)
+        try:
+            fast = import_module("bipareto.experiments.nas.fast")
+        except ModuleNotFoundError as error:
+            raise InvalidInput(f"supernet 'fast' cannot be used here ({error}); use --supernet plain, the same function") from error
+        return fast.FastNasBench201(**shape, half=self.half) if of_201 else fast.FastDarts(**shape, half=self.half)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""

@@ -131,25 +131,29 @@ class Standalone(nn.Module):
         features = self._stages if isinstance(self.network, NasBench201) else self._chain
         return self.head(features(images))
 
+    def _part(self, name: str) -> tuple[list[nn.Module], list[nn.Module]]:
+        """Convolutions and batch norms of a part that is not searched."""
+        return list(self.convs[name].children()), list(self.norms[name].children())
+
     def _stem(self, images: Tensor) -> Tensor:
-        return self.norms["stem"][0](self.convs["stem"][0](images))
+        (conv,), (norm,) = self._part("stem")
+        return norm(conv(images))
 
     def _stages(self, images: Tensor) -> Tensor:
         z, per_stage = self._stem(images), len(self.cells) // 3
         for c, cell in enumerate(self.cells):
             if c and c % per_stage == 0:
-                name = f"reduction{c // per_stage}"
-                first, second, shortcut = self.convs[name]
-                before, after = self.norms[name]
+                (first, second, shortcut), (before, after) = self._part(f"reduction{c // per_stage}")
                 z = after(second(torch.relu(before(first(torch.relu(z)))))) + shortcut(avg_pool2d(z, 2))
             z = cell([z])[-1]
-        return torch.relu(self.norms["last"][0](z)).mean((-2, -1))
+        _, (last,) = self._part("last")
+        return torch.relu(last(z)).mean((-2, -1))
 
     def _chain(self, images: Tensor) -> Tensor:
         older = newer = self._stem(images)
         for c, cell in enumerate(self.cells):
-            name = f"before{c}"
-            given = [norm(conv(torch.relu(z))) for z, conv, norm in zip((older, newer), self.convs[name], self.norms[name], strict=True)]
+            convs, norms = self._part(f"before{c}")
+            given = [norm(conv(torch.relu(z))) for z, conv, norm in zip((older, newer), convs, norms, strict=True)]
             older, newer = newer, torch.cat(cell(given)[self.network.space.given :], 1)
         return newer.mean((-2, -1))
 
@@ -201,7 +205,9 @@ def train_network(
         raise InvalidInput(f"batch = {recipe.batch}; it must be from 2 (for batch norm) to the {len(own)} training images")
     with bar("training", recipe.epochs, progress, done=len(history["epoch"])) as advance:
         for epoch in range(len(history["epoch"]), recipe.epochs):
-            history["loss"].append(_epoch(model, optimizer, recipe, epoch, look, labels, augmentation.shuffled(own, generator("train", epoch, recipe.seed, device))))
+            history["loss"].append(
+                _epoch(model, optimizer, recipe, epoch, look, labels, augmentation.shuffled(own, generator("train", epoch, recipe.seed, device)))
+            )
             history["accuracy"].append(_tested(model, look, labels, augmentation.plain(held), recipe.batch))
             history["epoch"].append(epoch + 1)
             if path is not None:
@@ -212,9 +218,7 @@ def train_network(
     return {**history, "params": exact.params, "flops": exact.flops, "recipe": asdict(recipe)}
 
 
-def _epoch(
-    model: nn.Module, optimizer: torch.optim.SGD, recipe: Recipe, epoch: int, look: Pixels, labels: Tensor, drawn: Any
-) -> float:
+def _epoch(model: nn.Module, optimizer: torch.optim.SGD, recipe: Recipe, epoch: int, look: Pixels, labels: Tensor, drawn: Any) -> float:
     model.train()
     steps = len(drawn.rows) // recipe.batch
     total = torch.zeros((), device=labels.device)

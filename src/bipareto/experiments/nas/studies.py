@@ -89,11 +89,11 @@ class Study:
         self.write()
 
     def _record(self, task: Task, trial: Trial, found: Found, i: int) -> dict[str, Any]:
-        x, y = tree.select(found.x, i), found.y[i]
+        x, y = tree.select((found.x, found.y), i)
         problem, space = task.problem, task.problem.network.space
         genotype = derive(space, x)
         batch = problem.batch("upper", "full")
-        one_hot = tree.map_(lambda leaf: leaf.to(y), genotype.logits())
+        one_hot = tree.map_(lambda leaf: leaf.to(tree.first_leaf(y)), genotype.logits())
         with torch.no_grad():
             mixed, discrete = (problem.upper(at, y, batch).tolist() for at in (x, one_hot))
         return {
@@ -115,7 +115,7 @@ class Study:
             return
         stream = generator("random cells", 0, 0)
         numbers = torch.randperm(len(self.known.choices), generator=stream)[: self.cells]
-        losses = ranked(self.task, found.y[i], self.known.choices[numbers])
+        losses = ranked(self.task, tree.select(found.y, i), self.known.choices[numbers])
         self.rankings.append({"method": name, "seed": trial.seed, "preference": trial.preference, "cells": numbers.tolist(), "loss": losses.tolist()})
 
     def result(self) -> dict[str, Any]:
