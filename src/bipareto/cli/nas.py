@@ -30,6 +30,7 @@ Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="cifar10
 Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="proxy (NAS-Bench-201), or paper (DARTS, the paper's numbers).")]
 Space = Annotated[str | None, typer.Option("--space", metavar="NAME", help="nas-bench-201 or darts; the preset's if none.")]
 SupernetOption = Annotated[str | None, typer.Option("--supernet", metavar="KIND", help="plain or fast, the same function; fast on a GPU if none.")]
+Half = Annotated[bool, typer.Option("--half", help="Let the fast supernet work in bfloat16.")]
 Objectives = Annotated[list[str] | None, typer.Option("--objectives", metavar="NAME,..", help="Of loss, flops, skip, pooling; the preset's if none.")]
 Steps = Annotated[int | None, typer.Option("--steps", metavar="T", min=1, help="Steps of a search; the preset's if none.")]
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none.")]
@@ -59,8 +60,8 @@ def about() -> None:
 @commands.command()
 def search(
     method: Annotated[str, typer.Option("--method", metavar="NAME", help="mb-momeha, wc-mhgd, wc-penalty, moco or darts.")] = "mb-momeha",
-    dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False, objectives: Objectives = None,
-    strengths: Strengths = None, steps: Steps = None, batch: Batch = None, channels: Channels = None, numbers: Numbers = None,
+    dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
+    objectives: Objectives = None, strengths: Strengths = None, steps: Steps = None, batch: Batch = None, channels: Channels = None, numbers: Numbers = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0, together: Together = None, device: Device = None,
     folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
