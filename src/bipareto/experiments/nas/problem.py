@@ -105,6 +105,7 @@ class Search(Problem):
         if decay < 0 or (clip is not None and not clip > 0):
             raise InvalidInput(f"decay = {decay}, clip = {clip}; the decay is at least 0, and the bound above 0 or None")
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
+        self.folded: bool = getattr(network, "folded", False)
         self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
         self._weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
         self.pixels = Pixels(images, halves.augmentation)
@@ -131,7 +132,7 @@ class Search(Problem):
     def start(self, seed: int) -> tuple[Tree, Tree]:
         """x_0, and y_0 as one vector, where the images are; for a network of which several are folded into one, y_0 is the tree."""
         x, y = self.network.start(seed)
-        y = y if getattr(self.network, "folded", False) else tree.ravel(y)
+        y = y if self.folded else tree.ravel(y)
         return tree.map_(lambda leaf: leaf.to(self.labels.device), (x, y))
 
     def loss(self, x: Tree, y: Tree, draw: Draw) -> Tensor:
