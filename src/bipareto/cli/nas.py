@@ -61,7 +61,8 @@ def about() -> None:
 def search(
     method: Annotated[str, typer.Option("--method", metavar="NAME", help="mb-momeha, wc-mhgd, wc-penalty, moco or darts.")] = "mb-momeha",
     dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
-    objectives: Objectives = None, strengths: Strengths = None, steps: Steps = None, batch: Batch = None, channels: Channels = None, numbers: Numbers = None,
+    objectives: Objectives = None, strengths: Strengths = None, steps: Steps = None, batch: Batch = None,
+    channels: Channels = None, numbers: Numbers = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0, together: Together = None, device: Device = None,
     folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip

@@ -7,7 +7,6 @@ The images are split 1:1; the lower level sees one half, the upper level the oth
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from bipareto import tree
-from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.errors import InvalidInput
 from bipareto.experiments.nas.objectives import Reading, flops_ratios, mean_over_edges, pooling_table, skip_table
 from bipareto.experiments.nas.pixels import Augmentation, Draw, Pixels
 from bipareto.experiments.nas.supernet import Supernet
@@ -105,6 +104,7 @@ class Search(Problem):
         if decay < 0 or (clip is not None and not clip > 0):
             raise InvalidInput(f"decay = {decay}, clip = {clip}; the decay is at least 0, and the bound above 0 or None")
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
+        self.direct = frozenset(i for i, name in enumerate(objectives) if name != "loss")
         self.folded: bool = getattr(network, "folded", False)
         self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
         self._weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
@@ -169,12 +169,6 @@ class Search(Problem):
         pixels = self.pixels(batch)
         at_y, at_theta = (self._decayed(self._judged(x, weights, pixels, batch), weights) for weights in (y, theta))
         return at_y, at_theta
-
-    def check(self, x0: Tree, y0: Tree) -> int:
-        """As for any problem; that FLOPs and densities do not depend on y is meant, and no reason to warn."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="objective . does not depend on y", category=BiparetoWarning)
-            return super().check(x0, y0)
 
 
 class _Clipped(torch.autograd.Function):
