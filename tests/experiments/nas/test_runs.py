@@ -203,7 +203,10 @@ def test_a_folder_of_another_search_is_refused_and_stays_as_it_is(tmp_path: Path
 
 def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        finally:
+            raise RuntimeError("operation failed due to a previous error during capture")
 
     task, wanted = generated(SMALL), trials(SMALL, seeds=(0, 1))
     with monkeypatch.context() as patch:
@@ -215,6 +218,9 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(tmp_pa
             search(task, wanted, folder=tmp_path, together=4)
         patch.setattr(searching, "_memory", lambda *_: (9 * 2**30, 8 * 2**30))
         with pytest.raises(NotEnoughMemory, match="use a smaller --batch or --channels"):
+            search(task, wanted, folder=tmp_path, together=4)
+        patch.setattr(searching, "_memory", full)
+        with pytest.raises(NotEnoughMemory, match="for 4 searches side by side; use --together 2 or a smaller --batch"):
             search(task, wanted, folder=tmp_path, together=4)
     assert search(task, wanted, folder=tmp_path, together=4).reason == ("steps",) * 4
 

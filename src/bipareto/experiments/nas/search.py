@@ -154,7 +154,9 @@ def _slice(task: Task, trials: list[Trial], part: SliceFolder | None, label: str
             for old in part.checkpoints():
                 old.unlink(missing_ok=True)
             return found
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not _ran_out(error):
+            raise
         raise NotEnoughMemory(_advice(task, trials)) from error
 
 
@@ -218,8 +220,17 @@ def _read(part: SliceFolder, task: Task) -> Found:
     return Found(x, y, meta["seconds"], tuple(meta["reason"]), tensors["objectives"], tensors["steps"])
 
 
+def _ran_out(error: BaseException | None) -> bool:
+    """Whether the GPU's memory was the cause; a recording that breaks off covers it with an error of its own."""
+    return error is not None and (isinstance(error, torch.OutOfMemoryError) or _ran_out(error.__cause__ or error.__context__))
+
+
 def _advice(task: Task, trials: Sequence[Trial]) -> str:
-    need, room = _memory(task, trials[0])
+    try:
+        need, room = _memory(task, trials[0])
+    except RuntimeError:
+        # A recording that broke off can leave the device unusable for this process.
+        return f"not enough GPU memory for {len(trials)} searches side by side; use --together {len(trials) // 2 or 1} or a smaller --batch"
     fit = int(room // need)
     gib = 2**30
     one = f"one search takes about {need / gib:.1f} GiB of the {room / gib:.1f} GiB there are"
