@@ -158,14 +158,15 @@ class Standalone(nn.Module):
         return newer.mean((-2, -1))
 
 
-def sized(genotype: Genotype, images: ImageSet, channels: int | None = None, cells: int | None = None) -> Supernet:
-    """The published stack for these images: five cells per stage of 16 channels, or DARTS's 20 cells of 36.
+def sized(genotype: Genotype, images: ImageSet | None = None, channels: int | None = None, cells: int | None = None) -> Supernet:
+    """The published stack: five cells per stage of 16 channels, or DARTS's 20 cells of 36.
 
     Args:
+        images: for which; None for CIFAR-10's 32 x 32 pixels and ten classes.
         channels: others.
         cells: others: per stage for NAS-Bench-201, in all for DARTS (reductions at one and at two thirds).
     """
-    shape: dict[str, Any] = {"size": images.images.shape[-1], "classes": len(images.class_names)}
+    shape: dict[str, Any] = {} if images is None else {"size": images.images.shape[-1], "classes": len(images.class_names)}
     if genotype.space == NAS_BENCH_201:
         return NasBench201(channels=channels or 16, cells=cells or 5, **shape)
     count = cells or 20

@@ -22,17 +22,17 @@ from bipareto.durable import write_atomic
 from bipareto.errors import InvalidInput
 from bipareto.experiments.devices import machine_of
 from bipareto.experiments.nas.genotype import Genotype, derive
-from bipareto.experiments.nas.known import DATASETS, PUBLISHED, KnownCells, load_known
+from bipareto.experiments.nas.known import DATASETS, KnownCells, load_known
 from bipareto.experiments.nas.objectives import cost
 from bipareto.experiments.nas.search import Found, Trial, search
 from bipareto.experiments.nas.settings import DARTS_STEPS, configured, default_preferences
 from bipareto.experiments.nas.spaces import NAS_BENCH_201
-from bipareto.experiments.nas.supernet import Darts, Supernet
+from bipareto.experiments.nas.standalone import sized
 from bipareto.experiments.nas.task import Task
 from bipareto.sampler import generator
 from bipareto.tree import Tree
 
-__all__ = ["Study", "compared", "described", "looked_up", "published_network", "ranked"]
+__all__ = ["Study", "compared", "described", "looked_up", "ranked"]
 
 #: Random cells by which a supernet's ranking is judged.
 CELLS = 150
@@ -163,16 +163,9 @@ def ranked(task: Task, y: Tree, choices: Tensor) -> Tensor:
     return torch.stack(found).double().cpu()
 
 
-def published_network(genotype: Genotype) -> Supernet:
-    """The stack in which an architecture is counted and trained: NAS-Bench-201's published one, DARTS's 20 cells of 36 channels."""
-    if genotype.space == NAS_BENCH_201:
-        return PUBLISHED
-    return Darts(channels=36, stack="NNNNNNRNNNNNNRNNNNNN")
-
-
 def described(genotype: Genotype, known: KnownCells | None) -> dict[str, Any]:
     """A cell as JSON: its genotype, exact parameters and FLOPs of the published network, and the accuracy where it is known."""
-    exact = cost(published_network(genotype), genotype)
+    exact = cost(sized(genotype), genotype)
     found: dict[str, Any] = {"genotype": json.loads(genotype.to_json()), "params": exact.params, "flops": exact.flops}
     if known is not None and genotype.space == NAS_BENCH_201:
         found |= {"number": known.number(genotype), "accuracy": {name: known.accuracy(genotype, name) for name in DATASETS}}
