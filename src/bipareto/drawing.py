@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "draw_convergence", "draw_front", "draw_fronts", "draw_hypervolumes", "draw_radar", "labels_for", "save"]
+__all__ = ["COLOURS", "MARKERS", "draw_convergence", "draw_front", "draw_fronts", "draw_hypervolumes", "draw_radar", "labels_for", "save"]
 
 #: Okabe and Ito's colours
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+#: a marker for each of them
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _EXACT = "0.75"
 
 
@@ -105,7 +106,7 @@ def draw_fronts(fronts: Mapping[str, Tensor], *, exact: Tensor | None = None, na
         axes.set_ylabel("value of the objective")
     for index, (name, objectives) in enumerate(fronts.items()):
         points = objectives.detach().cpu()
-        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "marker": _MARKERS[index % len(_MARKERS)]}
+        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
         if m == 2:
             outside = int(((points < low - margin) | (points > high + margin) | ~points.isfinite()).any(1).sum())
             axes.scatter(*points.T.tolist(), s=34, alpha=0.8, label=_plain(f"{name} ({outside} outside)" if outside else name), **style)
@@ -131,7 +132,7 @@ def draw_radar(rows: Mapping[str, Tensor], low: Tensor, high: Tensor, *, names: 
     angles = [2 * torch.pi * i / m for i in range(m)]
     for index, (label, row) in enumerate(rows.items()):
         radius = ((high - row) / (high - low).clamp_min(1e-300)).clamp(0, 1).tolist()
-        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "marker": _MARKERS[index % len(_MARKERS)]}
+        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
         axes.plot([*angles, angles[0]], [*radius, radius[0]], label=_plain(label), **style)
     axes.set_xticks(angles, labels_for(m, names))
     axes.set_rlim(0, 1)

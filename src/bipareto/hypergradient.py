@@ -37,6 +37,7 @@ __all__ = [
     "Neumann",
     "Unrolled",
     "descend",
+    "difference_pair",
     "jacobian",
     "lower_pullback",
     "pullback",
@@ -207,23 +208,10 @@ class FiniteDifference(Neumann):
         def gradient(point: Tensor) -> Tensor:
             return tree.ravel(oracle.grad(lambda y_: lower(x, y_), tree.unravel(point, y)))
 
-        return lambda rows: torch.stack([self._difference(gradient, y, v, numbers[1]) for v in rows.unbind()])
+        return lambda rows: torch.stack([_difference(gradient, y, v, numbers[1], self.relative) for v in rows.unbind()])
 
     def _pair(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Pair:
-        def gradient(point: Tensor) -> Tensor:
-            return tree.ravel(oracle.grad(lambda both: lower(*both), (x, tree.unravel(point, y))))
-
-        def pair(rows: Tensor) -> tuple[Tensor, Tensor]:
-            both = torch.stack([self._difference(gradient, y, v, numbers[1]) for v in rows.unbind()])
-            split = both.shape[1] - rows.shape[1]
-            return both[:, :split], both[:, split:]
-
-        return pair
-
-    def _difference(self, gradient: Callable[[Tensor], Tensor], y: Tree, v: Tensor, eps: Any) -> Tensor:
-        e = eps / v.norm().clamp_min(torch.finfo(v.dtype).tiny) if self.relative else eps
-        at = tree.ravel(y)
-        return (gradient(at + e * v) - gradient(at - e * v)) / (2 * e)
+        return difference_pair(lower, x, y, numbers[1], self.relative)
 
     def oracles(self, m: int) -> dict[str, int]:
         return {"lower_gradients": 2 * m * self.terms, "upper_gradients": m, "hessian_products": 0}
@@ -302,6 +290,26 @@ def lower_pullback(lower: Level, x: Tree, y: Tree) -> tuple[Tensor, Pair]:
         return torch.stack([u for u, _ in found]), torch.stack([v for _, v in found])
 
     return gradient, pair
+
+
+def difference_pair(lower: Level, x: Tree, y: Tree, eps: Any, relative: bool = True) -> Pair:
+    """The products of `lower_pullback` from two gradients of g each: see `FiniteDifference`."""
+
+    def gradient(point: Tensor) -> Tensor:
+        return tree.ravel(oracle.grad(lambda both: lower(*both), (x, tree.unravel(point, y))))
+
+    def pair(rows: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.stack([_difference(gradient, y, v, eps, relative) for v in rows.unbind()])
+        split = both.shape[1] - rows.shape[1]
+        return both[:, :split], both[:, split:]
+
+    return pair
+
+
+def _difference(gradient: Callable[[Tensor], Tensor], y: Tree, v: Tensor, eps: Any, relative: bool) -> Tensor:
+    e = eps / v.norm().clamp_min(torch.finfo(v.dtype).tiny) if relative else eps
+    at = tree.ravel(y)
+    return (gradient(at + e * v) - gradient(at - e * v)) / (2 * e)
 
 
 def warn_if_singular(name: str, problem: Problem, x: Tree, y: Tree) -> None:

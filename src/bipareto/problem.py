@@ -33,13 +33,16 @@ class Problem:
             `bipareto.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.
         names: a label per objective for tables and pictures.
 
-    A subclass may override `lower_pair` when g at y and at theta share work.
+    A subclass may override `lower_pair` when g at y and at theta share work, and name in `direct` the objectives (by their places) that
+    do not depend on y, for which nothing need be differentiated through the lower level.
 
     >>> import torch
     >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
     >>> problem.check(torch.tensor(0.0), torch.tensor(0.0))
     2
     """
+
+    direct: frozenset[int] = frozenset()
 
     def __init__(
         self,
@@ -135,7 +138,7 @@ class Problem:
             f = self.upper(x, y, self.batch("upper", "full"))
             g = self.lower(x, y, self.batch("lower", "full"))
             _check_outputs(f, g)
-            _check_dependence(f, g, x, y)
+            _check_dependence(f, g, x, y, self.direct)
         if self.names is not None and len(self.names) != f.shape[0]:
             raise InvalidInput(f"names has {len(self.names)} entries {self.names}, but upper returns m = {f.shape[0]} objectives")
         return f.shape[0]
@@ -179,7 +182,7 @@ def _depends(value: Tensor, variable: Tree) -> bool:
     return any(d is not None and bool((d != 0).any()) for d in found)
 
 
-def _check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree) -> None:
+def _check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree, direct: frozenset[int]) -> None:
     if not _depends(g, y):
         raise InvalidInput("lower does not depend on y: there is nothing to solve at the lower level; check that g uses its second argument")
     for i in range(f.shape[0]):
@@ -187,6 +190,8 @@ def _check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree) -> None:
             continue
         if not _depends(f[i], x):
             raise InvalidInput(f"objective {i} depends neither on x nor on y; check that upper returns a differentiable function of them")
+        if i in direct:
+            continue
         warnings.warn(
             f"objective {i} does not depend on y; if that is not meant, check that upper uses its second argument",
             BiparetoWarning,

@@ -8,7 +8,7 @@ import torch
 import bipareto as bp
 from bipareto import simplex
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.hypergradient import CG
+from bipareto.hypergradient import CG, FiniteDifference, Unrolled
 from bipareto.methods import WCMHGD
 from helpers import DOUBLE, nonconvex
 from methods.quadratic import QUADRATIC, SLOPE, L, run, tchebycheff
@@ -37,6 +37,35 @@ def test_equations_line_by_line(steps: int | None, warm: bool) -> None:
                 lam = simplex.project(lam - 0.1 * (2 * K.T @ K @ lam - b))
         x = x - 0.05 * K @ lam
         torch.testing.assert_close((state.x, state.y, state.weights), (x, y, lam), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.filterwarnings("ignore:objective . does not depend on y")
+def test_an_objective_without_y_needs_no_linear_system() -> None:
+    """Named as such, it changes nothing but the work: with and without draws, unrolled or solved."""
+    x, y = torch.ones(3, dtype=DOUBLE), torch.full((3,), 0.5, dtype=DOUBLE)
+    matrix = torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=DOUBLE))
+    seen: list[int] = []
+
+    def lower(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        seen.append(1)
+        return ((y - x) @ matrix @ (y - x)) / 2
+
+    def upper(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x.square().sum() + 1, (y - 1).square().sum() + 1, (x - 2).square().sum()])
+
+    for estimate in (CG(3), FiniteDifference(2, 0.1), Unrolled(2, 0.1)):
+        method, ends, work = WCMHGD(alpha_x=0.05, u=2.0, lower_steps=1, beta=0.1, hypergradient=estimate), [], []
+        for named in (frozenset(), frozenset({0, 2})):
+            problem = bp.Problem(upper, lower)
+            problem.direct = named
+            state = method.init(problem, x, y, [0.5, 0.3, 0.2])
+            seen.clear()
+            state, info = method.step(problem, state)
+            ends.append((state.x, state.y, info["objectives"]))
+            work.append(len(seen))
+        torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
+        assert work[1] <= work[0]
+        assert work[1] < work[0] or not isinstance(estimate, FiniteDifference)
 
 
 @pytest.mark.parametrize("u", [1.0, 10.0])

@@ -8,6 +8,7 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.fewshot import commands as fewshot
+from bipareto.cli.nas import commands as nas
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.cli.runs import Json, Out, Quiet
 from bipareto.errors import InvalidInput
@@ -16,6 +17,7 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, help="Experiments on data.", rich_markup_mode=None)
 app.add_typer(fewshot, name="fewshot")
+app.add_typer(nas, name="nas")
 
 
 @app.callback()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bipareto import oracle, simplex, tree
 from bipareto.errors import InvalidInput
-from bipareto.hypergradient import Hypergradient, Hypergradients, Level, descend
+from bipareto.hypergradient import Hypergradient, Hypergradients, Level, descend, jacobian
 from bipareto.methods.base import Draw, Info, Start, State
 from bipareto.problem import Problem
 from bipareto.schedule import as_schedule
@@ -51,22 +51,34 @@ def lower_of(problem: Problem, draw: Draw | None, role: str = "x-lower") -> Leve
     return lambda x, y: problem.lower(x, y, batch)
 
 
-def upper_of(problem: Problem, draw: Draw | None, m: int) -> Level:
-    """f, every objective on its own draw."""
+def upper_of(problem: Problem, draw: Draw | None, m: int, chosen: Sequence[int] | None = None) -> Level:
+    """f, or the chosen of its m components, every objective on its own draw."""
     if not draw:
-        return problem.upper
-    batches = [draw[f"x-upper-{i}"] for i in range(m)]
-    return lambda x, y: torch.stack([problem.objective(i, x, y, batch) for i, batch in enumerate(batches)])
+        return problem.upper if chosen is None else lambda x, y: torch.stack([problem.upper(x, y)[i] for i in chosen])
+    batches = {i: draw[f"x-upper-{i}"] for i in (range(m) if chosen is None else chosen)}
+    return lambda x, y: torch.stack([problem.objective(i, x, y, batch) for i, batch in batches.items()])
 
 
 def nested(
     problem: Problem, state: State, draw: Draw | None, lower_steps: int, lower_step: Any, estimate: Hypergradient, numbers: tuple[Any, ...]
 ) -> Hypergradients:
-    """y^D by D = `lower_steps` gradient steps on g from y_t, then the hypergradients at (x_t, y^D)."""
-    y = state.y
+    """y^D by D = `lower_steps` gradient steps on g from y_t, then the hypergradients at (x_t, y^D).
+
+    The hypergradient of an objective without y (`Problem.direct`) is its gradient: no linear system is solved for it.
+    """
+    x, y, m = state.x, state.y, state.weights.shape[-1]
     for j in range(lower_steps):
-        y = descend(lower_of(problem, draw, f"y-lower-{j}"), state.x, y, lower_step)
-    return estimate(upper_of(problem, draw, state.weights.shape[-1]), lower_of(problem, draw), state.x, y, numbers)
+        y = descend(lower_of(problem, draw, f"y-lower-{j}"), x, y, lower_step)
+    through = [i for i in range(m) if i not in problem.direct]
+    if not problem.direct or not through:
+        return estimate(upper_of(problem, draw, m), lower_of(problem, draw), x, y, numbers)
+    found = estimate(upper_of(problem, draw, m, through), lower_of(problem, draw), x, y, numbers)
+    direct = sorted(problem.direct)
+    f, f_x, _ = jacobian(upper_of(problem, draw, m, direct), x, y)
+    places = [*through, *direct]
+    order = [places.index(i) for i in range(m)]
+    objectives, gradients = torch.cat([found.objectives, f]), torch.cat([found.gradients, f_x])
+    return found._replace(objectives=torch.stack([objectives[k] for k in order]), gradients=torch.stack([gradients[k] for k in order]))
 
 
 def nested_oracles(m: int, lower_steps: int, estimate: Hypergradient) -> dict[str, int]:

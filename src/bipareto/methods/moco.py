@@ -27,7 +27,7 @@ class MocoKnobs(NamedTuple):
     beta: Schedule
     gamma: Schedule
     rho: Any
-    lower_step: Any
+    lower_step: Schedule
     hypergradient: tuple[Any, ...]
 
 
@@ -60,7 +60,7 @@ class MoCo(Method):
         alpha_x: step of x.
         beta, gamma: beta_k and gamma_k; numbers or schedules.  The official defaults are 0.1 (1 + k)^(-1/2) for both.
         rho: regularisation of lam.
-        lower_steps, lower_step: D and its step size.
+        lower_steps, lower_step: D and its step size, a number or a schedule.
         hypergradient: how h_i is estimated; `Unrolled` makes its own lower steps, so D may then be 0.
     """
 
@@ -74,11 +74,11 @@ class MoCo(Method):
     gamma: Schedule | float = Power(0.1, -0.5)
     rho: float = 0.0
     lower_steps: int = 1
-    lower_step: float = 0.1
+    lower_step: Schedule | float = 0.1
     hypergradient: Hypergradient = Neumann(10, 0.1)  # noqa: RUF009 - frozen, safe to share
 
     def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x", "beta", "gamma"])
+        common.positive_schedules(self, ["alpha_x", "beta", "gamma", "lower_step"])
         if self.rho < 0 or self.lower_steps < 0:
             raise InvalidInput(f"rho = {self.rho}, lower_steps = {self.lower_steps}; neither may be negative")
 
@@ -127,7 +127,7 @@ class MoCo(Method):
 
     def step(self, problem: Problem, state: MocoState, draw: Draw | None = None) -> tuple[MocoState, Info]:
         knobs, t = state.knobs, state.t
-        found = common.nested(problem, state, draw, self.lower_steps, knobs.lower_step, self.hypergradient, knobs.hypergradient)
+        found = common.nested(problem, state, draw, self.lower_steps, knobs.lower_step(t), self.hypergradient, knobs.hypergradient)
         tracked = torch.lerp(state.tracked, found.gradients, knobs.beta(t))
         pull = tracked @ (state.weights @ tracked) + knobs.rho * state.weights
         weights = simplex.project(state.weights - knobs.gamma(t) * pull)

@@ -23,7 +23,7 @@ class WcmhgdKnobs(NamedTuple):
 
     alpha_x: Schedule
     u: Any
-    beta: Any
+    beta: Schedule
     hypergradient: tuple[Any, ...]
     qp_lr: Any
 
@@ -58,7 +58,7 @@ class WCMHGD(Method):
     Args:
         alpha_x: step of x, a number or a schedule.
         u: weight of the Chebyshev term.
-        lower_steps, beta: D and its step size.
+        lower_steps, beta: D and its step size, a number or a schedule.
         hypergradient: how h_i is estimated; the paper has conjugate gradients and Neumann's series.
         qp_steps: None for the exact lam; a number for that many projected gradient steps.
         qp_lr: their step size.
@@ -70,14 +70,14 @@ class WCMHGD(Method):
     alpha_x: Schedule | float = 0.01
     u: float = 10.0
     lower_steps: int = 4
-    beta: float = 0.1
+    beta: Schedule | float = 0.1
     hypergradient: Hypergradient = CG(10)  # noqa: RUF009 - frozen, safe to share
     qp_steps: int | None = None
     qp_lr: float = 0.01
     qp_warm_start: bool = False
 
     def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x"])
+        common.positive_schedules(self, ["alpha_x", "beta"])
         if self.u < 0 or self.lower_steps < 0:
             raise InvalidInput(f"u = {self.u}, lower_steps = {self.lower_steps}; neither may be negative")
 
@@ -125,7 +125,7 @@ class WCMHGD(Method):
 
     def step(self, problem: Problem, state: WcmhgdState, draw: Draw | None = None) -> tuple[WcmhgdState, Info]:
         knobs, r = state.knobs, state.preference
-        found = common.nested(problem, state, draw, self.lower_steps, knobs.beta, self.hypergradient, knobs.hypergradient)
+        found = common.nested(problem, state, draw, self.lower_steps, knobs.beta(state.t), self.hypergradient, knobs.hypergradient)
         K = r.unsqueeze(-1) * found.gradients
         first = state.weights if self.qp_warm_start else common.uniform(r)
         weights = common.weigh(K @ K.T, knobs.u * r * found.objectives, first, self.qp_steps, knobs.qp_lr)

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from bipareto import simplex
+from bipareto import oracle, simplex, tree
 from bipareto.errors import InvalidInput
-from bipareto.hypergradient import lower_pullback, pullback
+from bipareto.hypergradient import difference_pair, lower_pullback, pullback
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
@@ -32,6 +32,7 @@ class WcpenaltyKnobs(NamedTuple):
     alpha_x: Schedule
     alpha_y: Schedule
     eta: Schedule
+    difference: Any
 
 
 class WcpenaltyState(NamedTuple):
@@ -69,6 +70,8 @@ class WCPenalty(Method):
         alpha_x, alpha_y, eta: steps of x, of y, and of rho and delta; numbers or schedules.
         rho_init: the first rho, with delta = 0; None for the (rho, delta) that minimise P at the start, so that the weights
             omega begin where they belong instead of growing over 1/(u m eta) steps.  The paper's start is not known.
+        difference: products with second derivatives are taken from two gradients of g, y shifted by so much (`difference_pair`), for
+            losses that cannot be differentiated twice; None takes them exactly.
     """
 
     traits = Traits("both", "convex", nested=False, certainty=70, reconstructed="places of u, v and eta, form of the slacks")
@@ -79,6 +82,7 @@ class WCPenalty(Method):
     alpha_y: Schedule | float = 1e-3
     eta: Schedule | float = 1e-3
     rho_init: float | None = None
+    difference: float | None = None
 
     def __post_init__(self) -> None:
         common.positive_schedules(self, ["alpha_x", "alpha_y", "eta"])
@@ -104,7 +108,8 @@ class WCPenalty(Method):
         return common.roles(m)
 
     def oracles(self, m: int) -> dict[str, int]:
-        return {"lower_gradients": 1, "upper_gradients": m, "hessian_products": 2}
+        exact = self.difference is None
+        return {"lower_gradients": 1 if exact else 3, "upper_gradients": m, "hessian_products": 2 if exact else 0}
 
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
@@ -121,7 +126,7 @@ class WCPenalty(Method):
             delta = (rho - w * f).clamp_min(0)
         else:
             rho, delta = torch.full_like(common.zero(start), self.rho_init), torch.zeros_like(f)
-        knobs = WcpenaltyKnobs(self.u, self.v, self.alpha_x, self.alpha_y, self.eta)  # type: ignore[arg-type]
+        knobs = WcpenaltyKnobs(self.u, self.v, self.alpha_x, self.alpha_y, self.eta, self.difference or 0.0)  # type: ignore[arg-type]
         return WcpenaltyState(start.x, start.y, rho, delta, w, common.zero(start), numbers(knobs, f.dtype, f.device))
 
     def step(self, problem: Problem, state: WcpenaltyState, draw: Draw | None = None) -> tuple[WcpenaltyState, Info]:
@@ -129,7 +134,12 @@ class WCPenalty(Method):
         f, pull = pullback(common.upper_of(problem, draw, w.shape[-1]), x, y)
         omega = knobs.u * (w * f + delta - rho)
         f_x, f_y = pull(omega * w)
-        g_y, pair = lower_pullback(common.lower_of(problem, draw), x, y)
+        lower = common.lower_of(problem, draw)
+        if self.difference is None:
+            g_y, pair = lower_pullback(lower, x, y)
+        else:
+            g_y = tree.ravel(oracle.grad(lambda y_: lower(x, y_), y))
+            pair = difference_pair(lower, x, y, knobs.difference)
         in_x, in_y = pair(g_y.unsqueeze(0))
         eta = knobs.eta(t)
         new = WcpenaltyState(

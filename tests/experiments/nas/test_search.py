@@ -120,6 +120,7 @@ def test_bad_input_is_refused() -> None:
         (lambda: Halves(60, batch=1), "batch = 1 is too small: batch norm"),
         (lambda: Halves(60, batch=31), "each half of 60 images has 30"),
         (lambda: Halves(60, batch=6, margin=-1), "margin = -1"),
+        (lambda: Halves(60, batch=6, full=1), "full = 1; batch norm"),
         (lambda: Search(SMALL, IMAGES.float(), LABELS, Halves(60, 6)), "float32; need uint8"),
         (lambda: Search(SMALL, IMAGES[..., :4], LABELS, Halves(60, 6)), r"\(N, 3, 8, 8\)"),
         (lambda: Search(SMALL, IMAGES, LABELS + 1, Halves(60, 6)), "a class from 0 to 3"),

@@ -14,6 +14,7 @@ from torch import Tensor
 from bipareto import tree
 from bipareto.data import ImageSet, fc100_classes, load
 from bipareto.errors import InvalidInput
+from bipareto.experiments.devices import device_of
 from bipareto.experiments.fewshot.domains import Domains, clustered_domains, stored_domains, superclass_domains
 from bipareto.experiments.fewshot.episodes import Episodes
 from bipareto.experiments.fewshot.network import Learner, Network
@@ -109,16 +110,6 @@ class Task:
         """Of many tasks, a part of them after the other."""
         parts = zip(rows.split(_AT_ONCE), flip.split(_AT_ONCE), strict=True)
         return torch.cat([self.problem.features(x, part) for part in parts])
-
-
-def device_of(name: str | None) -> torch.device:
-    """The device asked for; None is the GPU where there is one."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"device {name!r} was asked for, but there is no CUDA device here; use --device cpu, or leave it out")
-    return device
 
 
 def build(

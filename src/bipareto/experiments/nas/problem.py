@@ -7,44 +7,38 @@ The images are split 1:1; the lower level sees one half, the upper level the oth
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import cross_entropy
 
 from bipareto import tree
-from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.errors import InvalidInput
 from bipareto.experiments.nas.objectives import Reading, flops_ratios, mean_over_edges, pooling_table, skip_table
+from bipareto.experiments.nas.pixels import Augmentation, Draw, Pixels
 from bipareto.experiments.nas.supernet import Supernet
 from bipareto.problem import Problem
 from bipareto.sampler import generator
 from bipareto.tree import Tree
 
-__all__ = ["OBJECTIVES", "Draw", "Halves", "Search"]
+__all__ = ["OBJECTIVES", "Halves", "Search"]
 
 #: The paper's four, in its order.
 OBJECTIVES = ("loss", "flops", "skip", "pooling")
 
 
-class Draw(NamedTuple):
-    """Images as rows (n,) of the data, where each is cut from its padded picture (n, 2) as (top, left), and whether it is mirrored (n,)."""
-
-    rows: Tensor
-    corner: Tensor
-    flip: Tensor
-
-
 class Halves:
-    """The sampler: the data split 1:1 at random, a batch of rows afresh for every (role, step, seed).
+    """The sampler: the data split 1:1 at random; every role goes through its half in epochs, each in an order of its own.
+
+    What role, step and seed draw depends on nothing else.  The order of an epoch is kept while it lasts, so a draw is a slice of it
+    and costs nothing on a GPU.
 
     Args:
         count: images in all; an odd one is left out.
         batch: rows of a draw.
-        margin: pixels by which an image may be shifted in each direction, 4 in DARTS; 0 for none.
-        flip: mirror every image with probability 1/2.
+        margin, flip, cutout: see `Augmentation`.
         full: rows that stand for all of a half where all the data is asked for (role "full": first check, evaluation); None takes
             the whole half, which a large supernet may not hold in memory at once.
         seed: of the split; runs of all seeds share it.
@@ -52,7 +46,7 @@ class Halves:
     """
 
     def __init__(
-        self, count: int, batch: int = 64, *, margin: int = 0, flip: bool = False, full: int | None = 1024, seed: int = 0,
+        self, count: int, batch: int = 64, *, margin: int = 0, flip: bool = False, cutout: int = 0, full: int | None = 1024, seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:  # fmt: skip
         half = count // 2
@@ -60,24 +54,24 @@ class Halves:
             raise InvalidInput(f"batch = {batch} is too small: batch norm takes its statistics from the batch; use at least 2")
         if batch > half:
             raise InvalidInput(f"batch = {batch}, but each half of {count} images has {half}; use a batch of at most {half}")
-        if margin < 0 or (full is not None and full < 2):
-            raise InvalidInput(f"margin = {margin}, full = {full}; the margin is at least 0 and `full` at least 2 rows, or None for all")
-        self.batch, self.margin, self.flip, self.full, self.device = batch, margin, flip, full, device
+        if full is not None and full < 2:
+            raise InvalidInput(f"full = {full}; batch norm needs at least 2 rows, or None for all")
+        self.augmentation = Augmentation(margin, flip, cutout)
+        self.augmentation.check()
+        self.batch, self.full, self.device = batch, full, device
         order = torch.randperm(count, generator=generator("split", 0, seed)).to(device)
         self.rows = {"lower": order[:half], "upper": order[half : 2 * half]}
+        self._epochs: dict[tuple[str, str, int], tuple[int, Draw]] = {}
 
     def __call__(self, level: str, role: str, t: int, seed: int) -> Draw:
-        """The draw of one role; "full" is neither shifted nor mirrored."""
-        rows = self.rows[level]
+        """The draw of one role; the images of "full" are as they are."""
         if role == "full":
-            rows = rows[: self.full]
-            corner = torch.full((len(rows), 2), self.margin, device=self.device)
-            return Draw(rows, corner, torch.zeros_like(rows, dtype=torch.bool))
-        stream = generator(role, t, seed, self.device)
-        rows = rows[torch.randperm(len(rows), generator=stream, device=self.device)[: self.batch]]
-        corner = torch.randint(2 * self.margin + 1, (self.batch, 2), generator=stream, device=self.device)
-        mirrored = torch.rand(self.batch, generator=stream, device=self.device) < 0.5
-        return Draw(rows, corner, mirrored if self.flip else torch.zeros_like(mirrored))
+            return self.augmentation.plain(self.rows[level][: self.full])
+        epoch, place = divmod(t, len(self.rows[level]) // self.batch)
+        kept = self._epochs.get((level, role, seed))
+        if kept is None or kept[0] != epoch:
+            kept = self._epochs[level, role, seed] = (epoch, self.augmentation.shuffled(self.rows[level], generator(role, epoch, seed, self.device)))
+        return Draw(*(leaf[place * self.batch : (place + 1) * self.batch] for leaf in kept[1]))
 
 
 class Search(Problem):
@@ -91,6 +85,9 @@ class Search(Problem):
         objectives: which of `OBJECTIVES`, in this order; the paper's smaller form is ("loss", "flops").
         reading: of FLOPs, "paper" or "real".
         decay: weight decay of the lower level, 3e-4 in the paper.
+        clip: bound on the norm of a loss's gradient in the weights, 5 in DARTS; None for none.
+
+    y is the supernet's tree of weights, or all of them in one vector (`start`): then a step moves them in one operation.
 
     >>> from bipareto.experiments.nas.supernet import NasBench201
     >>> images, labels = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 10
@@ -101,15 +98,17 @@ class Search(Problem):
 
     def __init__(
         self, network: Supernet, images: Tensor, labels: Tensor, halves: Halves, *, objectives: Sequence[str] = OBJECTIVES,
-        reading: Reading = "real", decay: float = 0.0,
+        reading: Reading = "real", decay: float = 0.0, clip: float | None = None,
     ) -> None:  # fmt: skip
         self._check(network, images, labels, halves, objectives)
+        if decay < 0 or (clip is not None and not clip > 0):
+            raise InvalidInput(f"decay = {decay}, clip = {clip}; the decay is at least 0, and the bound above 0 or None")
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
-        self.network, self.labels, self.halves, self.objectives, self.decay = network, labels, halves, tuple(objectives), decay
-        sample = images[:: max(1, len(images) // 4096)].float() / 255
-        spread, mean = torch.std_mean(sample, (0, 2, 3))
-        self._scale, self._shift = (1 / (255 * spread))[:, None, None], (mean / spread)[:, None, None]
-        self._padded = pad(images, (halves.margin,) * 4)
+        self.direct = frozenset(i for i, name in enumerate(objectives) if name != "loss")
+        self.folded: bool = getattr(network, "folded", False)
+        self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
+        self._weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
+        self.pixels = Pixels(images, halves.augmentation)
         tables = {"flops": flops_ratios(network, reading), "skip": skip_table(network.space), "pooling": pooling_table(network.space)}
         self._tables = tree.map_(lambda table: table.to(images.device), tables)
 
@@ -130,21 +129,21 @@ class Search(Problem):
         if unknown or not objectives or len(set(objectives)) != len(objectives):
             raise InvalidInput(f"objectives are {list(objectives)}; choose some of {', '.join(OBJECTIVES)}, each once")
 
-    def pixels(self, draw: Draw) -> Tensor:
-        """The images of a draw, (n, 3, H, W): shifted and mirrored by one gather, each channel with mean 0 and variance 1 over the data."""
-        side = torch.arange(self.network.size, device=draw.rows.device)
-        across = torch.where(draw.flip[:, None], side.flip(0), side) + draw.corner[:, 1:]
-        down = side + draw.corner[:, :1]
-        channel = torch.arange(3, device=draw.rows.device)
-        chosen = self._padded[draw.rows[:, None, None, None], channel[:, None, None], down[:, None, :, None], across[:, None, None, :]]
-        return chosen * self._scale - self._shift
+    def start(self, seed: int) -> tuple[Tree, Tree]:
+        """x_0, and y_0 as one vector, where the images are; for a network of which several are folded into one, y_0 is the tree."""
+        x, y = self.network.start(seed)
+        y = y if self.folded else tree.ravel(y)
+        return tree.map_(lambda leaf: leaf.to(self.labels.device), (x, y))
 
     def loss(self, x: Tree, y: Tree, draw: Draw) -> Tensor:
         """Mean cross entropy of a draw, shape ()."""
         return self._judged(x, y, self.pixels(draw), draw)
 
     def _judged(self, x: Tree, y: Tree, pixels: Tensor, draw: Draw) -> Tensor:
-        return cross_entropy(self.network.logits(x, y, pixels.to(y["head"]["bias"].dtype)), self.labels[draw.rows])
+        if self.clip is not None:
+            y = _Clipped.apply(y if isinstance(y, Tensor) else tree.ravel(y), self.clip)  # type: ignore[no-untyped-call]
+        weights = tree.unravel(y, self._weights) if isinstance(y, Tensor) else y
+        return cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
 
     def _value(self, name: str, x: Tree, y: Tree, draw: Draw) -> Tensor:
         if name == "loss":
@@ -171,8 +170,21 @@ class Search(Problem):
         at_y, at_theta = (self._decayed(self._judged(x, weights, pixels, batch), weights) for weights in (y, theta))
         return at_y, at_theta
 
-    def check(self, x0: Tree, y0: Tree) -> int:
-        """As for any problem; that FLOPs and densities do not depend on y is meant, and no reason to warn."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="objective . does not depend on y", category=BiparetoWarning)
-            return super().check(x0, y0)
+
+class _Clipped(torch.autograd.Function):
+    """The identity, whose gradient is scaled down to a norm."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(y: Tensor, bound: float) -> Tensor:
+        return y.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, float], output: Tensor) -> None:
+        ctx.bound = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        norm = torch.linalg.vector_norm(gradient)
+        return gradient * (ctx.bound / norm.clamp_min(ctx.bound)), None

@@ -1,0 +1,381 @@
+"""`bipareto experiment nas`: multi-objective architecture search."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bipareto.cli import values
+from bipareto.cli.data import Folder
+from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.runs import Json, Out, Quiet
+from bipareto.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from bipareto.experiments.nas.genotype import Genotype
+    from bipareto.experiments.nas.known import KnownCells
+    from bipareto.experiments.nas.task import Task
+
+__all__ = ["commands"]
+
+commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="cifar10, cifar100 or another image set.")]
+Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="proxy (NAS-Bench-201), or paper (DARTS, the paper's numbers).")]
+Space = Annotated[str | None, typer.Option("--space", metavar="NAME", help="nas-bench-201 or darts; the preset's if none.")]
+SupernetOption = Annotated[str | None, typer.Option("--supernet", metavar="KIND", help="plain or fast, the same function; fast on a GPU if none.")]
+Half = Annotated[bool, typer.Option("--half", help="Let the fast supernet work in bfloat16.")]
+Objectives = Annotated[list[str] | None, typer.Option("--objectives", metavar="NAME,..", help="Of loss, flops, skip, pooling; the preset's if none.")]
+Steps = Annotated[int | None, typer.Option("--steps", metavar="T", min=1, help="Steps of a search; the preset's if none.")]
+Batch = Annotated[int | None, typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none.")]
+Channels = Annotated[int | None, typer.Option("--channels", metavar="C", min=1, help="Of the first cell; the preset's if none.")]
+Numbers = Annotated[str | None, typer.Option("--numbers", metavar="WHOSE", help="ours or paper: steps and constants of the methods.")]
+Together = Annotated[int | None, typer.Option("--together", metavar="N", min=1, help="Searches side by side; all on a GPU if none.")]
+Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none.")]
+Strengths = Annotated[
+    list[str] | None,
+    typer.Option("--strengths", metavar="NAME,..", help="weak, moderate, strong, extreme; moderate,strong if none (strong with 4 objectives)."),
+]
+Seeds = Annotated[list[str] | None, typer.Option("--seed", "--seeds", metavar="N,N,..", help="Each has its own start and draws.")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="Generated images and a small network: a first try in under a minute.")]
+
+
+@commands.callback()
+def about() -> None:
+    """Architecture search with several objectives: accuracy against cost.
+
+    x are the architecture's logits, y the weights of a supernet; the upper
+    objectives are validation loss, FLOPs and the shares of skips and pooling.
+    On NAS-Bench-201 the true accuracy of every architecture is known.
+    Searches are resumable: the same command with the same --out goes on.
+    """
+
+
+@commands.command()
+def search(
+    method: Annotated[str, typer.Option("--method", metavar="NAME", help="mb-momeha, wc-mhgd, wc-penalty, moco or darts.")] = "mb-momeha",
+    dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
+    objectives: Objectives = None, strengths: Strengths = None, steps: Steps = None, batch: Batch = None,
+    channels: Channels = None, numbers: Numbers = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0, together: Together = None, device: Device = None,
+    folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Search by one method, once for each preference.
+
+    \b
+    Examples:
+      bipareto experiment nas search --tiny --json
+      bipareto experiment nas search --out runs/search
+      bipareto experiment nas search --preset paper --objectives loss,flops --out runs/darts
+    """
+    from bipareto.experiments.nas.studies import Study, compared
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        task, known = _task(out, dataset, preset, space, supernet, half, objectives, steps, batch, channels, numbers, device, folder, tiny, out_dir)
+        study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
+        chosen = values.names(strengths) if strengths else (["strong"] if tiny else None)
+        records = compared(study, [method], chosen)["records"]
+    _show_records(out, records, list(task.settings.objectives))
+    found = {
+        "genotype": [r["genotype"] for r in records],
+        "preference": [r["preference"] for r in records],
+        "objectives": {name: [r["objectives"][i] for r in records] for i, name in enumerate(task.settings.objectives)},
+        **_volume([r["objectives"] for r in records], task),
+        "accuracy": [r.get("accuracy") for r in records],
+        "flops": [r["flops"] for r in records],
+        "params": [r["params"] for r in records],
+        "seconds": study.seconds,
+    }
+    if out_dir is not None:
+        _write_cells(out_dir, records)
+        out.say(f"results.json and one genotype-N.json and .svg per preference are in {out_dir}")
+    out.result(found)
+
+
+@commands.command()
+def compare(
+    methods: Annotated[
+        list[str] | None, typer.Option("--methods", metavar="NAME,..", help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.")
+    ] = None, dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
+    objectives: Objectives = None, strengths: Strengths = None, seeds: Seeds = None, steps: Steps = None, batch: Batch = None,
+    channels: Channels = None, numbers: Numbers = None, together: Together = None, device: Device = None, folder: Folder = None,
+    tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """All methods under all preferences and seeds, judged by known answers.
+
+    First-order DARTS, which follows one objective, gets the GPU time of
+    MB-MOMEHA.  Where moocore is not installed the hypervolumes are left out;
+    `figures` computes them from the same results.json elsewhere.
+
+    \b
+    Examples:
+      bipareto experiment nas compare --seeds 1,2,3 --out runs/nas
+      bipareto experiment nas compare --methods mb-momeha --objectives loss,flops,skip,pooling --out runs/four
+      bipareto experiment nas compare --tiny --methods mb-momeha,darts --steps 4 --out runs/tiny
+    """
+    from bipareto.experiments.nas.settings import METHODS
+    from bipareto.experiments.nas.studies import Study, compared
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        task, known = _task(out, dataset, preset, space, supernet, half, objectives, steps, batch, channels, numbers, device, folder, tiny, out_dir)
+        given = values.seeds(seeds or (["1"] if tiny else ["1,2,3"]))
+        study = Study(task, out_dir, given, known, together, out.progress, _teller(out), cells=8 if tiny else 150)
+        result = compared(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None)
+    out.result(_judged(out, result, known) | {"seconds": result["seconds"]})
+
+
+@commands.command()
+def derive(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a search or comparison, or a genotype's JSON file.")],
+    folder: Folder = None, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Architectures as JSON and SVG, with exact parameters, FLOPs and accuracy.
+
+    \b
+    Examples:
+      bipareto experiment nas derive runs/search --out cells
+      bipareto experiment nas derive cells/genotype-0.json --json
+    """
+    from bipareto.experiments.nas.genotype import Genotype
+    from bipareto.experiments.nas.studies import described, looked_up
+
+    out = Output(as_json, quiet)
+    ensure_folder(out_dir)
+    if run.is_dir():
+        kept = _results(run)["records"]
+        genotypes = [Genotype.from_json(json.dumps(r["genotype"])) for r in kept]
+        labels = [{"method": r["method"], "preference": r["preference"], "seed": r["seed"]} for r in kept]
+    else:
+        genotypes, labels = [_read_genotype(run)], [{}]
+    known = looked_up(genotypes[0].space.name, folder)
+    records = [label | described(genotype, known) for label, genotype in zip(labels, genotypes, strict=True)]
+    if out_dir is not None:
+        _write_cells(out_dir, records)
+        out.say(f"wrote genotype-0 to genotype-{len(records) - 1}, .json and .svg, to {out_dir}")
+    _show_cells(out, records, genotypes)
+    out.result({"cells": records})
+
+
+@commands.command()
+def train(
+    genotype: Annotated[Path, typer.Argument(metavar="GENOTYPE", help="A genotype's JSON file, of `derive` or `search`.")],
+    dataset: Dataset = "cifar10",
+    epochs: Annotated[int, typer.Option("--epochs", metavar="N", min=1, help="Passes over the training images.")] = 200,
+    channels: Channels = None,
+    cells: Annotated[int | None, typer.Option("--cells", metavar="N", min=1, help="Per stage (NAS-Bench-201) or in all (DARTS).")] = None,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", min=2, help="Images of a step.")] = 256,
+    rate: Annotated[float, typer.Option("--rate", metavar="LR", help="Of SGD; falls to zero along a cosine.")] = 0.1,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and order of the images.")] = 0,
+    device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Train a found network from scratch and test it; the same --out goes on.
+
+    \b
+    Examples:
+      bipareto experiment nas train cells/genotype-0.json --out runs/net
+      bipareto experiment nas train cells/genotype-0.json --tiny --epochs 2
+    """
+    from bipareto.data import load
+    from bipareto.experiments.devices import device_of
+    from bipareto.experiments.nas.settings import PRESETS
+    from bipareto.experiments.nas.standalone import Recipe, sized, train_network
+    from bipareto.experiments.nas.task import generated
+
+    out = Output(as_json, quiet)
+    ensure_folder(out_dir)
+    cell = _read_genotype(genotype)
+    where = device_of(device or ("cpu" if tiny else None))
+    images = generated(PRESETS["tiny"]).images if tiny else load(dataset, folder)
+    network = sized(cell, images, channels=channels or (4 if tiny else None), cells=cells or (1 if tiny and cell.space.given == 1 else None))
+    side = images.images.shape[-1]
+    recipe = Recipe(epochs=epochs, batch=16 if tiny else batch, rate=rate, margin=side // 8, cutout=0 if tiny else side // 2, seed=seed)
+    with out.listening():
+        found = train_network(cell, network, images, recipe, where, folder=out_dir, progress=out.progress, say=_teller(out))
+    rows = [[str(e), f"{found['loss'][i]:.4f}", f"{found['accuracy'][i]:.2f}"] for i, e in enumerate(found["epoch"])]
+    out.table(f"{found['params']:,} parameters, {found['flops']:,} FLOPs", ["epoch", "training loss", "test accuracy in %"], rows[-10:])
+    out.result(found)
+
+
+@commands.command()
+def figures(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished comparisons.")],
+    folder: Folder = None, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Draw what comparisons found, and write their tables.
+
+    \b
+    Examples:
+      bipareto experiment nas figures runs/nas runs/four --out docs/images
+    """
+    from bipareto.experiments.nas.figures import draw
+    from bipareto.experiments.nas.studies import looked_up
+
+    out = Output(as_json, quiet)
+    target = out_dir or runs[0]
+    ensure_folder(target)
+    written: list[str] = []
+    tables: dict[str, Any] = {}
+    for run in runs:
+        result = _results(run)
+        known = looked_up(result["settings"]["space"], folder)
+        written += draw(result, known, target, run.resolve().name)
+        tables[run.resolve().name] = _judged(out, result, known)
+        (target / f"{run.resolve().name}-tables.json").write_text(json.dumps(values.finite(tables[run.resolve().name]), indent=1) + "\n", "utf-8")
+        written.append(f"{run.resolve().name}-tables.json")
+    out.say(f"wrote {', '.join(written)} to {target}")
+    out.result({"files": written, "tables": tables})
+
+
+def _task(
+    out: Output, dataset: str, preset: str, space: str | None, supernet: str | None, half: bool, objectives: list[str] | None, steps: int | None,
+    batch: int | None, channels: int | None, numbers: str | None, device: str | None, folder: Path | None, tiny: bool, out_dir: Path | None,
+) -> tuple[Task, KnownCells | None]:  # fmt: skip
+    from bipareto.experiments.devices import device_of
+    from bipareto.experiments.nas import settings as presets
+    from bipareto.experiments.nas.studies import looked_up
+    from bipareto.experiments.nas.task import build, generated
+
+    ensure_folder(out_dir)
+    where = device or ("cpu" if tiny else None)
+    if supernet is None and device_of(where).type == "cuda" and find_spec("bipareto.experiments.nas.fast"):
+        supernet = "fast"
+    chosen: dict[str, Any] = {
+        "space": space, "supernet": supernet, "half": half or None, "steps": steps, "batch": batch,
+        "channels": channels, "numbers": numbers, "objectives": tuple(values.names(objectives)) if objectives else None,
+    }  # fmt: skip
+    given = {name: value for name, value in chosen.items() if value is not None}
+    settings = replace(presets.preset("tiny" if tiny else preset), **given)
+    task = generated(settings, device=where) if tiny else build(settings, dataset, folder=folder, device=where)
+    known = looked_up(settings.space, folder)
+    if known is None and settings.space == "nas-bench-201" and not tiny:
+        out.warn("the table of NAS-Bench-201's accuracies is not in the data folder: accuracies are not looked up")
+    return task, known
+
+
+def _teller(out: Output) -> Any:
+    """Where a search stands, as lines with the time, where no progress bar is shown."""
+    if out.quiet or out.console.is_terminal:
+        return None
+    return lambda text: out.say(f"{time.strftime('%H:%M:%S')} {text}")
+
+
+def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
+    """The hypervolume of a search's own objectives below (log(classes), 1, 1, 1): a guess, and the dearest of all."""
+    import math
+
+    corner = [math.log(task.problem.network.classes) if name == "loss" else 1.0 for name in task.settings.objectives]
+    if find_spec("moocore") is None:
+        return {"hypervolume": None, "reference": corner}
+    from bipareto.measures import hypervolume
+
+    return {"hypervolume": hypervolume(objectives, corner), "reference": corner}
+
+
+def _results(run: Path) -> dict[str, Any]:
+    path = run / "results.json"
+    if not path.exists():
+        raise InvalidInput(f"{run} holds no results.json; run: bipareto experiment nas compare --out {run}")
+    return json.loads(path.read_text("utf-8"))
+
+
+def _read_genotype(path: Path) -> Genotype:
+    from bipareto.experiments.nas.genotype import Genotype
+
+    try:
+        return Genotype.from_json(path.read_text("utf-8"))
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({error.strerror}); give a genotype's JSON file, as `derive --out` writes it") from error
+
+
+def _write_cells(folder: Path, records: list[dict[str, Any]]) -> None:
+    from bipareto.experiments.nas.genotype import Genotype
+    from bipareto.experiments.nas.picture import svg
+
+    for i, record in enumerate(records):
+        genotype = Genotype.from_json(json.dumps(record["genotype"]))
+        preference = record.get("preference")
+        title = f"preference {', '.join(f'{w:g}' for w in preference)}" if preference else ""
+        (folder / f"genotype-{i}.json").write_text(genotype.to_json() + "\n", "utf-8")
+        (folder / f"genotype-{i}.svg").write_text(svg(genotype, title), "utf-8")
+
+
+def _preference(record: dict[str, Any]) -> str:
+    weights = record.get("preference")
+    return ", ".join(f"{w:.2f}" for w in weights) if weights else "-"
+
+
+def _accuracy(record: dict[str, Any]) -> str:
+    return f"{record['accuracy']['cifar10']:.2f}" if "accuracy" in record else "-"
+
+
+def _show_records(out: Output, records: list[dict[str, Any]], names: list[str]) -> None:
+    rows = [
+        [
+            r["method"],
+            _preference(r),
+            *(f"{value:.4f}" for value in r["objectives"]),
+            _accuracy(r),
+            f"{r['flops'] / 1e6:.2f}",
+            f"{r['params'] / 1e6:.3f}",
+        ]
+        for r in records
+    ]
+    header = ["method", "preference", *names, "accuracy %", "MFLOPs", "M params"]
+    out.table("Objectives of the supernet; accuracy and cost of the derived network", header, rows, left=2)
+
+
+def _show_cells(out: Output, records: list[dict[str, Any]], genotypes: list[Genotype]) -> None:
+    rows = [
+        [str(i), _preference(r), _accuracy(r), f"{r['flops'] / 1e6:.2f}", f"{r['params'] / 1e6:.3f}", str(genotype).partition(" ")[2]]
+        for i, (r, genotype) in enumerate(zip(records, genotypes, strict=True))
+    ]
+    out.table(f"Architectures of {genotypes[0].space.name}", ["", "preference", "accuracy %", "MFLOPs", "M params", "architecture"], rows, left=2)
+
+
+def _judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dict[str, Any]:
+    """Tables of a comparison, shown and as data; what needs moocore or the known accuracies is left out where they are missing."""
+    from bipareto.experiments.nas import judging
+
+    found: dict[str, Any] = {"favoured": judging.favoured(result), "favoured_discrete": judging.favoured(result, "discrete")}
+    for method, said in found["favoured"].items():
+        header = ["objective", *(", ".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]), "best under its own"]
+        rows = [[row["objective"], *(f"{v:.4f}" for v in row["values"]), "yes" if row["own"] else "no"] for row in said["objectives"]]
+        out.table(f"{method}: objectives under each preference, mean over seeds", header, rows)
+    if known is None:
+        return found
+    found["correlations"] = judging.correlations(result, known)
+    rows = [
+        [c["method"], str(c["seed"]), f"{c['spearman']:.3f}", f"{c['kendall']:.3f}", f"{c['spearman_better_half']:.3f}"]
+        for c in found["correlations"]
+    ]
+    if rows:
+        out.table(
+            "Rank correlation of the supernet's loss with the known accuracy", ["method", "draws", "Spearman", "Kendall", "of the better half"], rows
+        )
+    if find_spec("moocore") is None:
+        out.say("moocore is not installed: hypervolumes are left to `bipareto experiment nas figures` on a machine that has it")
+        return found
+    said = judging.summary(result, known)
+    found["hypervolume"] = said
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.4f}"
+
+    rows = []
+    for name, own in said["methods"].items():
+        volumes = [own["hypervolume"][key] for key in ("chance", "median")]
+        shares = [text for v in volumes for text in (number(v["mean"]), number(v["error"]))]
+        rows.append([name, *shares, str(own["distinct"]), "-" if own["seconds"] is None else f"{own['seconds']:.0f}"])
+    random = said["random"]
+    rows.append([f"{random['cells']} random cells", number(random["chance"]["mean"]), "-", number(random["median"]["mean"]), "-", "-", "-"])
+    header = ["method", "below chance", "+-", "below median", "+-", "distinct cells", "seconds"]
+    out.table("Hypervolume of true accuracy and FLOPs, as a share of the true front's", header, rows)
+    return found

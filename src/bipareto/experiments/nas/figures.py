@@ -1,0 +1,183 @@
+"""Pictures of a comparison: true accuracy and FLOPs, hypervolumes, curves, exploration, and how supernets rank cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from bipareto.drawing import COLOURS, MARKERS, save
+from bipareto.errors import InvalidInput
+from bipareto.experiments.nas.judging import points_of, summary
+from bipareto.experiments.nas.known import KnownCells
+from bipareto.experiments.nas.settings import METHODS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw"]
+
+Records = list[dict[str, Any]]
+#: The paper plots 1 - loss, with its second objective scaled by 0.67 and its third by 2.
+_SCALES = {"loss": 1.0, "flops": 0.67, "skip": 2.0, "pooling": 1.0}
+_LABELS = {"loss": "validation loss", "flops": "FLOPs (share of the dearest)", "skip": "skip density", "pooling": "pooling density"}
+#: Preferences that the paper leaves out of its exploration plots.
+_EXTREME = 0.9
+
+
+def draw(result: dict[str, Any], known: KnownCells | None, folder: Path, prefix: str) -> list[str]:
+    """Write every figure that the records allow; returns the names of the files."""
+    painters: dict[str, Callable[[dict[str, Any], KnownCells | None], Figure | None]] = {
+        "front": _front,
+        "hypervolume": _hypervolume,
+        "curves": _curves,
+        "exploration": _exploration,
+        "ranking": _ranking,
+    }
+    written = []
+    for kind, painter in painters.items():
+        figure = painter(result, known)
+        if figure is not None:
+            save(figure, folder / f"{prefix}-{kind}.png")
+            written.append(f"{prefix}-{kind}.png")
+    if not written:
+        raise InvalidInput("these records make none of the figures; run: bipareto experiment nas compare")
+    return written
+
+
+def _figure(width: float = 7.2, height: float = 4.8, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False)
+    return figure, list(axes[0])
+
+
+def _methods(records: Records) -> list[str]:
+    present = {r["method"] for r in records}
+    return [name for name in METHODS if name in present]
+
+
+def _style(name: str) -> dict[str, Any]:
+    place = METHODS.index(name)
+    return {"color": COLOURS[place], "marker": MARKERS[place]}
+
+
+def _front(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
+    """Found cells over all cells and the true front."""
+    records = [r for r in result["records"] if "number" in r]
+    if known is None or not records:
+        return None
+    figure, (axis,) = _figure(8.0, 5.2)
+    everything, best = points_of(known, torch.arange(len(known.choices))), points_of(known, known.front())
+    axis.scatter(everything[:, 1].tolist(), (100 - everything[:, 0]).tolist(), s=2, color="0.85", rasterized=True, label="all 15,625 cells")
+    axis.plot(best[:, 1].tolist(), (100 - best[:, 0]).tolist(), color="0.4", linewidth=1.2, drawstyle="steps-post", label="true front")
+    for name in _methods(records):
+        found = points_of(known, [r["number"] for r in records if r["method"] == name])
+        axis.scatter(found[:, 1].tolist(), (100 - found[:, 0]).tolist(), s=42, edgecolors="black", linewidths=0.4, label=name, **_style(name))
+    axis.set(xlabel="MFLOPs of the trained network", ylabel="test accuracy on CIFAR-10 in %", title="Architectures found, looked up", ylim=(70, 95.5))
+    below = sum(r["accuracy"]["cifar10"] < 70 for r in records)
+    if below:
+        axis.text(0.99, 0.02, f"{below} found cells lie below 70 %", transform=axis.transAxes, ha="right", fontsize="small")
+    axis.grid(alpha=0.3)
+    axis.legend(loc="lower center", fontsize="small", ncols=2)
+    return figure
+
+
+def _hypervolume(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
+    """Bars by method, with random draws and the true front."""
+    if known is None or not any("number" in r for r in result["records"]):
+        return None
+    said = summary(result, known)
+    figure, axes = _figure(9.6, 4.4, 2)
+    for axis, key in zip(axes, ("chance", "median"), strict=True):
+        names = _methods(result["records"])
+        for place, name in enumerate(names):
+            own = said["methods"][name]["hypervolume"][key]
+            axis.bar(place, own["mean"], yerr=own["error"] or 0.0, capsize=4, color=_style(name)["color"], alpha=0.85)
+            axis.scatter([place] * len(own["by_seed"]), own["by_seed"], s=14, color="black", zorder=3)
+        random = said["random"][key]
+        axis.axhspan(random["low"], random["high"], color="0.9", zorder=0)
+        axis.axhline(random["mean"], color="0.5", label=f"{said['random']['cells']} random cells: mean, 5 to 95 %")
+        axis.axhline(1.0, color="black", linestyle=":", label="true front")
+        axis.set_xticks(range(len(names)), names, rotation=20)
+        axis.set(ylabel="share of the true front's hypervolume", title=f"reference point: {key}")
+        axis.legend(fontsize="small", loc="lower left")
+    return figure
+
+
+def _curves(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
+    """For each objective its value on the way, mean over the moderate and strong preferences for it and over seeds, by method."""
+    names, records = result["objectives"], [r for r in result["records"] if not r["preference"] or max(r["preference"]) < _EXTREME]
+    if not records:
+        return None
+    figure, axes = _figure(4.4 * len(names), 4.0, len(names))
+    for i, (axis, name) in enumerate(zip(axes, names, strict=True)):
+        for method in _methods(records):
+            own = [r for r in records if r["method"] == method]
+            if own[0]["preference"]:
+                own = [r for r in own if r["preference"][i] == max(r["preference"]) > min(r["preference"])]
+            least = min((len(r["curve"]["step"]) for r in own), default=0)
+            if not least:
+                continue
+            values = torch.tensor([[row[i] for row in r["curve"]["objectives"][:least]] for r in own], dtype=torch.float64).mean(0)
+            steps = own[0]["curve"]["step"][:least]
+            # Each method by its own number of steps: DARTS makes more of them in the same time.
+            axis.plot([s / steps[-1] for s in steps], values.tolist(), markersize=3, label=method, **_style(method))
+        axis.set(xlabel="share of the search", ylabel=_LABELS[name], title=f"where {name} is preferred")
+        axis.grid(alpha=0.3)
+    axes[0].legend(fontsize="small")
+    return figure
+
+
+def _exploration(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
+    """The objectives that each preference ends at, as 1 - scaled loss: the plane for two, parallel coordinates for more."""
+    names = result["objectives"]
+    records = [r for r in result["records"] if r["preference"] and max(r["preference"]) < _EXTREME]
+    if not records or len(names) < 2:
+        return None
+    methods = _methods(records)
+    figure, axes = _figure(4.6 * len(methods), 4.2, len(methods))
+    labels = [f"1 - {_SCALES[n]:g} {n}" if _SCALES[n] != 1 else f"1 - {n}" for n in names]
+    for axis, method in zip(axes, methods, strict=True):
+        own = [r for r in records if r["method"] == method]
+        for k, preference in enumerate(dict.fromkeys(tuple(r["preference"]) for r in own)):
+            rows = torch.tensor([r["objectives"] for r in own if tuple(r["preference"]) == preference], dtype=torch.float64)
+            shown = 1 - rows * torch.tensor([_SCALES[n] for n in names])
+            style: dict[str, Any] = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
+            label = ", ".join(f"{w:.2f}" for w in preference)
+            if len(names) == 2:
+                axis.scatter(shown[:, 0].tolist(), shown[:, 1].tolist(), label=label, **style)
+            else:
+                axis.plot(range(len(names)), shown.mean(0).tolist(), label=label, **style)
+                axis.scatter(list(range(len(names))) * len(shown), shown.flatten().tolist(), s=8, alpha=0.5, color=style["color"])
+        axis.set_title(method)
+        axis.grid(alpha=0.3)
+        if len(names) == 2:
+            axis.set(xlabel=labels[0], ylabel=labels[1])
+        else:
+            axis.set_xticks(range(len(names)), labels, rotation=15)
+            axis.set_ylabel("1 - scaled objective (more is better)")
+    axes[-1].legend(fontsize="small", title="preference", title_fontsize="small")
+    return figure
+
+
+def _ranking(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
+    """The supernet's loss of random cells against their known accuracy, one supernet of each method."""
+    if known is None or not result["rankings"]:
+        return None
+    methods = _methods(result["rankings"])
+    figure, axes = _figure(3.6 * len(methods), 3.6, len(methods))
+    from scipy.stats import spearmanr
+
+    for axis, method in zip(axes, methods, strict=True):
+        ranking = next(r for r in result["rankings"] if r["method"] == method)
+        accuracy = known.accuracies["cifar10"][torch.tensor(ranking["cells"])]
+        axis.scatter(ranking["loss"], accuracy.tolist(), s=10, color=_style(method)["color"])
+        correlation = spearmanr([-loss for loss in ranking["loss"]], accuracy.numpy()).statistic
+        axis.set(xlabel="loss with the supernet's weights", ylabel="known accuracy in %", title=f"{method}: Spearman {correlation:.2f}")
+        axis.grid(alpha=0.3)
+    return figure

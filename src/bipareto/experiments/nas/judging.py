@@ -1,0 +1,119 @@
+"""What a comparison comes to: hypervolumes of the true accuracy and FLOPs, random draws, and how well supernets rank cells.
+
+Points are (error in per cent, MFLOPs) of the published network.  Hypervolumes are shares of the true front's, below two reference
+points: chance (the error of guessing, the most FLOPs) and median (the error of the median cell, the most FLOPs), which looks closer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bipareto.errors import InvalidInput
+from bipareto.experiments.nas.known import KnownCells
+from bipareto.measures import hypervolume
+from bipareto.sampler import generator
+
+__all__ = ["DRAWS", "correlations", "favoured", "points_of", "references", "summary"]
+
+#: How often as many random cells are drawn as a method has found.
+DRAWS = 2000
+
+
+def points_of(known: KnownCells, numbers: Sequence[int] | Tensor, dataset: str = "cifar10") -> Tensor:
+    """(error in %, MFLOPs) of cells, (n, 2) float64."""
+    rows = torch.as_tensor(numbers)
+    return torch.stack([100 - known.accuracies[dataset][rows], known.flops[rows] / 1e6], 1)
+
+
+def references(known: KnownCells, dataset: str = "cifar10", classes: int = 10) -> dict[str, list[float]]:
+    """The reference points by name."""
+    most = float(known.flops.max()) / 1e6
+    return {"chance": [100 - 100 / classes, most], "median": [100 - float(known.accuracies[dataset].median()), most]}
+
+
+def summary(result: dict[str, Any], known: KnownCells, dataset: str = "cifar10") -> dict[str, Any]:
+    """Per method the hypervolume of the cells of one seed, averaged over seeds, with its standard error; and what to hold it against.
+
+    random: as many cells drawn uniformly, the mean over `DRAWS` draws; front: the whole true front, 1 by definition; best: the share that
+    the best choice of as many cells would reach is not known, the front's is the bound.
+    """
+    records = [r for r in result["records"] if "number" in r]
+    if not records:
+        raise InvalidInput("these results hold no cell of NAS-Bench-201; run a comparison there first")
+    corners = references(known, dataset)
+    whole = {name: hypervolume(points_of(known, known.front(dataset), dataset), corner) for name, corner in corners.items()}
+    methods: dict[str, Any] = {}
+    for name in dict.fromkeys(r["method"] for r in records):
+        own = [r for r in records if r["method"] == name]
+        by_seed = [[r["number"] for r in own if r["seed"] == seed] for seed in sorted({r["seed"] for r in own})]
+        methods[name] = {
+            "cells": len(by_seed[0]),
+            "distinct": len({r["number"] for r in own}),
+            "seconds": result["seconds"].get(name),
+            "accuracy": [r["accuracy"][dataset] for r in own],
+            "hypervolume": {
+                key: _spread([hypervolume(points_of(known, numbers, dataset), corner) / whole[key] for numbers in by_seed])
+                for key, corner in corners.items()
+            },
+        }
+    count = max(said["cells"] for said in methods.values())
+    return {"dataset": dataset, "references": corners, "front": whole, "random": _random(known, count, corners, whole, dataset), "methods": methods}
+
+
+def _random(known: KnownCells, count: int, corners: dict[str, list[float]], whole: dict[str, float], dataset: str) -> dict[str, Any]:
+    stream = generator("random cells", 1, 0)
+    drawn = torch.randint(len(known.choices), (DRAWS, count), generator=stream)
+    found: dict[str, Any] = {"cells": count, "draws": DRAWS}
+    for key, corner in corners.items():
+        shares = torch.tensor([hypervolume(points_of(known, numbers, dataset), corner) for numbers in drawn]) / whole[key]
+        found[key] = {"mean": float(shares.mean()), "low": float(shares.quantile(0.05)), "high": float(shares.quantile(0.95))}
+    return found
+
+
+def _spread(values: Sequence[float]) -> dict[str, Any]:
+    rows = torch.tensor(values, dtype=torch.float64)
+    return {"mean": float(rows.mean()), "error": float(rows.std() / len(rows) ** 0.5) if len(rows) > 1 else None, "by_seed": rows.tolist()}
+
+
+def correlations(result: dict[str, Any], known: KnownCells, dataset: str = "cifar10") -> list[dict[str, Any]]:
+    """Spearman's and Kendall's rank correlation of minus the supernet's loss with the looked-up accuracy, per supernet."""
+    from scipy.stats import kendalltau, spearmanr
+
+    found = []
+    for ranking in result["rankings"]:
+        loss = torch.tensor(ranking["loss"], dtype=torch.float64)
+        accuracy = known.accuracies[dataset][torch.tensor(ranking["cells"])]
+        better = accuracy > accuracy.median()
+        found.append(
+            {
+                "method": ranking["method"], "seed": ranking["seed"], "preference": ranking["preference"], "cells": len(loss),
+                "spearman": float(spearmanr(-loss.numpy(), accuracy.numpy()).statistic),
+                "kendall": float(kendalltau(-loss.numpy(), accuracy.numpy()).statistic),
+                "spearman_better_half": float(spearmanr(-loss[better].numpy(), accuracy[better].numpy()).statistic),
+            }
+        )  # fmt: skip
+    return found
+
+
+def favoured(result: dict[str, Any], of: str = "objectives") -> dict[str, Any]:
+    """Per method: is the best value of each objective, mean over seeds, found under the preference for it?
+
+    Args:
+        of: "objectives" (of the mixture at the end of the search) or "discrete" (of the derived cell with the supernet's weights).
+    """
+    names, found = result["objectives"], {}
+    records = [r for r in result["records"] if r["preference"] is not None]
+    for method in dict.fromkeys(r["method"] for r in records):
+        own = [r for r in records if r["method"] == method]
+        preferences = list(dict.fromkeys(tuple(r["preference"]) for r in own))
+        means = torch.stack([torch.tensor([r[of] for r in own if tuple(r["preference"]) == w], dtype=torch.float64).mean(0) for w in preferences])
+        rows = []
+        for i, name in enumerate(names):
+            best = preferences[int(means[:, i].argmin())]
+            rows.append({"objective": name, "best_under": best, "own": best[i] == max(w[i] for w in preferences), "values": means[:, i].tolist()})
+        found[method] = {"preferences": preferences, "objectives": rows}
+    return found

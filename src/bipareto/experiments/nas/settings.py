@@ -1,0 +1,163 @@
+"""What a search is asked for: the space, the supernet, the data's treatment, and the numbers of every method.
+
+proxy   NAS-Bench-201 with one cell per stage: small enough for many searches side by side
+paper   the paper's search: DARTS, three cells Normal-Reduction-Normal, 50 epochs, its numbers
+tiny    generated 8 x 8 images: a first try in under a minute
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from typing import Any, Literal
+
+from bipareto.errors import InvalidInput
+from bipareto.experiments.nas.first_order import FirstOrder
+from bipareto.experiments.nas.objectives import Reading
+from bipareto.experiments.nas.spaces import space_of
+from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
+from bipareto.hypergradient import FiniteDifference
+from bipareto.methods import MBMOMEHA, WCMHGD, Method, MoCo, WCPenalty
+from bipareto.preferences import favouring
+from bipareto.schedule import Cosine, Power, Schedule
+
+__all__ = ["METHODS", "PRESETS", "Settings", "configured", "default_preferences", "preset"]
+
+#: The paper's methods, ours first, and the baseline with one objective.
+METHODS = ("mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts")
+
+#: A step of first-order DARTS runs the network twice, one of MB-MOMEHA six times: for equal time it gets three times the steps.
+DARTS_STEPS = 3
+
+#: Steps of x and of the weights, the same for every method (the weights' by averaged gradients, ten times SGD's with momentum 0.9).
+ALPHA_X, ALPHA_Y = 1.0, 0.2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One kind of search.
+
+    Args:
+        space: "nas-bench-201" or "darts".
+        supernet: "plain" (one call per operation) or "fast" (few wide calls); the same function.
+        half: let the fast one work in bfloat16, batch norm's statistics and the weights excepted.
+        channels, cells, stack: of the supernet; `cells` per stage for NAS-Bench-201, `stack` for DARTS.
+        batch, steps: rows of a draw, and how many steps.
+        objectives, reading: see `Search`.
+        decay, clip: weight decay of the lower level, and the bound on gradients' norms (None for none).
+        cosine: let the steps of the weights fall to zero along a cosine.
+        margin, flip, cutout: augmentation, see `Halves`.
+        numbers: "ours" or "paper", see `configured`.
+    """
+
+    space: str = "nas-bench-201"
+    supernet: Literal["plain", "fast"] = "plain"
+    half: bool = False
+    channels: int = 16
+    cells: int = 1
+    stack: str = "NRN"
+    batch: int = 64
+    steps: int = 1000
+    objectives: tuple[str, ...] = ("loss", "flops")
+    reading: Reading = "real"
+    decay: float = 3e-4
+    clip: float | None = 5.0
+    cosine: bool = True
+    margin: int = 4
+    flip: bool = True
+    cutout: int = 0
+    numbers: Literal["ours", "paper"] = "ours"
+
+    def __post_init__(self) -> None:
+        space_of(self.space)
+        if self.supernet not in ("plain", "fast"):
+            raise InvalidInput(f"supernet {self.supernet!r} is not known; choose plain or fast")
+        if self.half and self.supernet != "fast":
+            raise InvalidInput("only the fast supernet works in bfloat16; use --supernet fast with --half")
+        if self.numbers not in ("ours", "paper"):
+            raise InvalidInput(f"numbers {self.numbers!r} are not known; choose ours or paper")
+
+    def network(self, size: int, classes: int) -> Supernet:
+        """The supernet for images of that side."""
+        of_201 = self.space == "nas-bench-201"
+        shape: dict[str, Any] = {"channels": self.channels, "size": size, "classes": classes}
+        shape |= {"cells": self.cells} if of_201 else {"stack": self.stack}
+        if self.supernet == "plain":
+            return NasBench201(**shape) if of_201 else Darts(**shape)
+        try:
+            fast = import_module("bipareto.experiments.nas.fast")
+        except ModuleNotFoundError as error:
+            raise InvalidInput(f"supernet 'fast' cannot be used here ({error}); use --supernet plain, the same function") from error
+        return fast.FastNasBench201(**shape, half=self.half) if of_201 else fast.FastDarts(**shape, half=self.half)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+PRESETS = {
+    "proxy": Settings(),
+    "paper": Settings(
+        space="darts", steps=19_500, objectives=("loss", "flops", "skip", "pooling"), reading="paper", numbers="paper", clip=None, cosine=False
+    ),
+    "tiny": Settings(channels=4, batch=16, steps=40, margin=1),
+}
+
+
+def preset(name: str) -> Settings:
+    """The settings of a name."""
+    if name not in PRESETS:
+        raise InvalidInput(f"preset {name!r} is not known; choose one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def configured(name: str, settings: Settings) -> Method:
+    """A method with its numbers.
+
+    "paper": the paper's.  Its step 0.05 on averaged gradients moves a logit by some 0.05 in 1,000 steps, so that nothing is decided
+    in a short search.  "ours": steps of x and y for a search of about 1,000 steps, the same for all methods; what belongs to a
+    method alone (gamma, mu, c_t; u, D; v, eta; beta, gamma) stays as the paper has it where that works, see docs/nas.md.
+    """
+    if name not in METHODS:
+        raise InvalidInput(f"method {name!r} takes no part in this experiment; choose from {', '.join(METHODS)}")
+    if settings.numbers == "paper":
+        return _paper(name)
+    y = _falling(ALPHA_Y, settings)
+    one_step = FiniteDifference(terms=1, eta=ALPHA_Y, eps=0.01, relative=True)
+    numbers: dict[str, Method] = {
+        "mb-momeha": MBMOMEHA(gamma=8.0, mu=4.0, alpha_theta=y, alpha_x=ALPHA_X, alpha_y=y, beta=0.9, c=Power(1.0, 1 / 16)),
+        "wc-mhgd": WCMHGD(alpha_x=ALPHA_X, u=10.0, lower_steps=4, beta=y, hypergradient=one_step, qp_steps=8, qp_lr=0.01),
+        "wc-penalty": WCPenalty(u=0.01, v=0.2, alpha_x=ALPHA_X, alpha_y=y, eta=0.01, difference=0.01),
+        "moco": MoCo(alpha_x=ALPHA_X, beta=0.1, gamma=0.1, lower_steps=1, lower_step=y, hypergradient=one_step),
+        "darts": FirstOrder(alpha_x=3e-3, alpha_y=_falling(0.1 * ALPHA_Y, settings)),
+    }
+    return numbers[name]
+
+
+def _falling(step: float, settings: Settings) -> Schedule | float:
+    return Cosine(step, float(settings.steps)) if settings.cosine else step
+
+
+def _paper(name: str) -> Method:
+    if name == "mb-momeha":
+        return MBMOMEHA.paper("nas")
+    if name == "darts":
+        return FirstOrder()
+    if name == "wc-penalty":
+        # The weights of a supernet are many; products from gradients cost less memory than second derivatives.
+        return WCPenalty(u=0.01, v=0.2, alpha_x=0.05, alpha_y=0.025, eta=0.01, difference=0.01)
+    return WCMHGD.paper() if name == "wc-mhgd" else MoCo.paper()
+
+
+def default_preferences(m: int, strengths: Sequence[str] | None = None) -> list[tuple[float, ...]]:
+    """The preferences of a comparison: for every strength one for each objective; with more than two objectives the equal one first.
+
+    None: moderate and strong for two objectives, four in all; strong for more.
+    """
+    if strengths is None:
+        strengths = ("moderate", "strong") if m == 2 else ("strong",)
+    found = [] if m == 2 else [(1 / m,) * m]
+    for strength in strengths:
+        found += [tuple(round(v, 12) for v in row) for row in favouring(m, strength).tolist()]
+    return list(dict.fromkeys(found))

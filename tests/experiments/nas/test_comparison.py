@@ -1,0 +1,144 @@
+"""Comparisons: hypervolumes against the true front, correlations, what is written, and the commands."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bipareto.cli import app
+from bipareto.errors import InvalidInput
+from bipareto.experiments.nas import judging
+from bipareto.experiments.nas.genotype import Genotype
+from bipareto.experiments.nas.known import KnownCells, _all_flops
+from bipareto.experiments.nas.settings import preset
+from bipareto.experiments.nas.spaces import NAS_BENCH_201
+from bipareto.experiments.nas.studies import Study, compared, ranked
+from bipareto.experiments.nas.task import generated
+
+SMALL = replace(preset("tiny"), channels=2, batch=6, steps=2)
+
+
+@pytest.fixture(scope="module")
+def known() -> KnownCells:
+    """All cells with made-up accuracies: a number of its own for every cell, more for more FLOPs."""
+    choices = torch.cartesian_prod(*[torch.arange(5)] * 6)
+    flops = _all_flops(choices)
+    accuracy = 60 + 30 * flops / flops.max() + 5 * torch.rand(len(choices), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return KnownCells(choices, dict.fromkeys(("cifar10", "cifar100", "imagenet16"), accuracy), flops)
+
+
+def record(known: KnownCells, number: int, seed: int, method: str = "mb-momeha") -> dict[str, Any]:
+    return {
+        "method": method,
+        "number": number,
+        "seed": seed,
+        "preference": (0.5, 0.5),
+        "accuracy": {"cifar10": float(known.accuracies["cifar10"][number])},
+    }
+
+
+def test_the_true_front_has_all_of_the_hypervolume_and_one_cell_its_rectangle(known: KnownCells) -> None:
+    front = known.front().tolist()
+    records = [record(known, n, 1) for n in front] + [record(known, front[-1], 1, "moco"), record(known, front[0], 2, "moco")]
+    said = judging.summary({"records": records, "seconds": {}}, known)
+    assert said["methods"]["mb-momeha"]["hypervolume"]["chance"]["mean"] == pytest.approx(1.0)
+    assert said["methods"]["mb-momeha"]["hypervolume"]["median"]["mean"] == pytest.approx(1.0)
+    corner = torch.tensor(said["references"]["chance"], dtype=torch.float64)
+    rectangles = [(corner - judging.points_of(known, [n])[0]).clamp_min(0).prod() / said["front"]["chance"] for n in (front[-1], front[0])]
+    assert said["methods"]["moco"]["hypervolume"]["chance"]["by_seed"] == pytest.approx([float(r) for r in rectangles])
+    assert 0 < said["random"]["chance"]["low"] <= said["random"]["chance"]["mean"] <= said["random"]["chance"]["high"] < 1
+    with pytest.raises(InvalidInput, match="no cell of NAS-Bench-201"):
+        judging.summary({"records": [], "seconds": {}}, known)
+
+
+def test_correlations_are_one_for_a_perfect_ranking_and_minus_one_for_its_reverse(known: KnownCells) -> None:
+    cells = list(range(0, 15625, 500))
+    accuracy = known.accuracies["cifar10"][cells]
+    rankings = [{"method": "m", "seed": 0, "preference": None, "cells": cells, "loss": (s * accuracy).tolist()} for s in (-1, 1)]
+    good, bad = judging.correlations({"rankings": rankings}, known)
+    assert (good["spearman"], good["kendall"], good["spearman_better_half"]) == pytest.approx((1, 1, 1))
+    assert (bad["spearman"], bad["kendall"]) == pytest.approx((-1, -1))
+
+
+def test_favoured_says_under_which_preference_an_objective_is_best() -> None:
+    runs = [((0.8, 0.2), [1.0, 0.5]), ((0.8, 0.2), [1.2, 0.5]), ((0.2, 0.8), [1.15, 0.4]), ((0.2, 0.8), [0.9, 0.3])]
+    records = [{"method": "m", "preference": w, "objectives": f} for w, f in runs]
+    loss, flops = judging.favoured({"objectives": ["loss", "flops"], "records": records})["m"]["objectives"]
+    assert (loss["own"], loss["best_under"]) == (False, (0.2, 0.8))
+    assert (flops["own"], flops["values"]) == (True, pytest.approx([0.5, 0.35]))
+
+
+def test_a_comparison_writes_what_tables_and_figures_need(tmp_path: Path, known: KnownCells) -> None:
+    study = Study(generated(SMALL), tmp_path, [0, 1], known, cells=5)
+    result = compared(study, ["mb-momeha", "darts"], ["strong"])
+    assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(result))
+    ours, theirs = ([r for r in result["records"] if r["method"] == name] for name in ("mb-momeha", "darts"))
+    assert [(r["preference"], r["seed"]) for r in ours] == [(w, s) for s in (0, 1) for w in ((0.75, 0.25), (0.25, 0.75))]
+    # Without preferences: as many searches, on other draws, three times as long.
+    assert [r["draws"] for r in theirs] == [0, 1000, 1, 1001]
+    assert (ours[0]["curve"]["step"][-1], theirs[0]["curve"]["step"][-1]) == (2, 6)
+    assert [(r["method"], r["seed"]) for r in result["rankings"]] == [("mb-momeha", 0), ("mb-momeha", 1), ("darts", 0), ("darts", 1)]
+    for r in result["records"]:
+        genotype = Genotype.from_json(json.dumps(r["genotype"]))
+        assert r["number"] == known.number(genotype)
+        assert torch.equal(torch.tensor(r["logits"]["cell"]).argmax(-1), genotype.choices()["cell"])
+        assert r["flops"] == int(known.flops[r["number"]])
+    # The same call again runs nothing and finds the same.
+    again = compared(Study(generated(SMALL), tmp_path, [0, 1], known, cells=5), ["mb-momeha", "darts"], ["strong"])
+    assert again["records"] == result["records"]
+    assert again["seconds"] == result["seconds"]
+
+
+def test_a_supernet_ranks_cells_by_the_loss_of_one_hot_logits(known: KnownCells) -> None:
+    task = generated(SMALL)
+    _, y = task.problem.start(0)
+    cells = known.choices[[7, 9000]]
+    losses = ranked(task, y, cells)
+    one_hot = Genotype.of(NAS_BENCH_201, {"cell": cells[1]}).logits()
+    assert float(losses[1]) == pytest.approx(float(task.problem.loss(one_hot, y, task.problem.batch("upper", "full"))))
+
+
+def said(*arguments: str) -> dict[str, Any]:
+    result = CliRunner().invoke(app, ["experiment", "nas", *arguments, "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout.strip().splitlines()[-1])
+
+
+def test_the_commands_from_search_to_a_trained_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BIPARETO_DATA", raising=False)
+    run = str(tmp_path / "run")
+    found = said("search", "--tiny", "--steps", "1", "--channels", "2", "--out", run)
+    assert {"genotype", "objectives", "hypervolume"} <= set(found)
+    assert len(found["genotype"]) == len(found["objectives"]["loss"]) == 2
+    assert (tmp_path / "run" / "genotype-1.svg").read_text().startswith("<svg")
+    cells = said("derive", run, "--out", str(tmp_path / "cells"))["cells"]
+    assert [c["genotype"] for c in cells] == found["genotype"]
+    assert [c["flops"] for c in cells] == found["flops"]
+    one = str(tmp_path / "cells" / "genotype-0.json")
+    assert said("derive", one)["cells"][0]["params"] == found["params"][0]
+    trained = said("train", one, "--tiny", "--epochs", "1")
+    assert trained["epoch"] == [1]
+    drawn = said("figures", run, "--out", str(tmp_path / "drawn"))["files"]
+    assert {"run-curves.png", "run-exploration.png", "run-tables.json"} <= set(drawn)
+    assert all((tmp_path / "drawn" / name).stat().st_size < 300_000 for name in drawn)
+
+
+def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
+    for arguments, message in [
+        (["figures", str(tmp_path)], "holds no results.json"),
+        (["derive", str(tmp_path / "none.json")], "cannot be read"),
+        (["search", "--tiny", "--method", "adam"], "method 'adam' takes no part"),
+        (["search", "--tiny", "--batch", "1"], "too small: batch norm"),
+        (["search", "--tiny", "--objectives", "loss,speed"], "choose some of loss, flops, skip, pooling"),
+        (["compare", "--data", str(tmp_path)], "cifar10 is not in"),
+    ]:
+        result = CliRunner().invoke(app, ["experiment", "nas", *arguments])
+        assert result.exit_code != 0
+        text = result.stderr + str(result.exception)
+        assert message in text, text
