@@ -1,0 +1,168 @@
+"""The supernets with the work of a state done once, and that of its edges side by side.
+
+The numbers are those of `bipareto.experiments.nas.supernet`, on the same x and y.  What differs is the shape of the work:
+
+* ReLU, pooling and skip of a state are the same tensor for every edge that leaves it, and so are their batch norms, which have no
+  parameters during the search: they are computed once and enter each edge with its own weight;
+* convolutions of one operation on all edges that leave a state are one call with many channels;
+* the mixture's weight is the scale of the last batch norm, so that weighting costs no pass and its derivative none either;
+* a node receives its edges as one sum over a wide tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, batch_norm, conv2d, max_pool2d
+
+from bipareto.experiments.nas.spaces import Block, Conv, Edge, Operation, Space
+from bipareto.experiments.nas.supernet import Darts, NasBench201, Place
+from bipareto.tree import Tree
+
+__all__ = ["FastDarts", "FastNasBench201"]
+
+
+@dataclass(frozen=True)
+class FastNasBench201(NasBench201):
+    """`NasBench201`, edges side by side.
+
+    Args:
+        half: convolutions and activations in bfloat16; statistics of batch norm, weights and head stay in float32.
+    """
+
+    half: bool = False
+
+    def features(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
+        z = _channels_last(images.to(torch.bfloat16) if self.half else images)
+        z = _normalised(_wide(z, [y["stem"][0]], self.parts["stem"].convs[0]))
+        for c, place in enumerate(self.places):
+            if c and c % self.cells == 0:
+                z = self._reduced(z, y, f"reduction{c // self.cells}")
+            z = _nodes(self.space, place, weights[place.kind], y[f"cell{c}"], [z])[-1]
+        return torch.relu(_normalised(z)).mean((-2, -1), dtype=y["head"]["bias"].dtype)
+
+    def _reduced(self, z: Tensor, y: Tree, name: str) -> Tensor:
+        first, second, shortcut = self.parts[name].convs
+        through = _normalised(_wide(torch.relu(z), y[name][:1], first))
+        through = _normalised(_wide(torch.relu(through), y[name][1:2], second))
+        return through + _wide(avg_pool2d(z, 2), y[name][2:], shortcut)
+
+
+@dataclass(frozen=True)
+class FastDarts(Darts):
+    """`Darts`, edges side by side.
+
+    Args:
+        half: convolutions and activations in bfloat16; statistics of batch norm, weights and head stay in float32.
+    """
+
+    half: bool = False
+
+    def features(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
+        z = _channels_last(images.to(torch.bfloat16) if self.half else images)
+        older = newer = _normalised(_wide(z, [y["stem"][0]], self.parts["stem"].convs[0]))
+        for c, place in enumerate(self.places):
+            convs = self.parts[f"before{c}"].convs
+            given = [_normalised(_wide(torch.relu(z), [w], conv)) for z, w, conv in zip((older, newer), y[f"before{c}"], convs, strict=True)]
+            states = _nodes(self.space, place, weights[place.kind], y[f"cell{c}"], given)
+            older, newer = newer, torch.cat(states[self.space.given :], 1)
+        return newer.mean((-2, -1), dtype=y["head"]["bias"].dtype)
+
+
+def _channels_last(z: Tensor) -> Tensor:
+    """The same images in that layout; by permutations, which `vmap` knows."""
+    return z.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+
+
+def _normalised(z: Tensor, scale: Tensor | None = None) -> Tensor:
+    """Batch norm, times a scale per channel."""
+    return batch_norm(z, None, None, scale, None, training=True)
+
+
+def _wide(z: Tensor, weights: Sequence[Tensor], conv: Conv) -> Tensor:
+    """One convolution of many edges at once, their outputs one after the other: (n, E * outputs, H, W).
+
+    Without groups z has the `inputs` channels that all edges see, with groups each edge's own.
+    """
+    if conv.halves:
+        half = conv.outputs // 2
+        even = _wide(z, [weight[:half] for weight in weights], conv._replace(halves=False))
+        odd = _wide(z[:, :, 1:, 1:], [weight[half:] for weight in weights], conv._replace(halves=False))
+        return torch.cat([part.unflatten(1, (len(weights), half)) for part in (even, odd)], 2).flatten(1, 2)
+    weight = torch.cat(list(weights)).to(z.dtype)
+    return conv2d(z, weight, None, conv.stride, conv.padding, conv.dilation, z.shape[1] // weight.shape[1])
+
+
+def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence[Tensor]) -> list[Tensor]:
+    """All nodes of a cell, from those that are given.
+
+    Args:
+        mixture: (edges, operations).
+    """
+    states = list(given)
+    # What the states so far send to the nodes that are still to come: (n, nodes, C, H, W).
+    sent: Tensor | None = None
+    for source in range(len(space.nodes) - 1):
+        leaving = [e for e, edge in enumerate(space.edges) if edge.source == source]
+        contribution = _sent(space, place, mixture[leaving], [y[str(space.edges[e])] for e in leaving], states[source], space.edges[leaving[0]])
+        sent = contribution if sent is None else sent + contribution
+        if source + 1 >= space.given:
+            states.append(sent[:, 0])
+            sent = sent[:, 1:]
+    return states
+
+
+def _sent(space: Space, place: Place, mixture: Tensor, y: Sequence[Tree], z: Tensor, edge: Edge) -> Tensor:
+    """What a state z (n, C, h, w) sends along the E edges that leave it: (n, E, C, H, W).
+
+    Args:
+        mixture: (E, operations).
+        y: the weights of each edge.
+        edge: one of them, for its stride.
+    """
+    stride, (E, C) = space.stride(place.kind, edge), (len(y), place.channels)
+    rectified = torch.relu(z)
+    shared, own = [], []  # (1 or E edges, operation's place)
+    for o, operation in enumerate(space.operations):
+        blocks = operation.blocks(C, stride)
+        if blocks:
+            weights = [edge[operation.name] for edge in y]
+            own.append(_convolved(rectified, weights, blocks, mixture[:, o].repeat_interleave(C)).unflatten(1, (E, C)))
+        elif operation.kind != "none":
+            passed = _passed(operation, z, stride)
+            passed = _normalised(passed) if operation.is_pooling and space.pool_norm else passed
+            shared.append((passed, mixture[:, o]))
+    total = reduce(torch.add, own)
+    for passed, weight in shared:
+        total = torch.addcmul(total, passed[:, None], weight.to(z.dtype)[:, None, None, None])
+    return total
+
+
+def _passed(operation: Operation, z: Tensor, stride: int) -> Tensor:
+    """An operation without weights."""
+    if operation.kind == "skip":
+        return z
+    return max_pool2d(z, 3, stride, 1) if operation.kind == "max" else avg_pool2d(z, 3, stride, 1, count_include_pad=False)
+
+
+def _convolved(z: Tensor, weights: Sequence[Sequence[Tensor]], blocks: Sequence[Block], scale: Tensor) -> Tensor:
+    """An operation with weights on all edges, (n, E * C, H, W), its last batch norm scaled.
+
+    Args:
+        z: the rectified state.
+        weights: of the operation, edge by edge.
+    """
+    used = 0
+    for b, block in enumerate(blocks):
+        z = torch.relu(z) if b else z
+        for conv in block:
+            if conv.groups > 1 and z.shape[1] == conv.inputs:
+                z = z.repeat(1, len(weights), 1, 1)
+            z = _wide(z, [edge[used] for edge in weights], conv)
+            used += 1
+        z = _normalised(z, scale if b == len(blocks) - 1 else None)
+    return z
