@@ -11,14 +11,16 @@ The numbers are those of `bipareto.experiments.nas.supernet`, on the same x and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, batch_norm, conv2d, max_pool2d
+from torch.nn.functional import avg_pool2d, batch_norm, conv2d, max_pool2d, unfold
 
+from bipareto.experiments.nas.cell import available, cell, normalised
 from bipareto.experiments.nas.spaces import Block, Conv, Edge, Operation, Space
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Place
 from bipareto.tree import Tree
@@ -63,6 +65,8 @@ class FastDarts(Darts):
     half: bool = False
 
     def features(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
+        if available(images, self.channels):
+            return self._fused(weights, y, images)
         z = _channels_last(images.to(torch.bfloat16) if self.half else images)
         older = newer = _normalised(_wide(z, [y["stem"][0]], self.parts["stem"].convs[0]))
         for c, place in enumerate(self.places):
@@ -71,6 +75,60 @@ class FastDarts(Darts):
             states = _nodes(self.space, place, weights[place.kind], y[f"cell{c}"], given)
             older, newer = newer, torch.cat(states[self.space.given :], 1)
         return newer.mean((-2, -1), dtype=y["head"]["bias"].dtype)
+
+    def _fused(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
+        """The same by the kernels of `cell`.  Tensors are (1, n * side^2, channels): one run, to which `vmap` adds others."""
+        n, kind = images.shape[0], torch.bfloat16 if self.half else images.dtype
+        columns = unfold(images, 3, padding=1).transpose(1, 2).reshape(1, -1, 27)
+        older = newer = normalised(_pointwise(columns.to(kind), y["stem"][0]))
+        sides = [self.size, *(place.side for place in self.places)]
+        for c, place in enumerate(self.places):
+            inputs = [
+                _halved(torch.relu(z), w, n) if conv.halves else _pointwise(torch.relu(z), w)
+                for z, w, conv in zip((older, newer), y[f"before{c}"], self.parts[f"before{c}"].convs, strict=True)
+            ]
+            given = normalised(torch.stack(inputs, 1).flatten(0, 1)).unflatten(0, (1, 2))
+            edges = [y[f"cell{c}"][str(edge)] for edge in self.space.edges]
+            flat = torch.cat([edge[name][k].flatten() for edge in edges for name, first in _LAYERS for k in (first, first + 1)])
+            strided = place.side < sides[c]
+            skips = given[:, :0]
+            if strided:
+                leaving = [[y[f"cell{c}"][str(edge)]["skip_connect"][0] for edge in self.space.edges if edge.source == s] for s in (0, 1)]
+                skips = torch.cat([_skips(torch.relu(given[:, s]), leaving[s], n) for s in (0, 1)], 1)
+            out = cell(given, flat[None], weights[place.kind][None], skips, place.side, strided)
+            older, newer = newer, out
+        return newer.unflatten(1, (n, -1)).mean((0, 2), dtype=y["head"]["bias"].dtype)
+
+
+#: The layers of an edge in the order of `kernels`: operation, and which of its weights is the depthwise one.
+_LAYERS = (("sep_conv_3x3", 0), ("sep_conv_5x5", 0), ("dil_conv_3x3", 0), ("dil_conv_5x5", 0), ("sep_conv_3x3", 2), ("sep_conv_5x5", 2))
+
+
+def _pointwise(z: Tensor, weight: Tensor) -> Tensor:
+    """A convolution of one pixel, or of columns: (1, rows, outputs) from (1, rows, inputs)."""
+    return z @ weight.flatten(1).to(z.dtype).T
+
+
+def _parities(z: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """The even and the odd pixels of (1, n S^2, C), each (1, n S^2 / 4, C)."""
+    side = math.isqrt(z.shape[1] // n)
+    pixels = z.unflatten(1, (n, side, side))
+    even, odd = pixels[:, :, ::2, ::2], pixels[:, :, 1::2, 1::2]
+    return even.flatten(1, 3), odd.flatten(1, 3)
+
+
+def _halved(z: Tensor, weight: Tensor, n: int) -> Tensor:
+    """FactorizedReduce's convolution: half of the outputs from the even pixels, half from the odd ones."""
+    parts = zip(_parities(z, n), weight.chunk(2), strict=True)
+    return torch.cat([_pointwise(pixels, half) for pixels, half in parts], -1)
+
+
+def _skips(z: Tensor, weights: Sequence[Tensor], n: int) -> Tensor:
+    """The strided skips of all edges that leave a rectified state: (1, E, rows, C)."""
+    E, C = len(weights), z.shape[-1]
+    halves = (torch.cat([weight.chunk(2)[h] for weight in weights]) for h in (0, 1))
+    parts = [_pointwise(pixels, half).unflatten(-1, (E, C // 2)) for pixels, half in zip(_parities(z, n), halves, strict=True)]
+    return torch.cat(parts, -1).transpose(1, 2)
 
 
 def _channels_last(z: Tensor) -> Tensor:
@@ -108,7 +166,7 @@ def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence
     sent: Tensor | None = None
     for source in range(len(space.nodes) - 1):
         leaving = [e for e, edge in enumerate(space.edges) if edge.source == source]
-        contribution = _sent(space, place, mixture[leaving], [y[str(space.edges[e])] for e in leaving], states[source], space.edges[leaving[0]])
+        contribution = _sent(space, place, torch.stack([mixture[e] for e in leaving]), [y[str(space.edges[e])] for e in leaving], states[source], space.edges[leaving[0]])
         sent = contribution if sent is None else sent + contribution
         if source + 1 >= space.given:
             states.append(sent[:, 0])
