@@ -23,7 +23,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "smoothness", "constants"),
     ("methods",),
     ("inspection", "certificate"),
-    ("stepping", "records", "sharing", "replay"),
+    ("stepping", "records", "sharing", "joined", "replay"),
     ("loop",),
     ("optimizer",),
     ("monitors", "trackers"),

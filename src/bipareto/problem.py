@@ -33,13 +33,16 @@ class Problem:
             `bipareto.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.
         names: a label per objective for tables and pictures.
 
-    A subclass may override `lower_pair` when g at y and at theta share work.
+    A subclass may override `lower_pair` when g at y and at theta share work, and set `folded` when its kernels take many runs in one
+    launch: a replayed step then has all runs in one trace, and y as one vector.
 
     >>> import torch
     >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
     >>> problem.check(torch.tensor(0.0), torch.tensor(0.0))
     2
     """
+
+    folded = False
 
     def __init__(
         self,

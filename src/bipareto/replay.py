@@ -6,6 +6,7 @@ Use it for networks on a GPU; for many small runs side by side Inductor's fused 
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from bipareto import tree
 from bipareto.errors import InvalidInput
+from bipareto.joined import Joined
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem
@@ -39,6 +41,7 @@ class ReplayedStepper(Stepper):
 
     A batch of runs becomes branches of one graph that run side by side, each with the kernels of a single run: large
     convolutions lose nothing, and the small kernels of one run fill the gaps of another.  Nothing needs to be batchable.
+    A problem that is `folded` has kernels which take all runs at once: its batch is one branch, the step under `vmap`.
     """
 
     def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool) -> None:
@@ -48,8 +51,12 @@ class ReplayedStepper(Stepper):
         self.report = self._report
         self.graph: torch.cuda.CUDAGraph | None = None
         self.ticket = 0
+        self.method, self.find = method, weakref.ref(problem)
+        self.joined: Joined | None = None
 
     def pack(self, state: State, batches: Draw) -> int:
+        if self.find().folded:  # type: ignore[union-attr]
+            state = self._join(state)
         leaves, draws = tree.leaves(state), tree.leaves(batches)
         if self.graph is None or _sharing(draws) != self.pattern or leaves[0].shape != self.now[0].shape:
             self._record(state, batches)
@@ -61,7 +68,8 @@ class ReplayedStepper(Stepper):
         held = {self.ticket: self.now, self.ticket - 1: self.before}
         if packed not in held:
             raise InvalidInput("this packed state has been overwritten; a replayed step keeps the last two")
-        return tree.rebuild(self.template, [leaf.clone() for leaf in held[packed]])
+        state = tree.rebuild(self.template, [leaf.clone() for leaf in held[packed]])
+        return self.joined.part(state, self.outer) if self.joined else state
 
     def advance(self, packed: int, batches: Draw) -> tuple[int, Info]:
         if packed != self.ticket or self.graph is None:
@@ -85,6 +93,19 @@ class ReplayedStepper(Stepper):
     def _draw_of(self, batches: Any, run: int) -> Any:
         return batches if self.shared_draw else tree.select(batches, run)
 
+    def _join(self, state: State) -> State:
+        """The state with y, and all that is like it, as vectors; from the first one the joined problem is made."""
+        if self.joined is None:
+            y = tree.select(state.y, 0) if self.batched else state.y
+            self.joined = joined = Joined(self.find, y)  # type: ignore[arg-type]
+            self.outer = tree.map_(lambda leaf: 0, state)
+
+            def step(state: State, batches: Draw) -> tuple[State, Info]:
+                return self.method.step(joined, state, batches)
+
+            self.plain = torch.func.vmap(step, in_dims=(0, None if self.shared_draw else 0)) if self.batched else step
+        return self.joined.join(state)
+
     def _record(self, state: State, batches: Draw) -> None:
         leaves, draws = tree.leaves(state), tree.leaves(batches)
         if not leaves[0].is_cuda:
@@ -97,7 +118,8 @@ class ReplayedStepper(Stepper):
         self.before = [leaf.clone() for leaf in leaves]
         self.draws = [draws[i].clone() for i in self.kept]
         branches = [(self.now, self.draws)]
-        if self.batched:
+        branched = self.batched and self.joined is None
+        if branched:
             branches = [([leaf[r] for leaf in self.now], [self._draw_of(draw, r) for draw in self.draws]) for r in range(len(leaves[0]))]
         shape = tree.map_(lambda leaf: 0, batches)
         names: list[str] = []
@@ -127,7 +149,7 @@ class ReplayedStepper(Stepper):
                     torch._foreach_copy_(own, after)
                     seen.append(info)
                 main.wait_stream(stream)
-            gathered = [torch.stack(values) if self.batched else values[0] for values in zip(*seen, strict=True)]
+            gathered = [torch.stack(values) if branched else values[0] for values in zip(*seen, strict=True)]
         self.info = dict(zip(names, gathered, strict=True))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from bipareto.experiments.nas import kernels as forward
 from bipareto.experiments.nas import kernels_backward as backward
 
-__all__ = ["available", "cell", "normalised"]
+__all__ = ["available", "cell", "fits", "normalised"]
 
 EPSILON = 1e-5
 #: (first source, sources, first edge by source, edges) of what can be computed at once
@@ -27,9 +27,14 @@ _CHUNK = 1024
 _MANY = 64
 
 
+def fits(channels: int) -> bool:
+    """Whether the kernels are made for this many channels: a power of two, at least 16."""
+    return channels >= 16 and channels & (channels - 1) == 0
+
+
 def available(z: Tensor, channels: int) -> bool:
-    """Whether the kernels can take this: on a GPU with Triton, in float32, with channels a power of two and at least 16."""
-    return forward.triton is not None and z.is_cuda and z.dtype == torch.float32 and channels >= 16 and channels & (channels - 1) == 0
+    """Whether they can be used on float32 images like z: on a GPU, with Triton."""
+    return fits(channels) and z.is_cuda and z.dtype == torch.float32 and forward.PRESENT
 
 
 def _block(C: int) -> int:
@@ -319,9 +324,9 @@ def cell(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, side: int,
         side: of the nodes.
         strided: whether the cell halves the side.
     """
-    return _Cell.apply(given, flat, mixture, skips, side, strided)[0]
+    return _Cell.apply(given, flat, mixture, skips, side, strided)[0]  # type: ignore[no-untyped-call]
 
 
 def normalised(z: Tensor) -> Tensor:
     """Batch norm of z (units, rows, channels) over the rows, channels a multiple of 16."""
-    return _Normalised.apply(z)[0]
+    return _Normalised.apply(z)[0]  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, max_pool2d, unfold
 
-from bipareto.experiments.nas.cell import available, cell, normalised
+from bipareto.experiments.nas.cell import available, cell, fits, normalised
 from bipareto.experiments.nas.spaces import Block, Conv, Edge, Operation, Space
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Place
 from bipareto.tree import Tree
@@ -63,6 +63,11 @@ class FastDarts(Darts):
     """
 
     half: bool = False
+
+    @property
+    def folded(self) -> bool:
+        """The kernels of `cell` take any number of runs."""
+        return fits(self.channels)
 
     def features(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
         if available(images, self.channels):
@@ -166,7 +171,14 @@ def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence
     sent: Tensor | None = None
     for source in range(len(space.nodes) - 1):
         leaving = [e for e, edge in enumerate(space.edges) if edge.source == source]
-        contribution = _sent(space, place, torch.stack([mixture[e] for e in leaving]), [y[str(space.edges[e])] for e in leaving], states[source], space.edges[leaving[0]])
+        contribution = _sent(
+            space,
+            place,
+            torch.stack([mixture[e] for e in leaving]),
+            [y[str(space.edges[e])] for e in leaving],
+            states[source],
+            space.edges[leaving[0]],
+        )
         sent = contribution if sent is None else sent + contribution
         if source + 1 >= space.given:
             states.append(sent[:, 0])

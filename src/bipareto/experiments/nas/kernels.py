@@ -8,8 +8,9 @@ them edges and layers: an edge has six *layers* q, each a depthwise convolution 
           first half  first half  3x3     5x5     second half  second half
 
 so that layers 0 to 3 look at the state that the edge leaves, layers 4 and 5 at layers 0 and 1.  Edges lie in memory in the space's
-order, by target and then by source, and are worked on by source: in a launch they are numbered so.  A program works on a block of rows and one layer of one edge; sums over rows are left as one partial sum per block, which are
-added in a fixed order.  Kernel size, dilation, stride and side are run-time numbers: one compiled kernel serves all.
+order, by target and then by source, and are worked on by source: in a launch they are numbered so.  A program works on a block of
+rows and one layer of one edge; sums over rows are left as one partial sum per block, which are added in a fixed order.  Kernel size,
+dilation, stride and side are run-time numbers: one compiled kernel serves all.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ try:
 except ImportError:  # torch's builds without CUDA bring none; this module can then be read, not used
     triton = None
 
+__all__ = [
+    "PRESENT", "add_kernel", "combine_kernel", "finish_kernel", "forward_kernel", "jit", "moments_kernel", "normalise_kernel", "pool_kernel",
+]  # fmt: skip
+
+PRESENT = triton is not None
 #: Arguments that take many values, none of which deserves a compilation of its own.
 _PLAIN = ["rows", "H", "S", "stride", "edges", "edge0", "source0", "node", "tiles", "width", "total", "offset", "ops", "chunk", "chunks"]
 
@@ -115,9 +121,7 @@ def forward_kernel(
 
 
 @jit
-def pool_kernel(
-    z, pools, chosen, partial, rows, H, S, stride, edges, source0, z_run, z_source, z_row, tiles, C: tl.constexpr, BLOCK: tl.constexpr
-):
+def pool_kernel(z, pools, chosen, partial, rows, H, S, stride, edges, source0, z_run, z_source, z_row, tiles, C: tl.constexpr, BLOCK: tl.constexpr):
     """Maximum, the tap that it came from, average, and the moments of both; `edges` is the number of sources."""
     tile, unit = tl.program_id(0), tl.program_id(1)
     run, source = unit // edges, unit % edges
@@ -183,7 +187,20 @@ def _unit(k, width, total, offset, ops, EDGES: tl.constexpr):
 
 @jit
 def finish_kernel(
-    partial, stats, rows, tiles, width, total, offset, ops, channels, eps, C: tl.constexpr, BLOCK: tl.constexpr, MANY: tl.constexpr, EDGES: tl.constexpr
+    partial,
+    stats,
+    rows,
+    tiles,
+    width,
+    total,
+    offset,
+    ops,
+    channels,
+    eps,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MANY: tl.constexpr,
+    EDGES: tl.constexpr,
 ):
     """Mean and 1/deviation from the moments of blocks (Chan, Golub and LeVeque)."""
     unit = _unit(tl.program_id(0), width, total, offset, ops, EDGES)
@@ -238,7 +255,7 @@ def combine_kernel(
     mask = (row < rows)[:, None]
     at = row[:, None] * C + c[None, :]
     total = tl.zeros((BLOCK, C), tl.float32)
-    for source in range(0, node + 2):
+    for source in range(node + 2):
         edge = run * 14 + _edge(source, node)
         weight = mixture + edge * 8
         for q in range(2, 6):
@@ -247,7 +264,7 @@ def combine_kernel(
         for kind in range(2):
             unit = (run * 5 + source) * 2 + kind
             total += tl.load(weight + 1 + kind) * _normal(pools + unit * rows * C, pool_stats + unit * 2 * C, at, mask, c, C)
-    for source in range(0, 2):
+    for source in range(2):
         weight = tl.load(mixture + (run * 14 + _edge(source, node)) * 8 + 3)
         if STRIDED:
             unit = run * 8 + 4 * source + node

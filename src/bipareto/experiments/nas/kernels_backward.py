@@ -10,12 +10,17 @@ Each edge has eight of them, in the order of the operations; the first, where "n
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from bipareto.experiments.nas.kernels import _edge, _ends, _layer, _normal, _place, jit
 
-try:
+with suppress(ImportError):
     import triton.language as tl
-except ImportError:
-    pass
+
+__all__ = [
+    "collect_kernel", "depthwise_weights_kernel", "edge_sums_kernel", "gather_kernel", "halves_kernel", "normal_backward_kernel",
+    "normal_sums_kernel", "pointwise_kernel", "pointwise_weights_kernel", "pool_backward_kernel", "skip_backward_kernel",
+]  # fmt: skip
 
 
 @jit
@@ -128,9 +133,7 @@ def halves_kernel(gd, p, flat, stats, halves, partial, rows, H, edges, edge0, we
 
 
 @jit
-def pool_backward_kernel(
-    g, pools, mixture, pool_stats, sums, passed, rows, edges, source0, C: tl.constexpr, BLOCK: tl.constexpr
-):
+def pool_backward_kernel(g, pools, mixture, pool_stats, sums, passed, rows, edges, source0, C: tl.constexpr, BLOCK: tl.constexpr):
     """The gradients of a state's maximum, average and skip, in `passed`, from all nodes they are sent to; `edges` counts sources."""
     unit = tl.program_id(1)
     run, within = (unit // edges).to(tl.int64), unit % edges
@@ -232,9 +235,7 @@ def gather_kernel(
 
 
 @jit
-def pointwise_weights_kernel(
-    g, halves, p, d, mixture, stats, sums, half_sums, partial, rows, chunk, chunks, C: tl.constexpr, BLOCK: tl.constexpr
-):
+def pointwise_weights_kernel(g, halves, p, d, mixture, stats, sums, half_sums, partial, rows, chunk, chunks, C: tl.constexpr, BLOCK: tl.constexpr):
     """Partial sums over `chunk` rows of the gradient of a layer's 1x1 weights (outputs, inputs)."""
     part, unit = tl.program_id(0), tl.program_id(1)
     run, edge, q = (unit // 84).to(tl.int64), unit % 84 // 6, unit % 6

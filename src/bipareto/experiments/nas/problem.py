@@ -105,6 +105,7 @@ class Search(Problem):
     ) -> None:  # fmt: skip
         self._check(network, images, labels, halves, objectives)
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
+        self.folded = network.folded
         self.network, self.labels, self.halves, self.objectives, self.decay = network, labels, halves, tuple(objectives), decay
         sample = images[:: max(1, len(images) // 4096)].float() / 255
         spread, mean = torch.std_mean(sample, (0, 2, 3))
