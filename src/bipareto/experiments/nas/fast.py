@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, max_pool2d, unfold
 
 from bipareto.experiments.nas.cell import available, cell, fits, normalised
-from bipareto.experiments.nas.spaces import Block, Conv, Edge, Operation, Space
+from bipareto.experiments.nas.spaces import DARTS, Block, Conv, Edge, Operation, Space
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Place
 from bipareto.tree import Tree
 
@@ -86,27 +86,30 @@ class FastDarts(Darts):
         n, kind = images.shape[0], torch.bfloat16 if self.half else images.dtype
         columns = unfold(images, 3, padding=1).transpose(1, 2).reshape(1, -1, 27)
         older = newer = normalised(_pointwise(columns.to(kind), y["stem"][0]))
-        sides = [self.size, *(place.side for place in self.places)]
         for c, place in enumerate(self.places):
             inputs = [
                 _halved(torch.relu(z), w, n) if conv.halves else _pointwise(torch.relu(z), w)
                 for z, w, conv in zip((older, newer), y[f"before{c}"], self.parts[f"before{c}"].convs, strict=True)
             ]
             given = normalised(torch.stack(inputs, 1).flatten(0, 1)).unflatten(0, (1, 2))
-            edges = [y[f"cell{c}"][str(edge)] for edge in self.space.edges]
-            flat = torch.cat([edge[name][k].flatten() for edge in edges for name, first in _LAYERS for k in (first, first + 1)])
-            strided = place.side < sides[c]
-            skips = given[:, :0]
-            if strided:
-                leaving = [[y[f"cell{c}"][str(edge)]["skip_connect"][0] for edge in self.space.edges if edge.source == s] for s in (0, 1)]
-                skips = torch.cat([_skips(torch.relu(given[:, s]), leaving[s], n) for s in (0, 1)], 1)
-            out = cell(given, flat[None], weights[place.kind][None], skips, place.side, strided)
-            older, newer = newer, out
+            strided = place.side < math.isqrt(given.shape[2] // n)
+            older, newer = newer, _fused_cell(given, weights[place.kind], y[f"cell{c}"], n, place.side, strided)
         return newer.unflatten(1, (n, -1)).mean((0, 2), dtype=y["head"]["bias"].dtype)
 
 
 #: The layers of an edge in the order of `kernels`: operation, and which of its weights is the depthwise one.
 _LAYERS = (("sep_conv_3x3", 0), ("sep_conv_5x5", 0), ("dil_conv_3x3", 0), ("dil_conv_5x5", 0), ("sep_conv_3x3", 2), ("sep_conv_5x5", 2))
+
+
+def _fused_cell(given: Tensor, mixture: Tensor, y: Tree, n: int, side: int, strided: bool) -> Tensor:
+    """A cell by the kernels, (1, n side^2, 4 C), from its two inputs (1, 2, n S^2, C)."""
+    edges = [y[str(edge)] for edge in DARTS.edges]
+    flat = torch.cat([edge[name][k].flatten() for edge in edges for name, first in _LAYERS for k in (first, first + 1)])
+    skips = given[:, :0]
+    if strided:
+        leaving = [[weights["skip_connect"][0] for edge, weights in zip(DARTS.edges, edges, strict=True) if edge.source == s] for s in (0, 1)]
+        skips = torch.cat([_skips(torch.relu(given[:, s]), leaving[s], n) for s in (0, 1)], 1)
+    return cell(given, flat[None], mixture[None], skips, side, strided)
 
 
 def _pointwise(z: Tensor, weight: Tensor) -> Tensor:
