@@ -10,8 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bipareto import tree
+from bipareto.experiments.nas import fast as fast_module
+from bipareto.experiments.nas import kernels, kernels_backward
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
+from bipareto.replay import traced
 
 PAIRS = [
     (NasBench201(channels=4, size=8, classes=3, cells=2), FastNasBench201(channels=4, size=8, classes=3, cells=2)),
@@ -101,3 +104,50 @@ def test_a_pass_is_fewer_calls(plain: Supernet, fast: Supernet) -> None:
             judged(network, batch)(*point)
         counts.append(calls.count)
     assert counts[1] < 0.6 * counts[0], counts
+
+
+class Launches:
+    """Stands in for every kernel: does nothing but count, so that what is around the kernels can be tested without a GPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        monkeypatch.setattr(fast_module, "available", lambda *_: True)
+        for module in (kernels, kernels_backward):
+            for name in module.__all__:
+                if name.endswith("_kernel"):
+                    monkeypatch.setattr(module, name, self._stand_in(name))
+
+    def _stand_in(self, name: str) -> Any:
+        launch = lambda *_: self.names.append(name)  # noqa: E731
+        return type("Kernel", (), {"__getitem__": lambda _, grid: launch})()
+
+
+def test_the_fused_network_is_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches, network = Launches(monkeypatch), FastDarts(size=8)
+    plain = Darts(size=8)
+    point, batch = start(network, torch.float32), images(network, torch.float32)
+    with Calls() as calls:
+        gradients, _ = judged(network, batch)(*point)
+    assert [leaf.shape for leaf in tree.leaves(gradients)] == [leaf.shape for leaf in tree.leaves(point)]
+    with Calls() as plain_calls:
+        judged(plain, batch)(*point)
+    assert len(launches.names) + calls.count < 0.15 * plain_calls.count, (len(launches.names), calls.count, plain_calls.count)
+    alone = len(launches.names)
+    # Eight runs side by side are no more launches than one.
+    launches.names.clear()
+    torch.func.vmap(judged(network, batch))(*(tree.stack([part] * 8) for part in point))
+    assert len(launches.names) == alone
+
+
+def test_a_gradient_in_x_alone_does_not_pay_for_that_in_y(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches, network = Launches(monkeypatch), FastDarts(size=8, stack="RN")
+    (x, y), batch = start(network, torch.float32), images(network, torch.float32)
+    step = traced(
+        lambda leaves, _: tree.leaves(torch.func.grad(lambda v: network.logits(v, y, batch).square().sum())(tree.rebuild(x, leaves))),
+        tree.leaves(x),
+        [],
+    )
+    launches.names.clear()
+    step(tree.leaves(x), [])
+    assert "gather_kernel" in launches.names
+    assert not [name for name in launches.names if "weights" in name]
