@@ -27,7 +27,7 @@ class Joined(Problem):
         find: returns the problem; a function, so that a stepper which is kept as long as its problem does not keep it.
         y: a tree of the shapes of y, without a run axis.
 
-    g at y and at theta are evaluated side by side, by `vmap`: the problem's kernels take several runs at once.
+    Where the problem is `folded`, g at y and at theta are evaluated side by side, by `vmap`.
     """
 
     def __init__(self, find: Callable[[], Problem], y: Tree) -> None:
@@ -45,12 +45,14 @@ class Joined(Problem):
         return self.find().upper(x, self.split(y), *batch)
 
     def _lower_of(self, x: Tree, y: Tensor, *batch: Any) -> Tensor:
-        return self.find().lower(x, self.split(y), *batch)
+        return self.find().lower_joined(x, y, self.split, *batch)
 
     def objective(self, i: int, x: Tree, y: Tensor, batch: Any = None) -> Tensor:
         return self.find().objective(i, x, self.split(y), batch)
 
     def lower_pair(self, x: Tree, y: Tensor, theta: Tensor, batch: Any = None) -> tuple[Tensor, Tensor]:
+        if not self.find().folded:
+            return self.lower(x, y, batch), self.lower(x, theta, batch)
         both = torch.func.vmap(lambda v: self.lower(x, v, batch))(torch.stack([y, theta]))
         return both[0], both[1]
 

@@ -33,8 +33,8 @@ class Problem:
             `bipareto.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.
         names: a label per objective for tables and pictures.
 
-    A subclass may override `lower_pair` when g at y and at theta share work, and set `folded` when its kernels take many runs in one
-    launch: a replayed step then has all runs in one trace, and y as one vector.
+    A subclass may override `lower_pair` when g at y and at theta share work.  For replayed steps it may set `joined`, where y has many
+    leaves and one vector is cheaper to move, and `folded`, where its kernels take many runs in one launch (see `bipareto.replay`).
 
     >>> import torch
     >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
@@ -42,6 +42,7 @@ class Problem:
     2
     """
 
+    joined = False
     folded = False
 
     def __init__(
@@ -118,6 +119,10 @@ class Problem:
     def lower(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """g(x, y[; batch]), shape ()."""
         return self._lower(x, y, *self._arguments(batch))
+
+    def lower_joined(self, x: Tree, vector: Tensor, split: Callable[[Tensor], Tree], batch: Any = None) -> Tensor:
+        """g at y = split(vector).  The seam for terms that are cheaper on the vector."""
+        return self.lower(x, split(vector), batch)
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
         """(g(x, y), g(x, theta)) on one draw.  The seam for problems in which the two share work."""

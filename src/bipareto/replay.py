@@ -41,21 +41,23 @@ class ReplayedStepper(Stepper):
 
     A batch of runs becomes branches of one graph that run side by side, each with the kernels of a single run: large
     convolutions lose nothing, and the small kernels of one run fill the gaps of another.  Nothing needs to be batchable.
-    A problem that is `folded` has kernels which take all runs at once: its batch is one branch, the step under `vmap`.
+    A problem that is `folded` has kernels which take all runs at once: its batch is one branch, the step under `vmap`.  One that is
+    `joined` is stepped with y as one vector (`bipareto.joined`).
     """
 
     def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool) -> None:
         super().__init__(problem, method, False, shared_draw)
         self.batched = batched
-        self.single_report = self.report
+        self.single, self.single_report = self.plain, self.report
         self.report = self._report
         self.graph: torch.cuda.CUDAGraph | None = None
         self.ticket = 0
         self.method, self.find = method, weakref.ref(problem)
         self.joined: Joined | None = None
+        self.branched = batched and not problem.folded
 
     def pack(self, state: State, batches: Draw) -> int:
-        if self.find().folded:  # type: ignore[union-attr]
+        if self.find().joined:  # type: ignore[union-attr]
             state = self._join(state)
         leaves, draws = tree.leaves(state), tree.leaves(batches)
         if self.graph is None or _sharing(draws) != self.pattern or leaves[0].shape != self.now[0].shape:
@@ -100,10 +102,7 @@ class ReplayedStepper(Stepper):
             self.joined = joined = Joined(self.find, y)  # type: ignore[arg-type]
             self.outer = tree.map_(lambda leaf: 0, state)
 
-            def step(state: State, batches: Draw) -> tuple[State, Info]:
-                return self.method.step(joined, state, batches)
-
-            self.plain = torch.func.vmap(step, in_dims=(0, None if self.shared_draw else 0)) if self.batched else step
+            self.single = lambda state, batches: self.method.step(joined, state, batches)
         return self.joined.join(state)
 
     def _record(self, state: State, batches: Draw) -> None:
@@ -118,15 +117,17 @@ class ReplayedStepper(Stepper):
         self.before = [leaf.clone() for leaf in leaves]
         self.draws = [draws[i].clone() for i in self.kept]
         branches = [(self.now, self.draws)]
-        branched = self.batched and self.joined is None
-        if branched:
+        if self.branched:
             branches = [([leaf[r] for leaf in self.now], [self._draw_of(draw, r) for draw in self.draws]) for r in range(len(leaves[0]))]
         shape = tree.map_(lambda leaf: 0, batches)
         names: list[str] = []
+        plain = self.single
+        if self.batched and not self.branched:
+            plain = torch.func.vmap(plain, in_dims=(0, None if self.shared_draw else 0))
 
         def flat(leaves: list[Tensor], draws: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             given = tree.rebuild(shape, [draws[self.kept.index(i)] for i in self.pattern])
-            after, info = self.plain(tree.rebuild(self.template, leaves), given)
+            after, info = plain(tree.rebuild(self.template, leaves), given)
             names[:] = info
             return tree.leaves(after), list(info.values())
 
@@ -149,7 +150,7 @@ class ReplayedStepper(Stepper):
                     torch._foreach_copy_(own, after)
                     seen.append(info)
                 main.wait_stream(stream)
-            gathered = [torch.stack(values) if branched else values[0] for values in zip(*seen, strict=True)]
+            gathered = [torch.stack(values) if self.branched else values[0] for values in zip(*seen, strict=True)]
         self.info = dict(zip(names, gathered, strict=True))
 
 

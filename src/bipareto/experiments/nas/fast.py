@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, max_pool2d, unfold
 
 from bipareto.experiments.nas.cell import available, cell, fits, normalised
-from bipareto.experiments.nas.spaces import DARTS, Block, Conv, Edge, Operation, Space
+from bipareto.experiments.nas.spaces import DARTS, Block, Conv, Operation, Space
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Place
 from bipareto.tree import Tree
 
@@ -37,6 +37,7 @@ class FastNasBench201(NasBench201):
     """
 
     half: bool = False
+    joined = True
 
     def features(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
         z = _channels_last(images.to(torch.bfloat16) if self.half else images)
@@ -63,6 +64,7 @@ class FastDarts(Darts):
     """
 
     half: bool = False
+    joined = True
 
     @property
     def folded(self) -> bool:
@@ -170,18 +172,15 @@ def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence
         mixture: (edges, operations).
     """
     states = list(given)
+    leaving = [[e for e, edge in enumerate(space.edges) if edge.source == source] for source in range(len(space.nodes) - 1)]
+    # Taken apart and put together as a whole, and not row by row: each row alone would be a gradient of its own.
+    rows = mixture.unbind(0)
+    mixtures = torch.stack([rows[e] for edges in leaving for e in edges]).split([len(edges) for edges in leaving])
     # What the states so far send to the nodes that are still to come: (n, nodes, C, H, W).
     sent: Tensor | None = None
-    for source in range(len(space.nodes) - 1):
-        leaving = [e for e, edge in enumerate(space.edges) if edge.source == source]
-        contribution = _sent(
-            space,
-            place,
-            torch.stack([mixture[e] for e in leaving]),
-            [y[str(space.edges[e])] for e in leaving],
-            states[source],
-            space.edges[leaving[0]],
-        )
+    for source, edges in enumerate(leaving):
+        stride = space.stride(place.kind, space.edges[edges[0]])
+        contribution = _sent(space, place.channels, stride, mixtures[source], [y[str(space.edges[e])] for e in edges], states[source])
         sent = contribution if sent is None else sent + contribution
         if source + 1 >= space.given:
             states.append(sent[:, 0])
@@ -189,26 +188,24 @@ def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence
     return states
 
 
-def _sent(space: Space, place: Place, mixture: Tensor, y: Sequence[Tree], z: Tensor, edge: Edge) -> Tensor:
+def _sent(space: Space, C: int, stride: int, mixture: Tensor, y: Sequence[Tree], z: Tensor) -> Tensor:
     """What a state z (n, C, h, w) sends along the E edges that leave it: (n, E, C, H, W).
 
     Args:
         mixture: (E, operations).
         y: the weights of each edge.
-        edge: one of them, for its stride.
     """
-    stride, (E, C) = space.stride(place.kind, edge), (len(y), place.channels)
     rectified = torch.relu(z)
-    shared, own = [], []  # (1 or E edges, operation's place)
-    for o, operation in enumerate(space.operations):
+    own, shared = [], []
+    for operation, weight in zip(space.operations, mixture.unbind(1), strict=True):
         blocks = operation.blocks(C, stride)
         if blocks:
-            weights = [edge[operation.name] for edge in y]
-            own.append(_convolved(rectified, weights, blocks, mixture[:, o].repeat_interleave(C)).unflatten(1, (E, C)))
+            convolved = _convolved(rectified, [edge[operation.name] for edge in y], blocks, weight.repeat_interleave(C))
+            own.append(convolved.unflatten(1, (len(y), C)))
         elif operation.kind != "none":
             passed = _passed(operation, z, stride)
             passed = _normalised(passed) if operation.is_pooling and space.pool_norm else passed
-            shared.append((passed, mixture[:, o]))
+            shared.append((passed, weight))
     total = reduce(torch.add, own)
     for passed, weight in shared:
         total = torch.addcmul(total, passed[:, None], weight.to(z.dtype)[:, None, None, None])

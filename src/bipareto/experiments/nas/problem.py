@@ -8,7 +8,7 @@ The images are split 1:1; the lower level sees one half, the upper level the oth
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -105,7 +105,7 @@ class Search(Problem):
     ) -> None:  # fmt: skip
         self._check(network, images, labels, halves, objectives)
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
-        self.folded = network.folded
+        self.joined, self.folded = network.joined, network.folded
         self.network, self.labels, self.halves, self.objectives, self.decay = network, labels, halves, tuple(objectives), decay
         sample = images[:: max(1, len(images) // 4096)].float() / 255
         spread, mean = torch.std_mean(sample, (0, 2, 3))
@@ -165,6 +165,10 @@ class Search(Problem):
     def objective(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """f_i alone: only the loss runs the network."""
         return self._value(self.objectives[i], x, y, batch)
+
+    def lower_joined(self, x: Tree, vector: Tensor, split: Callable[[Tensor], Tree], batch: Any = None) -> Tensor:
+        """The decay is taken on the vector."""
+        return self._decayed(self.loss(x, split(vector), batch), vector)
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
         """Both on the same pixels, which are gathered once."""

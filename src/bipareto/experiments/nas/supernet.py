@@ -67,8 +67,13 @@ class Supernet(ABC):
             raise InvalidInput(f"images of {self.size} pixels cannot be halved {halvings} times; use a multiple of {2**halvings}")
 
     @property
+    def joined(self) -> bool:
+        """Whether it is fast enough for the arithmetic on its many weights to matter: see `Problem`."""
+        return False
+
+    @property
     def folded(self) -> bool:
-        """Whether several runs go through it as fast as one: see `Problem`."""
+        """Whether its kernels take several runs at once: see `Problem`."""
         return False
 
     @property
