@@ -33,8 +33,8 @@ def fits(channels: int) -> bool:
 
 
 def available(z: Tensor, channels: int) -> bool:
-    """Whether they can be used on float32 images like z: on a GPU, with Triton."""
-    return fits(channels) and z.is_cuda and z.dtype == torch.float32 and forward.PRESENT
+    """Whether they can be used on tensors like z: in float32 or bfloat16, on a GPU, with Triton."""
+    return fits(channels) and z.is_cuda and z.dtype in (torch.float32, torch.bfloat16) and forward.PRESENT
 
 
 def _block(C: int) -> int:
@@ -100,8 +100,8 @@ _LIBRARY.define(
     "darts_cell_weights(Tensor nodes, Tensor gd, Tensor halves, Tensor sums, Tensor half_sums, Tensor given, Tensor mixture, Tensor out, Tensor d,"
     " Tensor p, Tensor stats, int side, bool strided) -> Tensor"
 )
-_LIBRARY.define("normalised(Tensor z) -> (Tensor, Tensor)")
-_LIBRARY.define("normalised_backward(Tensor g, Tensor z, Tensor stats) -> Tensor")
+_LIBRARY.define("normalised(Tensor z, Tensor scale) -> (Tensor, Tensor)")
+_LIBRARY.define("normalised_backward(Tensor g, Tensor z, Tensor scale, Tensor stats) -> (Tensor, Tensor)")
 
 
 @torch.library.impl(_LIBRARY, "darts_cell", "CompositeExplicitAutograd")
@@ -219,20 +219,20 @@ def _together(channels: int) -> int:
 
 
 @torch.library.impl(_LIBRARY, "normalised", "CompositeExplicitAutograd")
-def _normalised_forward(z: Tensor) -> tuple[Tensor, Tensor]:
-    z = z.contiguous()
+def _normalised_forward(z: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    z, scale = z.contiguous(), scale.contiguous()
     units, rows, channels = z.shape
     C = _together(channels)
     stats = z.new_empty(units, 2, channels, dtype=torch.float32)
     _take_moments(z, stats[None], C)
     out = torch.empty_like(z)
-    forward.normalise_kernel[(_tiles(rows, C), units, channels // C)](z, stats, out, rows, channels, C, _block(C))
+    forward.normalise_kernel[(_tiles(rows, C), units, channels // C)](z, scale, stats, out, rows, channels, C, _block(C))
     return out, stats
 
 
 @torch.library.impl(_LIBRARY, "normalised_backward", "CompositeExplicitAutograd")
-def _normalised_backward(g: Tensor, z: Tensor, stats: Tensor) -> Tensor:
-    g, z = g.contiguous(), z.contiguous()
+def _normalised_backward(g: Tensor, z: Tensor, scale: Tensor, stats: Tensor) -> tuple[Tensor, Tensor]:
+    g, z, scale = g.contiguous(), z.contiguous(), scale.contiguous()
     units, rows, channels = z.shape
     C = _together(channels)
     tiles = _tiles(rows, C)
@@ -241,8 +241,8 @@ def _normalised_backward(g: Tensor, z: Tensor, stats: Tensor) -> Tensor:
     backward.normal_sums_kernel[grid](g, z, stats, partial, rows, tiles, channels, C, _block(C))
     _add(partial, sums)
     out = torch.empty_like(z)
-    backward.normal_backward_kernel[grid](g, z, stats, sums, out, rows, channels, C, _block(C))
-    return out
+    backward.normal_backward_kernel[grid](g, z, scale, stats, sums, out, rows, channels, C, _block(C))
+    return out, sums[0, :, channels:].clone()
 
 
 def _folded(name: str) -> None:
@@ -299,18 +299,20 @@ class _Normalised(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(z: Tensor) -> tuple[Tensor, Tensor]:
-        out, stats = torch.ops.bipareto.normalised(z)
+    def forward(z: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        out, stats = torch.ops.bipareto.normalised(z, scale)
         return out, stats
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(inputs[0], output[1])
+        ctx.save_for_backward(*inputs, output[1])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> Tensor:
-        return torch.ops.bipareto.normalised_backward(g, *ctx.saved_tensors)
+    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        z, scale, stats = ctx.saved_tensors
+        to_z, to_scale = torch.ops.bipareto.normalised_backward(g, z, scale, stats)
+        return to_z, to_scale
 
 
 def cell(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, side: int, strided: bool) -> Tensor:
@@ -327,6 +329,7 @@ def cell(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, side: int,
     return _Cell.apply(given, flat, mixture, skips, side, strided)[0]  # type: ignore[no-untyped-call]
 
 
-def normalised(z: Tensor) -> Tensor:
-    """Batch norm of z (units, rows, channels) over the rows, channels a multiple of 16."""
-    return _Normalised.apply(z)[0]  # type: ignore[no-untyped-call]
+def normalised(z: Tensor, scale: Tensor | None = None) -> Tensor:
+    """Batch norm of z (units, rows, channels) over the rows, times scale (units, channels); channels a multiple of 16."""
+    scale = z.new_ones(z.shape[0], z.shape[2], dtype=torch.float32) if scale is None else scale
+    return _Normalised.apply(z, scale)[0]  # type: ignore[no-untyped-call]

@@ -279,8 +279,8 @@ def combine_kernel(
 
 
 @jit
-def normalise_kernel(z, stats, out, rows, channels, C: tl.constexpr, BLOCK: tl.constexpr):
-    """(z - mean) / deviation of z (units, rows, channels)."""
+def normalise_kernel(z, scale, stats, out, rows, channels, C: tl.constexpr, BLOCK: tl.constexpr):
+    """scale (z - mean) / deviation of z (units, rows, channels)."""
     unit = tl.program_id(1).to(tl.int64)
     c = tl.program_id(2) * C + tl.arange(0, C)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -288,5 +288,5 @@ def normalise_kernel(z, stats, out, rows, channels, C: tl.constexpr, BLOCK: tl.c
     at = (unit * rows + row)[:, None] * channels + c[None, :]
     mean = tl.load(stats + unit * 2 * channels + c)[None, :]
     rstd = tl.load(stats + unit * 2 * channels + channels + c)[None, :]
-    v = (tl.load(z + at, mask=mask, other=0.0).to(tl.float32) - mean) * rstd
+    v = (tl.load(z + at, mask=mask, other=0.0).to(tl.float32) - mean) * (rstd * tl.load(scale + unit * channels + c)[None, :])
     tl.store(out + at, v.to(out.dtype.element_ty), mask=mask)

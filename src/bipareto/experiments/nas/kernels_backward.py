@@ -322,7 +322,7 @@ def normal_sums_kernel(g, z, stats, partial, rows, tiles, channels, C: tl.conste
 
 
 @jit
-def normal_backward_kernel(g, z, stats, sums, out, rows, channels, C: tl.constexpr, BLOCK: tl.constexpr):
+def normal_backward_kernel(g, z, scale, stats, sums, out, rows, channels, C: tl.constexpr, BLOCK: tl.constexpr):
     """Back through a batch norm of (units, rows, channels)."""
     unit = tl.program_id(1).to(tl.int64)
     c = tl.program_id(2) * C + tl.arange(0, C)
@@ -332,5 +332,6 @@ def normal_backward_kernel(g, z, stats, sums, out, rows, channels, C: tl.constex
     normal = _normal(z, stats + unit * 2 * channels, at, mask, c, channels)
     G = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
     level, slope = tl.load(sums + unit * 2 * channels + c), tl.load(sums + unit * 2 * channels + channels + c)
-    v = tl.load(stats + unit * 2 * channels + channels + c)[None, :] * (G - level[None, :] / rows - normal * slope[None, :] / rows)
+    factor = tl.load(scale + unit * channels + c) * tl.load(stats + unit * 2 * channels + channels + c)
+    v = factor[None, :] * (G - level[None, :] / rows - normal * slope[None, :] / rows)
     tl.store(out + at, v.to(out.dtype.element_ty), mask=mask)
