@@ -33,8 +33,9 @@ class Problem:
             `bipareto.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.
         names: a label per objective for tables and pictures.
 
-    A subclass may override `lower_pair` when g at y and at theta share work, and name in `direct` the objectives (by their places) that
-    do not depend on y, for which nothing need be differentiated through the lower level.
+    A subclass may override `lower_pair` when g at y and at theta share work, name in `direct` the objectives (by their places) that
+    do not depend on y, for which nothing need be differentiated through the lower level, and set `folded` where its kernels take many
+    runs in one launch (see `bipareto.replay`).
 
     >>> import torch
     >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
@@ -43,6 +44,7 @@ class Problem:
     """
 
     direct: frozenset[int] = frozenset()
+    folded = False
 
     def __init__(
         self,

@@ -41,6 +41,7 @@ class ReplayedStepper(Stepper):
 
     A batch of runs becomes branches of one graph that run side by side, each with the kernels of a single run: large
     convolutions lose nothing, and the small kernels of one run fill the gaps of another.  Nothing needs to be batchable.
+    A problem that is `folded` has kernels which take all runs at once: its batch is one branch, the step under `vmap`.
     """
 
     def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool) -> None:
@@ -50,6 +51,7 @@ class ReplayedStepper(Stepper):
         self.report = self._report
         self.graph: torch.cuda.CUDAGraph | None = None
         self.ticket = 0
+        self.branched = batched and not problem.folded
 
     def pack(self, state: State, batches: Draw) -> int:
         leaves, draws = tree.leaves(state), tree.leaves(batches)
@@ -99,14 +101,17 @@ class ReplayedStepper(Stepper):
         self.before = [leaf.clone() for leaf in leaves]
         self.draws = [draws[i].clone() for i in self.kept]
         branches = [(self.now, self.draws)]
-        if self.batched:
+        if self.branched:
             branches = [([leaf[r] for leaf in self.now], [self._draw_of(draw, r) for draw in self.draws]) for r in range(len(leaves[0]))]
         shape = tree.map_(lambda leaf: 0, batches)
         names: list[str] = []
+        plain = self.plain
+        if self.batched and not self.branched:
+            plain = torch.func.vmap(plain, in_dims=(0, None if self.shared_draw else 0))
 
         def flat(leaves: list[Tensor], draws: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
             given = tree.rebuild(shape, [draws[self.kept.index(i)] for i in self.pattern])
-            after, info = self.plain(tree.rebuild(self.template, leaves), given)
+            after, info = plain(tree.rebuild(self.template, leaves), given)
             names[:] = info
             return tree.leaves(after), list(info.values())
 
@@ -130,7 +135,7 @@ class ReplayedStepper(Stepper):
                     torch._foreach_copy_(own, after)
                     seen.append(info)
                 main.wait_stream(stream)
-            gathered = [torch.stack(values) if self.batched else values[0] for values in zip(*seen, strict=True)]
+            gathered = [torch.stack(values) if self.branched else values[0] for values in zip(*seen, strict=True)]
         self.info = dict(zip(names, gathered, strict=True))
 
 

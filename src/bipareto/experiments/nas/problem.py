@@ -105,7 +105,7 @@ class Search(Problem):
             raise InvalidInput(f"decay = {decay}, clip = {clip}; the decay is at least 0, and the bound above 0 or None")
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
         self.direct = frozenset(i for i, name in enumerate(objectives) if name != "loss")
-        self.folded: bool = getattr(network, "folded", False)
+        self.folded = network.folded
         self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
         self._weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
         self.pixels = Pixels(images, halves.augmentation)
@@ -130,10 +130,9 @@ class Search(Problem):
             raise InvalidInput(f"objectives are {list(objectives)}; choose some of {', '.join(OBJECTIVES)}, each once")
 
     def start(self, seed: int) -> tuple[Tree, Tree]:
-        """x_0, and y_0 as one vector, where the images are; for a network of which several are folded into one, y_0 is the tree."""
+        """x_0, and y_0 as one vector, where the images are."""
         x, y = self.network.start(seed)
-        y = y if self.folded else tree.ravel(y)
-        return tree.map_(lambda leaf: leaf.to(self.labels.device), (x, y))
+        return tree.map_(lambda leaf: leaf.to(self.labels.device), (x, tree.ravel(y)))
 
     def loss(self, x: Tree, y: Tree, draw: Draw) -> Tensor:
         """Mean cross entropy of a draw, shape ()."""
@@ -165,10 +164,16 @@ class Search(Problem):
         return self._value(self.objectives[i], x, y, batch)
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
-        """Both on the same pixels, which are gathered once."""
+        """Both on the same pixels, which are gathered once; in one pass where the network takes several runs."""
         pixels = self.pixels(batch)
-        at_y, at_theta = (self._decayed(self._judged(x, weights, pixels, batch), weights) for weights in (y, theta))
-        return at_y, at_theta
+
+        def value(weights: Tree) -> Tensor:
+            return self._decayed(self._judged(x, weights, pixels, batch), weights)
+
+        if not self.folded:
+            return value(y), value(theta)
+        both = torch.func.vmap(value)(tree.stack([y, theta]))
+        return both[0], both[1]
 
 
 class _Clipped(torch.autograd.Function):

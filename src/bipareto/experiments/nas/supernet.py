@@ -67,6 +67,11 @@ class Supernet(ABC):
             raise InvalidInput(f"images of {self.size} pixels cannot be halved {halvings} times; use a multiple of {2**halvings}")
 
     @property
+    def folded(self) -> bool:
+        """Whether its kernels take several runs at once: see `Problem`."""
+        return False
+
+    @property
     @abstractmethod
     def places(self) -> tuple[Place, ...]:
         """The cells from first to last."""

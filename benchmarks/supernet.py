@@ -1,0 +1,270 @@
+"""The fast supernets against the plain ones on one GPU: the same numbers, and how much sooner.
+
+    python benchmarks/supernet.py [agree] [pass] [step] [plain-step] [--space darts|nas-bench-201] [--json FILE] [--profile FILE]
+
+    agree        value and gradients of the two, in float32 with TF32 off, and of bfloat16
+    pass         one forward and backward pass at batch 64: eager, as a CUDA graph, fast, fast in bfloat16; 1, 4 and 8 runs side by side
+    step         one MB-MOMEHA step with two objectives through `compile="replay"`; 1, 4 and 8 preferences
+    plain-step   the same on the plain supernet, one preference (recording it takes a minute)
+
+Without names: agree, pass and step.  Every result is printed with the seconds since the start and written to FILE at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import bipareto as bp
+from bipareto import tree
+from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
+from bipareto.experiments.nas.problem import Halves, Search
+from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
+from bipareto.sampler import draw
+from bipareto.stepping import stepper
+
+BATCH = 64
+BEGAN = time.perf_counter()
+SPACES: dict[str, tuple[Supernet, Supernet]] = {"darts": (Darts(), FastDarts()), "nas-bench-201": (NasBench201(), FastNasBench201())}
+
+
+class Results:
+    """Printed and written as they come."""
+
+    def __init__(self, file: Path | None) -> None:
+        self.file, self.found = file, {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "batch": BATCH}
+
+    def __call__(self, name: str, **values: Any) -> None:
+        shown = "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items())
+        print(f"{time.perf_counter() - BEGAN:7.1f} s  {name:42s} {shown}", flush=True)
+        self.found[name] = values
+        if self.file:
+            self.file.write_text(json.dumps(self.found, indent=1))
+
+
+def exact(on: bool) -> None:
+    """float32 as it is, or by TF32."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not on
+
+
+def start(network: Supernet, seed: int = 0) -> tuple[Any, Any]:
+    """Logits far from the equal mixture, so that every weight matters."""
+    x, y = network.start(seed)
+    return tree.map_(lambda leaf: 300 * leaf.cuda(), x), tree.map_(lambda leaf: leaf.cuda(), y)
+
+
+def judged(network: Supernet, images: torch.Tensor, labels: torch.Tensor) -> Callable[..., Any]:
+    """(x, y) -> gradients in both, and the loss."""
+
+    def loss(x: Any, y: Any) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(network.logits(x, y, images), labels)
+
+    return torch.func.grad_and_value(loss, argnums=(0, 1))
+
+
+def distance(a: Any, b: Any) -> float:
+    """||a - b|| / ||b|| over a tree."""
+    return float(tree.squared_norm(tree.sub(a, b)).sqrt() / tree.squared_norm(b).sqrt())
+
+
+def milliseconds(call: Callable[[], object], repeats: int = 15) -> float:
+    """The median of single calls, by events on the device."""
+    call()
+    times = []
+    for _ in range(repeats):
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        call()
+        after.record()
+        after.synchronize()
+        times.append(before.elapsed_time(after))
+    return statistics.median(times)
+
+
+def recorded(call: Callable[[], object]) -> Callable[[], object]:
+    """The same as a CUDA graph."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call()
+        call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        kept = call()
+
+    def replay(graph: Any = graph, kept: object = kept) -> None:
+        graph.replay()
+
+    return replay
+
+
+def data(seed: int = 0, count: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
+    """Images of noise: time and agreement do not depend on what they show."""
+    stream = torch.Generator("cuda").manual_seed(seed)
+    return torch.randn(count, 3, 32, 32, device="cuda", generator=stream), torch.randint(10, (count,), device="cuda", generator=stream)
+
+
+def agree(name: str, report: Results) -> None:
+    """Values and gradients."""
+    plain, fast = SPACES[name]
+    exact(True)
+    point, batch = start(plain), data()
+    (wanted_x, wanted_y), wanted = judged(plain, *batch)(*point)
+    doubled = [tree.map_(torch.Tensor.double, part) for part in point]
+    (true_x, true_y), truth = judged(plain, batch[0].double(), batch[1])(*doubled)
+    report(f"{name} agree: plain to float64", value=distance(wanted, truth), x=distance(wanted_x, true_x), y=distance(wanted_y, true_y))
+    for label, network in (("float32", fast), ("bfloat16", replace(fast, half=True))):  # type: ignore[call-arg]
+        (x, y), value = judged(network, *batch)(*point)
+        report(f"{name} agree: {label} to plain", value=distance(value, wanted), x=distance(x, wanted_x), y=distance(y, wanted_y))
+        report(f"{name} agree: {label} to float64", value=distance(value, truth), x=distance(x, true_x), y=distance(y, true_y))
+
+
+def passes(name: str, report: Results) -> None:
+    """One forward and backward pass, milliseconds."""
+    plain, fast = SPACES[name]
+    exact(False)
+    point, batch = start(plain), data()
+    half = replace(fast, half=True)  # type: ignore[call-arg]
+    networks = {"plain": plain, "fast": fast, "fast bfloat16": half}
+    for label, network in networks.items():
+        call = judged(network, *batch)
+        if label == "plain":
+            eager = milliseconds(lambda call=call: call(*point), 5)
+            report(f"{name} pass: plain eager", ms=eager)
+        graph = recorded(lambda call=call: call(*point))
+        report(f"{name} pass: {label}", ms=(spent := milliseconds(graph)), eager_over_this=eager / spent)
+        if label != "plain":
+            in_x = torch.func.grad(lambda x, network=network: torch.nn.functional.cross_entropy(network.logits(x, point[1], batch[0]), batch[1]))
+            report(f"{name} pass: {label}, gradient in x alone", ms=milliseconds(recorded(lambda call=in_x: call(point[0]))))
+            for runs in (4, 8) if network.folded else ():
+                many = [tree.stack([part] * runs) for part in point]
+                together = torch.func.vmap(call)
+                wide = milliseconds(recorded(lambda call=together, many=many: call(*many)))
+                report(f"{name} pass: {label}, {runs} runs", ms=wide, per_run=wide / runs, of_one_alone=wide / runs / spent)
+        torch.cuda.empty_cache()
+
+
+def problem_of(network: Supernet) -> Search:
+    """A search on images of noise."""
+    stream = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (4096, 3, 32, 32), dtype=torch.uint8, generator=stream).cuda()
+    halves = Halves(4096, BATCH, margin=4, flip=True, full=256, device="cuda")
+    return Search(network, images, torch.randint(10, (4096,), generator=stream).cuda(), halves, objectives=("loss", "flops"), decay=3e-4)
+
+
+def steps(name: str, report: Results, networks: dict[str, Supernet], preferences: tuple[int, ...] = (1, 4, 8)) -> None:
+    """One step of MB-MOMEHA, milliseconds, draws included."""
+    exact(False)
+    for label, network in networks.items():
+        alone = None
+        for runs in preferences:
+            problem = problem_of(network)
+            method = bp.MBMOMEHA.paper()
+            roles = method.roles(2)
+            state = method.init(problem, *problem.start(0))
+            state = state if runs == 1 else tree.stack([state] * runs)
+            step = stepper(problem, method, batched=runs > 1, compile="replay")
+            draws = [draw(problem, roles, t, [0]) for t in range(4)]
+            before = time.perf_counter()
+            packed = step.pack(state, draws[0])
+            torch.cuda.synchronize()
+            recording = time.perf_counter() - before
+            times = []
+            for t in range(24):
+                begun = time.perf_counter()
+                packed, _ = step.advance(packed, draws[t % 4])
+                torch.cuda.synchronize()
+                times.append(1e3 * (time.perf_counter() - begun))
+            spent = statistics.median(times[4:])
+            alone = alone or spent
+            finite = bool(torch.isfinite(tree.first_leaf(step.unpack(packed).x)).all())
+            report(
+                f"{name} step: {label}, {runs} preferences", ms=spent, per_preference=spent / runs, of_one_alone=spent / runs / alone,
+                recording_s=recording, finite=finite,
+            )  # fmt: skip
+            del step, problem, packed, state
+            torch.cuda.empty_cache()
+
+
+def profile(name: str, file: Path) -> None:
+    """The 25 kernels that take longest in one pass of the fast network, float32 and bfloat16, with their launches."""
+    _, fast = SPACES[name]
+    exact(False)
+    tables = []
+    for network in (fast, replace(fast, half=True)):  # type: ignore[call-arg]
+        point, batch = start(network), data()
+        call = judged(network, *batch)
+        call(*point)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            call(*point)
+            torch.cuda.synchronize()
+        rows = seen.key_averages()
+        total = sum(row.self_device_time_total for row in rows)
+        tables.append(f"{network}\nkernels {sum(row.count for row in rows)}, {total / 1e3:.3f} ms\n")
+        tables.append(rows.table(sort_by="self_cuda_time_total", row_limit=25, max_name_column_width=70))
+    file.write_text("\n".join(tables))
+    print("\n".join(tables), flush=True)
+
+
+def warm() -> None:
+    """Compile the kernels in four processes at once; Triton keeps them on disk."""
+    code = (
+        "import sys, torch; sys.path.insert(0, {folder!r}); import supernet as b\n"
+        "from bipareto.experiments.nas.fast import FastDarts\n"
+        "n = FastDarts(size=8, stack={stack!r}, half={half}); p = b.start(n); i, l = b.data(count=32)\n"
+        "b.judged(n, i[:, :, :8, :8], l)(*p); torch.cuda.synchronize()"
+    )
+    folder = str(Path(__file__).parent)
+    kinds = [(stack, half) for stack in ("NR", "RN") for half in (False, True)]
+    running = [subprocess.Popen([sys.executable, "-c", code.format(folder=folder, stack=stack, half=half)]) for stack, half in kinds]
+    if any([process.wait() for process in running]):
+        raise SystemExit("the kernels do not compile; see above")
+
+
+def main() -> None:
+    """Run the chosen sections."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("sections", nargs="*", help="agree, pass, step, plain-step")
+    arguments.add_argument("--space", choices=list(SPACES), action="append")
+    arguments.add_argument("--json", type=Path)
+    arguments.add_argument("--profile", type=Path)
+    asked = arguments.parse_args()
+    unknown = set(asked.sections) - {"agree", "pass", "step", "plain-step"}
+    if unknown:
+        arguments.error(f"no section {', '.join(sorted(unknown))}")
+    if not torch.cuda.is_available():
+        raise SystemExit("no CUDA device here; this compares the two on a GPU")
+    report = Results(asked.json)
+    names = asked.space or list(SPACES)
+    if "darts" in names:
+        warm()
+        report("darts kernels compiled")
+    for section in asked.sections or ([] if asked.profile else ["agree", "pass", "step"]):
+        for name in names:
+            plain, fast = SPACES[name]
+            if section == "agree":
+                agree(name, report)
+            elif section == "pass":
+                passes(name, report)
+            elif section == "step":
+                steps(name, report, {"fast": fast, "fast bfloat16": replace(fast, half=True)})  # type: ignore[call-arg]
+            else:
+                steps(name, report, {"plain": plain}, (1,))
+    if asked.profile:
+        for name in names:
+            profile(name, asked.profile.with_stem(f"{asked.profile.stem}-{name}"))
+
+
+if __name__ == "__main__":
+    main()

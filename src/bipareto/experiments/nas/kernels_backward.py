@@ -1,0 +1,337 @@
+"""The kernels of a DARTS cell's derivatives; layout and names are those of `bipareto.experiments.nas.kernels`.
+
+With G the gradient of a node, a batch norm that enters it with weight w has, over N rows,
+
+    gradient of its input = w / deviation * (G - mean(G) - normal * mean(G * normal)),    gradient of w = sum(G * normal),
+
+`normal` being its output.  So every operation needs one sum besides that of G, and these sums are also the gradients of the mixture.
+Each edge has eight of them, in the order of the operations; the first, where "none" stands, is the sum of G.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from bipareto.experiments.nas.kernels import _edge, _ends, _layer, _normal, _place, jit
+
+with suppress(ImportError):
+    import triton.language as tl
+
+__all__ = [
+    "collect_kernel", "depthwise_weights_kernel", "edge_sums_kernel", "gather_kernel", "halves_kernel", "normal_backward_kernel",
+    "normal_sums_kernel", "pointwise_kernel", "pointwise_weights_kernel", "pool_backward_kernel", "skip_backward_kernel",
+]  # fmt: skip
+
+
+@jit
+def edge_sums_kernel(
+    g, given, out, p, pools, skips, stats, pool_stats, skip_stats, partial, rows, edges, edge0, tiles,
+    C: tl.constexpr, BLOCK: tl.constexpr, STRIDED: tl.constexpr, GIVEN: tl.constexpr,
+):  # fmt: skip
+    """The eight sums of an edge over a block; GIVEN where the edges leave the cell's inputs."""
+    tile, unit = tl.program_id(0), tl.program_id(1)
+    run = (unit // edges).to(tl.int64)
+    source, node = _ends(edge0 + unit % edges)
+    c = tl.arange(0, C)
+    row = tile * BLOCK + tl.arange(0, BLOCK)
+    mask = (row < rows)[:, None]
+    at = row[:, None] * C + c[None, :]
+    wide = (run * rows + row)[:, None] * 4 * C + c[None, :]
+    G = tl.load(g + wide + node * C, mask=mask, other=0.0).to(tl.float32)
+    unit = run * 14 + _edge(source, node)
+    left = partial + (unit * tiles + tile) * 8 * C + c
+    tl.store(left, tl.sum(G, 0))
+    for kind in range(2):
+        pool = (run * 5 + source) * 2 + kind
+        tl.store(left + (1 + kind) * C, tl.sum(G * _normal(pools + pool * rows * C, pool_stats + pool * 2 * C, at, mask, c, C), 0))
+    if GIVEN:
+        if STRIDED:
+            skip = run * 8 + 4 * source + node
+            passed = _normal(skips + skip * rows * C, skip_stats + skip * 2 * C, at, mask, c, C)
+        else:
+            passed = tl.load(given + (run * 2 + source) * rows * C + at, mask=mask, other=0.0).to(tl.float32)
+    else:
+        passed = tl.load(out + wide + (source - 2) * C, mask=mask, other=0.0).to(tl.float32)
+    tl.store(left + 3 * C, tl.sum(G * passed, 0))
+    for q in range(2, 6):
+        op = tl.where(q < 4, q + 4, q)
+        tl.store(left + op * C, tl.sum(G * _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, mask, c, C), 0))
+
+
+@jit
+def _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C: tl.constexpr):
+    """A block of the gradient of layer q's 1x1 convolution: back through its batch norm, from the node or, for q < 2, from the second half."""
+    mask = (row < rows)[:, None]
+    at = row[:, None] * C + c[None, :]
+    unit = run * 14 + edge
+    rstd = tl.load(stats + (unit * 6 + q) * 2 * C + C + c)
+    normal = _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, mask, c, C)
+    if q < 2:
+        G = tl.load(halves + (unit * 2 + q) * rows * C + at, mask=mask, other=0.0).to(tl.float32)
+        level = tl.load(half_sums + (unit * 2 + q) * 2 * C + c)
+        slope = tl.load(half_sums + (unit * 2 + q) * 2 * C + C + c)
+        scale = rstd
+    else:
+        op = tl.where(q < 4, q + 4, q)
+        G = tl.load(g + (run * rows + row)[:, None] * 4 * C + node * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+        level = tl.load(sums + unit * 8 * C + c)
+        slope = tl.load(sums + (unit * 8 + op) * C + c)
+        scale = rstd * tl.load(mixture + unit * 8 + op)
+    return tl.where(mask, scale[None, :] * (G - level[None, :] / rows - normal * slope[None, :] / rows), 0.0)
+
+
+@jit
+def pointwise_kernel(
+    g, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, weights, C: tl.constexpr, BLOCK: tl.constexpr, FIRST: tl.constexpr
+):
+    """The gradient of the depthwise outputs: of layers 2 to 5, or where FIRST of 0 and 1."""
+    OPS: tl.constexpr = 2 if FIRST else 4
+    unit = tl.program_id(1)
+    run, q = (unit // (edges * OPS)).to(tl.int64), unit % OPS + (0 if FIRST else 2)
+    source, node = _ends(edge0 + unit % (edges * OPS) // OPS)
+    edge = _edge(source, node)
+    c = tl.arange(0, C)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    kind = gd.dtype.element_ty
+    gp = _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C).to(kind)
+    K, _, begin = _layer(q, C)
+    w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin + K * K * C
+    point = tl.load(w + c[:, None] * C + c[None, :]).to(kind)  # (outputs, inputs)
+    at = ((run * 14 + edge) * 6 + q) * rows * C + row[:, None] * C + c[None, :]
+    tl.store(gd + at, tl.dot(gp, point, input_precision="ieee").to(kind), mask=(row < rows)[:, None])
+
+
+@jit
+def halves_kernel(gd, p, flat, stats, halves, partial, rows, H, edges, edge0, weights, tiles, C: tl.constexpr, BLOCK: tl.constexpr):
+    """The gradient of the normalised layers 0 and 1, behind ReLU and the depthwise convolution of layers 4 and 5, and its two sums."""
+    tile, unit = tl.program_id(0), tl.program_id(1)
+    run, q = (unit // (edges * 2)).to(tl.int64), unit % 2
+    source, node = _ends(edge0 + unit % (edges * 2) // 2)
+    edge = _edge(source, node)
+    K, _, begin = _layer(q + 4, C)
+    w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin
+    unit = run * 14 + edge
+    c = tl.arange(0, C)
+    row = tile * BLOCK + tl.arange(0, BLOCK)
+    inside = row < rows
+    image, y, x = _place(row, H)
+    at = row[:, None] * C + c[None, :]
+    total = tl.zeros((BLOCK, C), tl.float32)
+    for tap in range(K * K):
+        down, across = y - (tap // K - K // 2), x - (tap % K - K // 2)
+        mask = (inside & (down >= 0) & (down < H) & (across >= 0) & (across < H))[:, None]
+        near = ((image * H + down) * H + across)[:, None] * C + c[None, :]
+        v = tl.load(gd + (unit * 6 + q + 4) * rows * C + near, mask=mask, other=0.0).to(tl.float32)
+        total += v * tl.load(w + c * K * K + tap)[None, :]
+    normal = _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, inside[:, None], c, C)
+    v = tl.where(inside[:, None] & (normal > 0), total, 0.0).to(halves.dtype.element_ty)
+    tl.store(halves + (unit * 2 + q) * rows * C + at, v, mask=inside[:, None])
+    v = v.to(tl.float32)
+    left = partial + ((unit * 2 + q) * tiles + tile) * 2 * C + c
+    tl.store(left, tl.sum(v, 0))
+    tl.store(left + C, tl.sum(v * normal, 0))
+
+
+@jit
+def pool_backward_kernel(g, pools, mixture, pool_stats, sums, passed, rows, edges, source0, C: tl.constexpr, BLOCK: tl.constexpr):
+    """The gradients of a state's maximum, average and skip, in `passed`, from all nodes they are sent to; `edges` counts sources."""
+    unit = tl.program_id(1)
+    run, within = (unit // edges).to(tl.int64), unit % edges
+    source = source0 + within
+    c = tl.arange(0, C)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = (row < rows)[:, None]
+    at = row[:, None] * C + c[None, :]
+    unit = (run * 5 + source) * 2
+    high = _normal(pools + unit * rows * C, pool_stats + unit * 2 * C, at, mask, c, C)
+    mean = _normal(pools + (unit + 1) * rows * C, pool_stats + (unit + 1) * 2 * C, at, mask, c, C)
+    to_high = tl.zeros((BLOCK, C), tl.float32)
+    to_mean = tl.zeros((BLOCK, C), tl.float32)
+    to_skip = tl.zeros((BLOCK, C), tl.float32)
+    for node in range(tl.maximum(source - 1, 0), 4):
+        edge = run * 14 + _edge(source, node)
+        G = tl.load(g + (run * rows + row)[:, None] * 4 * C + node * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+        weight, total = mixture + edge * 8, sums + edge * 8 * C + c
+        to_skip += tl.load(weight + 3) * G
+        G -= tl.load(total)[None, :] / rows
+        to_high += tl.load(weight + 1) * (G - high * tl.load(total + C)[None, :] / rows)
+        to_mean += tl.load(weight + 2) * (G - mean * tl.load(total + 2 * C)[None, :] / rows)
+    to_high *= tl.load(pool_stats + unit * 2 * C + C + c)[None, :]
+    to_mean *= tl.load(pool_stats + (unit + 1) * 2 * C + C + c)[None, :]
+    kind = passed.dtype.element_ty
+    first = passed + (run * edges + within) * 3 * rows * C + at
+    tl.store(first, to_high.to(kind), mask=mask)
+    tl.store(first + rows * C, to_mean.to(kind), mask=mask)
+    tl.store(first + 2 * rows * C, to_skip.to(kind), mask=mask)
+
+
+@jit
+def skip_backward_kernel(g, skips, mixture, skip_stats, sums, out, rows, C: tl.constexpr, BLOCK: tl.constexpr):
+    """The gradient of the strided skips, which are convolutions with a batch norm of their own."""
+    unit = tl.program_id(1).to(tl.int64)
+    run, node = unit // 8, unit % 4
+    edge = run * 14 + _edge(unit % 8 // 4, node)
+    c = tl.arange(0, C)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = (row < rows)[:, None]
+    at = unit * rows * C + row[:, None] * C + c[None, :]
+    normal = _normal(skips, skip_stats + unit * 2 * C, at, mask, c, C)
+    G = tl.load(g + (run * rows + row)[:, None] * 4 * C + node * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+    total = sums + edge * 8 * C + c
+    scale = tl.load(mixture + edge * 8 + 3) * tl.load(skip_stats + unit * 2 * C + C + c)
+    v = scale[None, :] * (G - tl.load(total)[None, :] / rows - normal * tl.load(total + 3 * C)[None, :] / rows)
+    tl.store(out + at, v.to(out.dtype.element_ty), mask=mask)
+
+
+@jit
+def gather_kernel(
+    gd, passed, chosen, flat, z, out, rows, H, S, stride, edges, source0, z_run, z_source, z_row, weights,
+    C: tl.constexpr, BLOCK: tl.constexpr, STRIDED: tl.constexpr, GIVEN: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a state z from everything that leaves it; added to what `out` holds unless GIVEN.  Rows are z's, `rows` the nodes'."""
+    unit = tl.program_id(1)
+    run, within = (unit // edges).to(tl.int64), unit % edges
+    source = source0 + within
+    c = tl.arange(0, C)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < rows * stride * stride
+    image, y, x = _place(row, S)
+    total = tl.zeros((BLOCK, C), tl.float32)
+    for node in range(tl.maximum(source - 1, 0), 4):
+        edge = _edge(source, node)
+        for q in range(4):
+            K, dilation, begin = _layer(q, C)
+            w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin
+            for tap in range(K * K):
+                down, across = y - (tap // K - K // 2) * dilation, x - (tap % K - K // 2) * dilation
+                mask = inside & (down >= 0) & (across >= 0) & (down % stride == 0) & (across % stride == 0)
+                down, across = down // stride, across // stride
+                mask = (mask & (down < H) & (across < H))[:, None]
+                near = ((image * H + down) * H + across)[:, None] * C + c[None, :]
+                v = tl.load(gd + ((run * 14 + edge) * 6 + q) * rows * C + near, mask=mask, other=0.0).to(tl.float32)
+                total += v * tl.load(w + c * K * K + tap)[None, :]
+    mask = inside[:, None]
+    at = run * z_run + within.to(tl.int64) * z_source + row[:, None] * z_row + c[None, :]
+    total = tl.where(tl.load(z + at, mask=mask, other=0.0).to(tl.float32) > 0, total, 0.0)
+    first = passed + (run * edges + within) * 3 * rows * C
+    for tap in range(9):
+        down, across = y - tap // 3 + 1, x - tap % 3 + 1
+        valid = inside & (down >= 0) & (across >= 0) & (down % stride == 0) & (across % stride == 0)
+        # Pixels of z in the window of an output: 9, less at the border.
+        high = tl.minimum(down + 1, S - 1) - tl.maximum(down - 1, 0) + 1
+        wide = tl.minimum(across + 1, S - 1) - tl.maximum(across - 1, 0) + 1
+        down, across = down // stride, across // stride
+        valid = valid & (down < H) & (across < H)
+        near = ((image * H + down) * H + across)[:, None] * C + c[None, :]
+        which = tl.load(chosen + (run * 5 + source) * rows * C + near, mask=valid[:, None], other=-1).to(tl.int32)
+        total += tl.where(which == tap, tl.load(first + near, mask=valid[:, None], other=0.0).to(tl.float32), 0.0)
+        share = 1 / tl.maximum(high * wide, 1).to(tl.float32)
+        total += tl.load(first + rows * C + near, mask=valid[:, None], other=0.0).to(tl.float32) * share[:, None]
+    if not STRIDED:
+        total += tl.load(first + 2 * rows * C + row[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+    if not GIVEN:
+        total += tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
+
+
+@jit
+def pointwise_weights_kernel(g, halves, p, d, mixture, stats, sums, half_sums, partial, rows, chunk, chunks, C: tl.constexpr, BLOCK: tl.constexpr):
+    """Partial sums over `chunk` rows of the gradient of a layer's 1x1 weights (outputs, inputs)."""
+    part, unit = tl.program_id(0), tl.program_id(1)
+    run, edge, q = (unit // 84).to(tl.int64), unit % 84 // 6, unit % 6
+    node = (edge >= 2).to(tl.int32) + (edge >= 5).to(tl.int32) + (edge >= 9).to(tl.int32)
+    c = tl.arange(0, C)
+    total = tl.zeros((C, C), tl.float32)
+    last = tl.minimum((part + 1) * chunk, rows)
+    for first in range(part * chunk, last, BLOCK):
+        row = first + tl.arange(0, BLOCK)
+        kind = d.dtype.element_ty
+        gp = _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C).to(kind)
+        deep = tl.load(d + (unit.to(tl.int64) * rows + row)[:, None] * C + c[None, :], mask=(row < last)[:, None], other=0.0)
+        total += tl.dot(tl.trans(gp), deep, input_precision="ieee")
+    left = partial + (unit.to(tl.int64) * chunks + part) * (25 + C) * C + 25 * C
+    tl.store(left + c[:, None] * C + c[None, :], total)
+
+
+@jit
+def depthwise_weights_kernel(
+    z, gd, p, stats, partial, rows, H, S, stride, edges, edge0, source0, z_run, z_source, z_row, chunk, chunks,
+    C: tl.constexpr, BLOCK: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
+    """Partial sums over `chunk` rows of the gradient of a layer's depthwise weights, tap by tap."""
+    OPS: tl.constexpr = 2 if SECOND else 4
+    part, unit = tl.program_id(0), tl.program_id(1)
+    run, q = (unit // (edges * OPS)).to(tl.int64), unit % OPS + (4 if SECOND else 0)
+    source, node = _ends(edge0 + unit % (edges * OPS) // OPS)
+    group = (run * 14 + _edge(source, node)) * 6 + q
+    K, dilation, _ = _layer(q, C)
+    c = tl.arange(0, C)
+    if SECOND:
+        at = p + (group - 4) * rows * C
+        mean = tl.load(stats + (group - 4) * 2 * C + c)[None, :]
+        rstd = tl.load(stats + (group - 4) * 2 * C + C + c)[None, :]
+    else:
+        at = z + run * z_run + (source - source0).to(tl.int64) * z_source
+    last = tl.minimum((part + 1) * chunk, rows)
+    left = partial + (group * chunks + part) * (25 + C) * C + c
+    for tap in range(K * K):
+        total = tl.zeros((BLOCK, C), tl.float32)
+        for first in range(part * chunk, last, BLOCK):
+            row = first + tl.arange(0, BLOCK)
+            image, y, x = _place(row, H)
+            down, across = y * stride + (tap // K - K // 2) * dilation, x * stride + (tap % K - K // 2) * dilation
+            mask = ((row < last) & (down >= 0) & (down < S) & (across >= 0) & (across < S))[:, None]
+            v = tl.load(at + ((image * S + down) * S + across)[:, None] * z_row + c[None, :], mask=mask, other=0.0).to(tl.float32)
+            if SECOND:
+                v = (v - mean) * rstd
+            # Outside of the image the gradient is loaded as zero, whatever v has become there.
+            total += tl.maximum(v, 0.0) * tl.load(gd + (group * rows + row)[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+        tl.store(left + tap * C, tl.sum(total, 0))
+
+
+@jit
+def collect_kernel(partial, out, weights, chunks, C: tl.constexpr, MANY: tl.constexpr):
+    """Add the chunks of one tap, or of one row of the 1x1 weights, and put it where the weight lies."""
+    unit, slot = tl.program_id(0), tl.program_id(1)
+    K, _, begin = _layer(unit % 6, C)
+    c = tl.arange(0, C)
+    used = (slot < K * K) | (slot >= 25)  # a 3x3 kernel leaves the last taps empty
+    total = tl.zeros((MANY, C), tl.float32)
+    for first in range(0, chunks, MANY):
+        k = first + tl.arange(0, MANY)
+        at = (unit.to(tl.int64) * chunks + k)[:, None] * (25 + C) * C + slot * C + c[None, :]
+        total += tl.load(partial + at, mask=(k < tl.where(used, chunks, 0))[:, None], other=0.0)
+    place = tl.where(slot < 25, c * K * K + slot, K * K * C + (slot - 25) * C + c)
+    left = out + unit // 84 * weights + unit % 84 // 6 * (102 * C + 6 * C * C) + begin + place
+    tl.store(left, tl.sum(total, 0), mask=c < tl.where(used, C, 0))
+
+
+@jit
+def normal_sums_kernel(g, z, stats, partial, rows, tiles, channels, C: tl.constexpr, BLOCK: tl.constexpr):
+    """Sums of g, and of g times the normalised z, over a block of (units, rows, channels)."""
+    tile, unit = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    c = tl.program_id(2) * C + tl.arange(0, C)
+    row = tile * BLOCK + tl.arange(0, BLOCK)
+    mask = (row < rows)[:, None]
+    at = (unit * rows + row)[:, None] * channels + c[None, :]
+    normal = _normal(z, stats + unit * 2 * channels, at, mask, c, channels)
+    G = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
+    left = partial + (unit * tiles + tile) * 2 * channels + c
+    tl.store(left, tl.sum(G, 0))
+    tl.store(left + channels, tl.sum(G * normal, 0))
+
+
+@jit
+def normal_backward_kernel(g, z, scale, stats, sums, out, rows, channels, C: tl.constexpr, BLOCK: tl.constexpr):
+    """Back through a batch norm of (units, rows, channels)."""
+    unit = tl.program_id(1).to(tl.int64)
+    c = tl.program_id(2) * C + tl.arange(0, C)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = (row < rows)[:, None]
+    at = (unit * rows + row)[:, None] * channels + c[None, :]
+    normal = _normal(z, stats + unit * 2 * channels, at, mask, c, channels)
+    G = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
+    level, slope = tl.load(sums + unit * 2 * channels + c), tl.load(sums + unit * 2 * channels + channels + c)
+    factor = tl.load(scale + unit * channels + c) * tl.load(stats + unit * 2 * channels + channels + c)
+    v = factor[None, :] * (G - level[None, :] / rows - normal * slope[None, :] / rows)
+    tl.store(out + at, v.to(out.dtype.element_ty), mask=mask)

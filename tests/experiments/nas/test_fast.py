@@ -1,0 +1,153 @@
+"""The fast supernets against the plain ones: values, gradients, batching, and how much work a pass is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from bipareto import tree
+from bipareto.experiments.nas import fast as fast_module
+from bipareto.experiments.nas import kernels, kernels_backward
+from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
+from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
+from bipareto.replay import traced
+
+PAIRS = [
+    (NasBench201(channels=4, size=8, classes=3, cells=2), FastNasBench201(channels=4, size=8, classes=3, cells=2)),
+    (Darts(channels=4, size=8, classes=3), FastDarts(channels=4, size=8, classes=3)),
+    (Darts(channels=2, size=8, classes=3, stack="RNRN"), FastDarts(channels=2, size=8, classes=3, stack="RNRN")),
+]
+pairs = pytest.mark.parametrize(("plain", "fast"), PAIRS, ids=["201", "NRN", "RNRN"])
+
+
+def start(network: Supernet, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[dict, dict]:
+    """Logits far from the equal mixture, so that every weight matters."""
+    x, y = network.start(seed)
+    return tree.map_(lambda leaf: 500 * leaf.to(dtype), x), tree.map_(lambda leaf: leaf.to(dtype), y)
+
+
+def images(network: Supernet, dtype: torch.dtype = torch.float64, n: int = 6) -> torch.Tensor:
+    return torch.randn(n, 3, network.size, network.size, dtype=dtype)
+
+
+def judged(network: Supernet, batch: torch.Tensor) -> Any:
+    """(gradients in x and y, value) of a loss, as a function of (x, y)."""
+    labels = torch.arange(len(batch)) % network.classes
+
+    def loss(x: dict, y: dict) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(network.logits(x, y, batch), labels)
+
+    return torch.func.grad_and_value(loss, argnums=(0, 1))
+
+
+def distance(a: Any, b: Any) -> float:
+    """||a - b|| / ||b|| over a whole tree."""
+    return float(tree.squared_norm(tree.sub(a, b)).sqrt() / tree.squared_norm(b).sqrt())
+
+
+@pairs
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
+def test_values_and_gradients_are_those_of_the_plain_network(plain: Supernet, fast: Supernet, dtype: torch.dtype, tolerance: float) -> None:
+    point, batch = start(plain, dtype), images(plain, dtype)
+    for a, b in zip(start(fast, dtype), point, strict=True):
+        assert all(torch.equal(u, v) for u, v in zip(tree.leaves(a), tree.leaves(b), strict=True))
+    expected, found = judged(plain, batch)(*point), judged(fast, batch)(*point)
+    (x_gradient, y_gradient), value = found
+    assert distance(value, expected[1]) < tolerance
+    assert distance(x_gradient, expected[0][0]) < tolerance
+    assert distance(y_gradient, expected[0][1]) < tolerance
+
+
+@pairs
+def test_runs_side_by_side_equal_runs_alone(plain: Supernet, fast: Supernet) -> None:
+    both = judged(fast, images(fast, n=3))
+    points = [start(fast, seed=seed) for seed in (0, 1)]
+    together = torch.func.vmap(both)(*(tree.stack(list(parts)) for parts in zip(*points, strict=True)))
+    for r, point in enumerate(points):
+        for a, b in zip(tree.leaves(both(*point)), tree.leaves(together), strict=True):
+            torch.testing.assert_close(a, b[r], rtol=1e-8, atol=1e-10)
+
+
+@pairs
+def test_half_precision_stays_near(plain: Supernet, fast: Supernet) -> None:
+    """bfloat16 keeps 8 bits, so a loss is right to about a percent; logits and gradients come back in float32."""
+    half = replace(fast, half=True)  # type: ignore[call-arg]
+    batch = images(plain, torch.float32)
+    point = start(plain, torch.float32)
+    (_, expected), (gradients, value) = judged(plain, batch)(*point), judged(half, batch)(*point)
+    assert all(leaf.dtype == torch.float32 for leaf in tree.leaves(gradients))
+    assert distance(value, expected) < 0.05
+
+
+class Calls(TorchDispatchMode):
+    """Counts calls that do work; views do none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += all(result.alias_info is None for result in func._schema.returns)
+        return func(*args, **(kwargs or {}))
+
+
+@pairs
+def test_a_pass_is_fewer_calls(plain: Supernet, fast: Supernet) -> None:
+    counts = []
+    for network in (plain, fast):
+        point, batch = start(network, torch.float32), images(network, torch.float32)
+        with Calls() as calls:
+            judged(network, batch)(*point)
+        counts.append(calls.count)
+    assert counts[1] < 0.6 * counts[0], counts
+
+
+class Launches:
+    """Stands in for every kernel: does nothing but count, so that what is around the kernels can be tested without a GPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: list[str] = []
+        monkeypatch.setattr(fast_module, "available", lambda *_: True)
+        for module in (kernels, kernels_backward):
+            for name in module.__all__:
+                if name.endswith("_kernel"):
+                    monkeypatch.setattr(module, name, self._stand_in(name))
+
+    def _stand_in(self, name: str) -> Any:
+        launch = lambda *_: self.names.append(name)  # noqa: E731
+        return type("Kernel", (), {"__getitem__": lambda _, grid: launch})()
+
+
+def test_the_fused_network_is_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches, network = Launches(monkeypatch), FastDarts(size=8)
+    plain = Darts(size=8)
+    point, batch = start(network, torch.float32), images(network, torch.float32)
+    with Calls() as calls:
+        gradients, _ = judged(network, batch)(*point)
+    assert [leaf.shape for leaf in tree.leaves(gradients)] == [leaf.shape for leaf in tree.leaves(point)]
+    with Calls() as plain_calls:
+        judged(plain, batch)(*point)
+    assert len(launches.names) + calls.count < 0.15 * plain_calls.count, (len(launches.names), calls.count, plain_calls.count)
+    alone = len(launches.names)
+    # Eight runs side by side are no more launches than one.
+    launches.names.clear()
+    torch.func.vmap(judged(network, batch))(*(tree.stack([part] * 8) for part in point))
+    assert len(launches.names) == alone
+
+
+def test_a_gradient_in_x_alone_does_not_pay_for_that_in_y(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches, network = Launches(monkeypatch), FastDarts(size=8, stack="RN")
+    (x, y), batch = start(network, torch.float32), images(network, torch.float32)
+    step = traced(
+        lambda leaves, _: tree.leaves(torch.func.grad(lambda v: network.logits(v, y, batch).square().sum())(tree.rebuild(x, leaves))),
+        tree.leaves(x),
+        [],
+    )
+    launches.names.clear()
+    step(tree.leaves(x), [])
+    assert "gather_kernel" in launches.names
+    assert not [name for name in launches.names if "weights" in name]

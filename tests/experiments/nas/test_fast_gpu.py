@@ -1,0 +1,96 @@
+"""Checks that need a CUDA device: the fast supernets against the plain ones, alone, side by side and replayed.  `pytest -m gpu`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import bipareto as bp
+from bipareto import tree
+from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
+from bipareto.experiments.nas.problem import Halves, Search
+from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
+from bipareto.sampler import draw
+from bipareto.stepping import stepper
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+PAIRS = [(NasBench201(), FastNasBench201()), (Darts(), FastDarts()), (Darts(size=16, stack="RNRN"), FastDarts(size=16, stack="RNRN"))]
+pairs = pytest.mark.parametrize(("plain", "fast"), PAIRS, ids=["201", "NRN", "RNRN"])
+
+
+@pytest.fixture(autouse=True)
+def _exact() -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def start(network: Supernet, seed: int = 0) -> tuple[dict, dict]:
+    x, y = network.start(seed)
+    return tree.map_(lambda leaf: 300 * leaf.cuda(), x), tree.map_(torch.Tensor.cuda, y)
+
+
+def judged(network: Supernet, n: int = 50) -> Any:
+    stream = torch.Generator().manual_seed(0)
+    images = torch.randn(n, 3, network.size, network.size, generator=stream).cuda()
+    labels = torch.arange(n, device="cuda") % 10
+
+    def loss(x: dict, y: dict) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(network.logits(x, y, images), labels)
+
+    return torch.func.grad_and_value(loss, argnums=(0, 1))
+
+
+def distance(a: Any, b: Any) -> float:
+    return float(tree.squared_norm(tree.sub(a, b)).sqrt() / tree.squared_norm(b).sqrt())
+
+
+@pairs
+def test_values_and_gradients_are_those_of_the_plain_network(plain: Supernet, fast: Supernet) -> None:
+    point = start(plain)
+    (wanted, wanted_value), (found, value) = judged(plain)(*point), judged(fast)(*point)
+    assert distance(value, wanted_value) <= 1e-4
+    assert distance(found[0], wanted[0]) <= 1e-4
+    assert distance(found[1], wanted[1]) <= 1e-4
+
+
+@pairs
+def test_half_precision_stays_near(plain: Supernet, fast: Supernet) -> None:
+    point = start(plain)
+    (wanted, wanted_value), (found, value) = judged(plain)(*point), judged(replace(fast, half=True))(*point)  # type: ignore[call-arg]
+    assert distance(value, wanted_value) <= 0.02
+    assert distance(found[0], wanted[0]) <= 0.2
+    assert distance(found[1], wanted[1]) <= 0.2
+
+
+def test_runs_side_by_side_equal_runs_alone() -> None:
+    network = FastDarts(size=16)
+    both = judged(network, 20)
+    points = [start(network, seed) for seed in (0, 1, 2)]
+    together = torch.func.vmap(both)(*(tree.stack(list(parts)) for parts in zip(*points, strict=True)))
+    for r, point in enumerate(points):
+        assert distance(tree.select(together, r), both(*point)) <= 1e-5
+
+
+@pytest.mark.parametrize("network", [FastDarts(size=16), FastNasBench201(size=16)], ids=["darts", "201"])
+def test_a_replayed_step_is_the_plain_one(network: Supernet) -> None:
+    """One run and a batch of two."""
+    stream = torch.Generator().manual_seed(0)
+    images = torch.randint(256, (256, 3, 16, 16), dtype=torch.uint8, generator=stream).cuda()
+    labels = torch.arange(256, device="cuda") % 10
+    problem = Search(network, images, labels, Halves(256, 16, margin=2, flip=True, full=32, device="cuda"), objectives=("loss", "flops"), decay=3e-4)
+    method = bp.MBMOMEHA.paper()
+    state = method.init(problem, *problem.start(0))
+    batches = draw(problem, method.roles(2), 3, [0])
+    wanted, _ = stepper(problem, method, batched=False)(state, batches)
+    alone, _ = stepper(problem, method, batched=False, compile="replay")(state, batches)
+    both, info = stepper(problem, method, batched=True, compile="replay")(tree.stack([state, state]), batches)
+    assert info["objectives"].shape == (2, 2)
+    moved = [tree.sub(after, before) for after, before in ((wanted.x, state.x), (wanted.y, state.y))]
+    for found in (alone, tree.select(both, 1)):
+        assert tree.structure(found) == tree.structure(wanted)
+        assert distance(tree.sub(found.x, state.x), moved[0]) <= 1e-3
+        assert distance(tree.sub(found.y, state.y), moved[1]) <= 1e-3

@@ -1,0 +1,68 @@
+"""The kernels of a DARTS cell against the same cell in plain operations, without a GPU.
+
+Needs Triton and its interpreter, a minute or two:  TRITON_INTERPRET=1 pytest tests/experiments/nas/test_kernels.py
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from bipareto import tree
+from bipareto.experiments.nas import fast
+from bipareto.experiments.nas.spaces import DARTS
+from bipareto.experiments.nas.supernet import Darts
+
+pytest.importorskip("triton", reason="the kernels need Triton")
+pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="set TRITON_INTERPRET=1 before Python starts")
+
+N, C = 2, 16
+
+
+def cell_weights(seed: int) -> dict[str, Any]:
+    """Of a reduction cell, whose edges have all the operations that a normal one has."""
+    return Darts(channels=C // 2, size=4, stack="RN").start(seed)[1]["cell0"]
+
+
+def case(seed: int, strided: bool) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+    """Inputs (2, n, C, S, S), mixture (14, 8) and weights of a cell."""
+    stream = torch.Generator().manual_seed(seed)
+    side = 4 if strided else 3
+    given = torch.randn(2, N, C, side, side, generator=stream)
+    return given, torch.randn(14, 8, generator=stream).softmax(-1), cell_weights(seed)
+
+
+def plain(given: torch.Tensor, mixture: torch.Tensor, y: dict[str, Any], strided: bool) -> torch.Tensor:
+    place = fast.Place("reduction" if strided else "normal", C, 0)
+    return torch.cat(fast._nodes(DARTS, place, mixture, y, list(given))[2:], 1)
+
+
+def fused(given: torch.Tensor, mixture: torch.Tensor, y: dict[str, Any], strided: bool) -> torch.Tensor:
+    """The same through the kernels, from and to (n, channels, side, side)."""
+    side = given.shape[-1] // (2 if strided else 1)
+    rows = given.permute(0, 1, 3, 4, 2).reshape(1, 2, -1, C)
+    out = fast._fused_cell(rows, mixture, y, N, side, strided)
+    return out.view(N, side, side, 4 * C).permute(0, 3, 1, 2)
+
+
+def slopes(function: Any, strided: bool) -> Any:
+    """Gradients in inputs, mixture and weights, and the value, of a fixed functional of the output."""
+
+    def value(given: torch.Tensor, mixture: torch.Tensor, y: dict[str, Any]) -> torch.Tensor:
+        out = function(given, mixture, y, strided)
+        return (out * torch.linspace(-1, 1, out.numel()).view(out.shape).cos()).sum() + out.square().sum()
+
+    return torch.func.grad_and_value(value, argnums=(0, 1, 2))
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_a_cell_and_two_of_them_side_by_side(strided: bool) -> None:
+    cases = [case(seed, strided) for seed in (0, 1)]
+    together = torch.func.vmap(slopes(fused, strided))(*(tree.stack(list(parts)) for parts in zip(*cases, strict=True)))
+    for r, one in enumerate(cases):
+        wanted = slopes(plain, strided)(*one)
+        for a, b in zip(tree.leaves(wanted), tree.leaves(tree.select(together, r)), strict=True):
+            assert (a - b).norm() <= 1e-4 * a.norm() + 1e-5
