@@ -169,21 +169,28 @@ def figures(
 ) -> None:  # fmt: skip
     """Draw what the studies found, and write their tables.
 
+    A single-domain study among the RUNs becomes the reference in the others'
+    picture of preference strengths.
+
     \b
     Examples:
       bipareto experiment fewshot figures runs/sensitivity runs/caltech --out docs/figures
     """
-    from bipareto.experiments.fewshot.figures import draw
+    from bipareto.experiments.fewshot.figures import draw, write_tables
 
     out = Output(as_json, quiet)
     target = out_dir or runs[0]
     ensure_folder(target)
     written: list[str] = []
     for run in runs:
-        path = run / "results.json"
-        if not path.exists():
+        if not (run / "results.json").exists():
             raise InvalidInput(f"{run} holds no results.json; run a study with --out {run} first")
-        written += draw(json.loads(path.read_text("utf-8")), target, run.name)
+    results = [json.loads((run / "results.json").read_text("utf-8")) for run in runs]
+    alone = [r for result in results for r in result["records"] if "trained_on" in r]
+    for run, result in zip(runs, results, strict=True):
+        written += draw(result, target, run.name, alone)
+        if any(r.get("preference") for r in result["records"]):
+            written += write_tables(result, target, run.name)
     out.say(f"wrote {', '.join(written)} to {target}")
     out.result({"files": written})
 

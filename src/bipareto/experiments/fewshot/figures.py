@@ -1,7 +1,8 @@
-"""Pictures of the studies, one per figure of the paper that their records can make."""
+"""Pictures and tables of the studies, one per figure of the paper that their records can make."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,12 @@ import torch
 
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.settings import COMPARED
+from bipareto.experiments.fewshot.studies import summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw"]
+__all__ = ["draw", "write_tables"]
 
 #: Okabe and Ito's colours, told apart by most eyes, and markers for the rest.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
@@ -22,15 +24,24 @@ _MARKERS = ("o", "s", "^", "D", "v")
 Records = list[dict[str, Any]]
 
 
-def draw(result: dict[str, Any], folder: Path, prefix: str) -> list[str]:
-    """Write every figure that the records of a study allow; returns the names of the files."""
+#: Figures with two panels.
+_WIDE = ("curves", "strengths", "exploration")
+
+
+def draw(result: dict[str, Any], folder: Path, prefix: str, alone: Records | None = None) -> list[str]:
+    """Write every figure that the records of a study allow; returns the names of the files.
+
+    Args:
+        alone: records of single-domain training, the reference of the preferences' strengths.
+    """
     records, names = result["records"], list(result["data"]["domains"]["names"]) if "names" in result["data"]["domains"] else None
     domains = names or [f"domain {i + 1}" for i in range(len(records[0]["accuracy"]))]
     kinds: dict[str, Callable[..., bool]] = {
         "mu": lambda a, r: _knob(a, r, "mu", domains),
         "gamma": lambda a, r: _knob(a, r, "gamma", domains),
         "curves": lambda a, r: _curves(a, r, domains),
-        "strengths": lambda a, r: _strengths(a, r, domains),
+        "strengths": lambda a, r: _strengths(a, r, domains, alone or []),
+        "exploration": lambda a, r: _exploration(a, r, domains),
         "single": lambda a, r: _single(a, r, domains),
         "comparison": lambda a, r: _comparison(a, r, domains),
         "training": lambda a, r: _training(a, r, domains),
@@ -39,8 +50,8 @@ def draw(result: dict[str, Any], folder: Path, prefix: str) -> list[str]:
 
     written = []
     for kind, painter in kinds.items():
-        figure = Figure(figsize=(11, 4.4) if kind in ("curves", "strengths") else (6.4, 4.4), layout="constrained")
-        axes = list(figure.subplots(1, 2)) if kind in ("curves", "strengths") else [figure.subplots()]
+        figure = Figure(figsize=(11, 4.4) if kind in _WIDE else (6.4, 4.4), layout="constrained")
+        axes = list(figure.subplots(1, 2)) if kind in _WIDE else [figure.subplots()]
         if not painter(axes, records):
             continue
         name = f"{prefix}-{kind}.png"
@@ -49,6 +60,25 @@ def draw(result: dict[str, Any], folder: Path, prefix: str) -> list[str]:
     if not written:
         raise InvalidInput("these records make none of the figures; run sensitivity, single-domain or comparison")
     return written
+
+
+def write_tables(result: dict[str, Any], folder: Path, prefix: str) -> list[str]:
+    """Write accuracies with hypervolumes, and what preferences change, as CSV; returns the names of the files."""
+    found = summary(result)
+    names = [f"{prefix}-methods.csv", f"{prefix}-response.csv"]
+    keys = ("accuracy", "accuracy_error", "hypervolume", "hypervolume_error", "hypervolume_equal", "hypervolume_equal_error", "untrained")
+    rows: list[list[Any]] = [["method", *keys]] + [[name, *(r[key] for key in keys)] for name, r in found.items()]
+    _write_rows(folder / names[0], rows)
+    answers = [[name, a["domain"] + 1, a["weight"], a["rise"], a["error"], a["seed_error"]] for name, r in found.items() for a in r["response"]]
+    if not answers:
+        return names[:1]
+    _write_rows(folder / names[1], [["method", "preferred_domain", "weight", "rise", "error_over_episodes", "error_over_seeds"], *answers])
+    return names
+
+
+def _write_rows(path: Path, rows: list[list[Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([["" if v is None else v for v in row] for row in rows])
 
 
 def _knob(axes: list[Axes], records: Records, name: str, domains: list[str]) -> bool:
@@ -73,6 +103,7 @@ def _curves(axes: list[Axes], records: Records, domains: list[str]) -> bool:
     if not own:
         return False
     steps = [p["step"] for p in own[0]["curve"]]
+    domains = _short(domains)
     for d, domain in enumerate(domains):
         style: dict[str, Any] = {"color": _COLOURS[d], "marker": _MARKERS[d], "markersize": 3}
         for axis, key in ((axes[0], "loss"), (axes[1], "accuracy")):
@@ -82,12 +113,14 @@ def _curves(axes: list[Axes], records: Records, domains: list[str]) -> bool:
         axes[0].plot(own[0]["training"]["step"], training.tolist(), color=_COLOURS[d], linestyle=":", label=f"{domain}, training")
     axes[0].set(xlabel="joint step", ylabel="cross entropy", title="Loss on the way")
     axes[1].set(xlabel="joint step", ylabel="accuracy", title="Accuracy on the way (unseen classes)")
-    _finish(axes)
+    for axis in axes:
+        axis.grid(alpha=0.3)
+        _legend_below(axis)
     return True
 
 
-def _strengths(axes: list[Axes], records: Records, domains: list[str]) -> bool:
-    """The preferred domain's accuracy by the strength of the preference, and the mean of the others."""
+def _strengths(axes: list[Axes], records: Records, domains: list[str], alone: Records) -> bool:
+    """The preferred domain's accuracy by the strength of the preference, and the mean of the others; dashed: trained on that domain alone."""
     own = [r for r in records if r.get("preference") and r["method"] == "momeha" and not any(k in r for k in ("mu", "gamma"))]
     weights = sorted({round(max(r["preference"]), 6) for r in own})
     if len(weights) < 2:
@@ -104,11 +137,50 @@ def _strengths(axes: list[Axes], records: Records, domains: list[str]) -> bool:
             errors = [float(c.std() / len(c) ** 0.5) if len(c) > 1 else 0.0 for c in columns]
             style: dict[str, Any] = {"marker": _MARKERS[d], "color": _COLOURS[d], "capsize": 3}
             axis.errorbar(list(places), [float(c.mean()) for c in columns], errors, label=domain, **style)
+        single = torch.tensor([r["accuracy"] for r in alone if r["trained_on"] == d], dtype=torch.float64)
+        if len(single):
+            axes[0].axhline(float(single[:, d].mean()), color=_COLOURS[d], linestyle="--", linewidth=1)
+            axes[1].axhline(float(torch.cat([single[:, :d], single[:, d + 1 :]], 1).mean()), color=_COLOURS[d], linestyle="--", linewidth=1)
     for axis, title in zip(axes, ("The preferred domain", "The other domains, mean"), strict=True):
         axis.set_xticks(list(places), [f"{weight:.2f}" for weight in weights])
         axis.set(xlabel="weight of the preferred domain", ylabel="test accuracy", title=title)
     _finish(axes)
     return True
+
+
+def _exploration(axes: list[Axes], records: Records, domains: list[str]) -> bool:
+    """What each preference changes in every domain against the equal one, mean over seeds: MOMEHA left, WC-penalty right."""
+    shown: tuple[list[Any], list[Any]] = ([], [])
+    short = _short(domains)
+    for axis, name in zip(axes, ("momeha", "wc-penalty"), strict=True):
+        own = [r for r in records if r["method"] == name and r.get("group") == name and r["preference"]]
+        means: dict[tuple[float, ...], torch.Tensor] = {}
+        for weights in dict.fromkeys(tuple(r["preference"]) for r in own):
+            rows = [r["accuracy"] for r in own if tuple(r["preference"]) == weights]
+            means[weights] = torch.tensor(rows, dtype=torch.float64).mean(0)
+        even = next((mean for weights, mean in means.items() if max(weights) - min(weights) < 1e-9), None)
+        if even is None or len(means) < 2:
+            axis.set_axis_off()
+            continue
+        for weights, mean in means.items():
+            if mean is not even:
+                d = weights.index(max(weights))
+                style: dict[str, Any] = {"color": _COLOURS[d], "marker": _MARKERS[d], "linestyle": ":" if max(weights) < 0.35 else "-"}
+                axis.plot(range(len(domains)), (mean - even).tolist(), label=f"prefers {short[d]}, {max(weights):.2f}", **style)
+        axis.axhline(0, color="0.5", linewidth=1)
+        axis.set_xticks(range(len(domains)), short)
+        axis.set(ylabel="accuracy above that at equal weights", title=name)
+        axis.grid(alpha=0.3)
+        shown = axis.get_legend_handles_labels()
+    if shown[0]:
+        # One legend serves both.
+        axes[0].get_figure().legend(*shown, loc="outside lower center", ncols=4, fontsize="small")  # type: ignore[union-attr]
+    return bool(shown[0])
+
+
+def _short(domains: list[str]) -> list[str]:
+    """Names that fit under an axis."""
+    return [name if len(name) < 16 else f"domain {i + 1}" for i, name in enumerate(domains)]
 
 
 def _single(axes: list[Axes], records: Records, domains: list[str]) -> bool:
@@ -121,8 +193,9 @@ def _single(axes: list[Axes], records: Records, domains: list[str]) -> bool:
     shown = axis.imshow(rows, cmap="viridis", vmin=0.2)
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
-            axis.text(j, i, f"{value:.3f}", ha="center", va="center", color="white", fontsize=9)
-    short = [name if len(name) < 16 else f"domain {i + 1}" for i, name in enumerate(domains)]
+            colour = "black" if value - 0.2 > 0.6 * (max(map(max, rows)) - 0.2) else "white"
+            axis.text(j, i, f"{value:.3f}", ha="center", va="center", color=colour, fontsize=9)
+    short = _short(domains)
     axis.set_xticks(range(len(domains)), short, rotation=20, ha="right")
     axis.set_yticks(range(len(domains)), short)
     axis.set(xlabel="judged on", ylabel="trained on", title="One domain alone: test accuracy")
@@ -145,7 +218,7 @@ def _comparison(axes: list[Axes], records: Records, domains: list[str]) -> bool:
     plain = torch.tensor([r["accuracy"] for r in records if r["method"] == "untrained"], dtype=torch.float64)
     if len(plain):
         axes[0].plot(range(len(domains)), plain.mean(0).tolist(), "k_", markersize=28, label="untrained")
-    axes[0].set_xticks(range(len(domains)), [name if len(name) < 16 else f"domain {i + 1}" for i, name in enumerate(domains)])
+    axes[0].set_xticks(range(len(domains)), _short(domains))
     axes[0].set(ylabel="test accuracy", title="All backbones; large marks: the best over preferences")
     _finish(axes)
     return True
@@ -167,6 +240,11 @@ def _training(axes: list[Axes], records: Records, domains: list[str]) -> bool:
     axes[0].set(xlabel="joint step", ylabel="cross entropy", title=f"Training loss, {domains[0]}")
     _finish(axes)
     return True
+
+
+def _legend_below(axis: Axes) -> None:
+    """Many entries would cover the lines."""
+    axis.legend(fontsize="x-small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False)
 
 
 def _finish(axes: list[Axes]) -> None:

@@ -28,12 +28,12 @@ COMPARED = ("momeha", "wc-penalty", "moml", "forum", "wc-mhgd")
 LEARNING = {"linear": 0.25, "mlp": 0.1, "block": 0.05}
 
 #: MOMEHA's step of x and its penalty c, by learner.
-MOVING = {"linear": (0.3, 0.3), "mlp": (0.3, 0.3), "block": (1.0, 0.3)}
+MOVING = {"linear": (0.3, 0.3), "mlp": (1.0, 0.1), "block": (1.0, 0.3)}
 
 #: Joint steps per episode.
 JOINT = 2
 
-#: What a method is tuned over: the same number of trials for each, with its step of x and the number that matters most besides.
+#: What a method is tuned over with the block learner: the same number of trials for each, with its step of x and the number that matters most besides.
 TRIALS: dict[str, list[dict[str, float]]] = {
     name: [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     for name, grid in {

@@ -253,7 +253,8 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     """
     from bipareto.measures import hypervolume
 
-    records = result["records"]
+    # With another mu or gamma it is another method.
+    records = [r for r in result["records"] if not {"mu", "gamma"} & r.keys()]
     plain = _mean([r["accuracy"] for r in records if r["method"] == "untrained"])
     reference = [-0.2] * len(plain)
     methods: dict[str, Any] = {}
