@@ -35,7 +35,8 @@ class Problem:
 
     A subclass may override `lower_pair` when g at y and at theta share work, name in `direct` the objectives (by their places) that
     do not depend on y, for which nothing need be differentiated through the lower level, and set `folded` where its kernels take many
-    runs in one launch (see `bipareto.replay`).
+    runs in one launch (see `bipareto.replay`).  Where y has a part for every objective, which its f_i alone depends on, and g is a sum of
+    terms with one part each, it may be `separate` and have a `lower_part`: then nobody differentiates the terms of the others.
 
     >>> import torch
     >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
@@ -45,6 +46,7 @@ class Problem:
 
     direct: frozenset[int] = frozenset()
     folded = False
+    separate = False
 
     def __init__(
         self,
@@ -120,6 +122,10 @@ class Problem:
     def lower(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """g(x, y[; batch]), shape ()."""
         return self._lower(x, y, *self._arguments(batch))
+
+    def lower_part(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        """The terms of g that hold the part of y which f_i depends on, shape (); asked for where the problem is `separate`."""
+        raise NotImplementedError("a problem that is `separate` has a `lower_part`")
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
         """(g(x, y), g(x, theta)) on one draw.  The seam for problems in which the two share work."""

@@ -34,6 +34,7 @@ __all__ = [
     "solver_residuals",
     "toward",
     "uniform",
+    "upper_jacobian",
     "upper_of",
     "weigh",
     "zero",
@@ -64,11 +65,14 @@ def nested(
 ) -> Hypergradients:
     """y^D by D = `lower_steps` gradient steps on g from y_t, then the hypergradients at (x_t, y^D).
 
-    The hypergradient of an objective without y (`Problem.direct`) is its gradient: no linear system is solved for it.
+    The hypergradient of an objective without y (`Problem.direct`) is its gradient: no linear system is solved for it.  That of a problem
+    with a part of y for each objective (`Problem.separate`) is taken part by part.
     """
     x, y, m = state.x, state.y, state.weights.shape[-1]
     for j in range(lower_steps):
         y = descend(lower_of(problem, draw, f"y-lower-{j}"), x, y, lower_step)
+    if problem.separate:
+        return _by_parts(problem, draw, x, y, m, estimate, numbers)
     through = [i for i in range(m) if i not in problem.direct]
     if not problem.direct or not through:
         return estimate(upper_of(problem, draw, m), lower_of(problem, draw), x, y, numbers)
@@ -79,6 +83,35 @@ def nested(
     order = [places.index(i) for i in range(m)]
     objectives, gradients = torch.cat([found.objectives, f]), torch.cat([found.gradients, f_x])
     return found._replace(objectives=torch.stack([objectives[k] for k in order]), gradients=torch.stack([gradients[k] for k in order]))
+
+
+def _by_parts(problem: Problem, draw: Draw | None, x: Tree, y: Tree, m: int, estimate: Hypergradient, numbers: tuple[Any, ...]) -> Hypergradients:
+    """Every objective with the terms of g that hold its part of y; each moves that part alone."""
+    found = [estimate(upper_of(problem, draw, m, [i]), _lower_part_of(problem, draw, i), x, y, numbers) for i in range(m)]
+    moved = y
+    for part in found:
+        moved = tree.add_scaled(moved, 1.0, tree.sub(part.y, y))
+    residuals, curvatures = ([value for value in values if value is not None] for values in zip(*(part[3:] for part in found), strict=True))
+    return Hypergradients(
+        torch.cat([part.objectives for part in found]),
+        torch.cat([part.gradients for part in found]),
+        moved,
+        torch.stack(residuals).amax() if residuals else None,
+        torch.stack(curvatures).amin() if curvatures else None,
+    )
+
+
+def _lower_part_of(problem: Problem, draw: Draw | None, i: int) -> Level:
+    batch = (draw or {}).get("x-lower")
+    return lambda x, y: problem.lower_part(i, x, y, batch)
+
+
+def upper_jacobian(problem: Problem, draw: Draw | None, x: Tree, y: Tree, m: int) -> tuple[Tensor, Tensor, Tensor]:
+    """f (m,) and the gradients of all objectives, in x (m, n_x) and in y (m, n_y); with draws each objective is differentiated by itself."""
+    if not draw:
+        return jacobian(problem.upper, x, y)
+    f, f_x, f_y = zip(*(jacobian(upper_of(problem, draw, m, [i]), x, y) for i in range(m)), strict=True)
+    return torch.cat(f), torch.cat(f_x), torch.cat(f_y)
 
 
 def nested_oracles(m: int, lower_steps: int, estimate: Hypergradient) -> dict[str, int]:

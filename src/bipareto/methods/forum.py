@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bipareto import oracle, simplex, tree
 from bipareto.errors import InvalidInput
-from bipareto.hypergradient import descend, jacobian
+from bipareto.hypergradient import descend
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
@@ -122,7 +122,7 @@ class FORUM(Method):
             return at_y - at_follower, (at_y, at_y - at_follower)
 
         q, (g, gap) = oracle.grad_and_aux(violation, (x, y))
-        f, f_x, f_y = jacobian(common.upper_of(problem, draw, average.shape[-1]), x, y)
+        f, f_x, f_y = common.upper_jacobian(problem, draw, x, y, average.shape[-1])
         tiny = torch.finfo(f.dtype).tiny
         rows = torch.cat([f_x, f_y], dim=1)
         if self.normalize:

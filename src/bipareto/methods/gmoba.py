@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bipareto import simplex
-from bipareto.hypergradient import jacobian, lower_pullback, warn_if_singular
+from bipareto.hypergradient import lower_pullback, warn_if_singular
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
@@ -105,7 +105,7 @@ class GMOBA(Method):
 
     def step(self, problem: Problem, state: GmobaState, draw: Draw | None = None) -> tuple[GmobaState, Info]:
         x, y, v, _, t, knobs = state
-        f, f_x, f_y = jacobian(common.upper_of(problem, draw, v.shape[0]), x, y)
+        f, f_x, f_y = common.upper_jacobian(problem, draw, x, y, v.shape[0])
         g_y, pair = lower_pullback(common.lower_of(problem, draw), x, y)
         in_x, in_y = pair(v)
         d = f_x - in_x

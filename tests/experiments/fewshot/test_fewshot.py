@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 import bipareto as bp
@@ -17,7 +18,7 @@ from bipareto import oracle, tree
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.episodes import Episodes
-from bipareto.experiments.fewshot.network import LEARNERS, Network
+from bipareto.experiments.fewshot.network import LEARNERS, Learner, Network
 from bipareto.experiments.fewshot.problem import FewShot
 from bipareto.experiments.fewshot.settings import COMPARED, TRIALS, adaptation, configured, preferences
 from bipareto.experiments.fewshot.studies import Study, comparison, summary, tune
@@ -312,3 +313,40 @@ def test_methods_with_hessians_are_given_learners_that_bend_twice(name: str, twi
     with pytest.raises(_Broken):
         train(generated("linear"), [Trial(configured(name, "linear", 4), None, 0)], 2)
     assert seen == [twice]
+
+
+@pytest.mark.filterwarnings("ignore:.*strongly convex")
+@pytest.mark.parametrize("learner", ["linear", "block"])
+@pytest.mark.parametrize("name", ["moml", "wc-mhgd"])
+def test_domain_by_domain_a_step_is_the_same(name: str, learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = generated(learner)
+    x, y = (tree.map_(torch.Tensor.double, part) for part in task.start(0))
+    y = shaken(y)
+    for name_ in ("_scale", "_shift"):
+        monkeypatch.setattr(task.problem, name_, getattr(task.problem, name_).double())
+    method = configured(name, learner, 4).method  # type: ignore[attr-defined]
+    state = method.init(task.problem, x, y)
+    batches = draw(task.problem, method.roles(4), 0, [0])
+    parts, seen = method.step(task.problem, state, batches)
+    monkeypatch.setattr(FewShot, "separate", False)
+    whole, wanted = method.step(task.problem, state, batches)
+    for a, b in zip(tree.leaves((parts.x, parts.y)), tree.leaves((whole.x, whole.y)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
+    assert seen.keys() == wanted.keys()
+    for key in seen:
+        torch.testing.assert_close(seen[key], wanted[key], rtol=1e-6, atol=1e-9)
+
+
+def test_an_objective_is_not_differentiated_for_another() -> None:
+    task = generated("linear")
+    method = configured("moml", "linear", 4).method  # type: ignore[attr-defined]
+    state = method.init(task.problem, *task.start(0))
+    batches = draw(task.problem, method.roles(4), 0, [0])
+
+    def work(separate: bool) -> int:
+        with pytest.MonkeyPatch.context() as patch, FlopCounterMode(display=False) as seen:
+            patch.setattr(FewShot, "separate", separate)
+            method.step(task.problem, state, batches)
+        return seen.get_total_flops()
+
+    assert work(True) < 0.45 * work(False)

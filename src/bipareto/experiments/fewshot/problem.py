@@ -30,6 +30,8 @@ class FewShot(Problem):
         names: of the domains.
     """
 
+    separate = True
+
     def __init__(self, network: Network, images: Tensor, episodes: Episodes, names: Sequence[str]) -> None:
         super().__init__(self._losses, self._mean, sampler=episodes, names=names)
         self.network, self.images, self.episodes = network, images, episodes
@@ -61,6 +63,10 @@ class FewShot(Problem):
     def objective(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """f_i from domain i's images and learner alone."""
         return self._losses(x, tree.map_(lambda leaf: leaf[i : i + 1], y), tuple(part[i : i + 1] for part in batch))[0]
+
+    def lower_part(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        """Domain i's term of g."""
+        return self.objective(i, x, y, batch) / len(batch[0])
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
         """Both on the same features, which the backbone makes once."""
