@@ -349,6 +349,9 @@ def _judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> di
         header = ["objective", *(", ".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]), "best under its own"]
         rows = [[row["objective"], *(f"{v:.4f}" for v in row["values"]), "yes" if row["own"] else "no"] for row in said["objectives"]]
         out.table(f"{method}: objectives under each preference, mean over seeds", header, rows)
+    found["operations"] = judging.operations(result)
+    counts = [[row["method"], _preference(row), *(f"{count:.1f}" for count in row["edges"].values())] for row in found["operations"]]
+    out.table("Edges of the derived cells by operation, mean over seeds", ["method", "preference", *found["operations"][0]["edges"]], counts, left=2)
     if known is None:
         return found
     found["correlations"] = judging.correlations(result, known)

@@ -89,6 +89,9 @@ def test_a_comparison_writes_what_tables_and_figures_need(tmp_path: Path, known:
         assert r["number"] == known.number(genotype)
         assert torch.equal(torch.tensor(r["logits"]["cell"]).argmax(-1), genotype.choices()["cell"])
         assert r["flops"] == int(known.flops[r["number"]])
+    counted = judging.operations(result)
+    assert [(row["method"], row["preference"]) for row in counted] == [("mb-momeha", (0.75, 0.25)), ("mb-momeha", (0.25, 0.75)), ("darts", None)]
+    assert all(sum(row["edges"].values()) == pytest.approx(6) for row in counted)
     # The same call again runs nothing and finds the same.
     again = compared(Study(generated(SMALL), tmp_path, [0, 1], known, cells=5), ["mb-momeha", "darts"], ["strong"])
     assert again["records"] == result["records"]

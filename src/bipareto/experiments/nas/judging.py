@@ -14,10 +14,11 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 from bipareto.experiments.nas.known import KnownCells
+from bipareto.experiments.nas.spaces import space_of
 from bipareto.measures import hypervolume
 from bipareto.sampler import generator
 
-__all__ = ["DRAWS", "correlations", "favoured", "points_of", "references", "summary"]
+__all__ = ["DRAWS", "correlations", "favoured", "operations", "points_of", "references", "summary"]
 
 #: How often as many random cells are drawn as a method has found.
 DRAWS = 2000
@@ -117,3 +118,17 @@ def favoured(result: dict[str, Any], of: str = "objectives") -> dict[str, Any]:
             rows.append({"objective": name, "best_under": best, "own": best[i] == max(w[i] for w in preferences), "values": means[:, i].tolist()})
         found[method] = {"preferences": preferences, "objectives": rows}
     return found
+
+
+def operations(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """How many edges of the derived cells have each operation, by method and preference, mean over seeds: do searches collapse to skips?"""
+    names = space_of(result["settings"]["space"]).names
+    found: dict[tuple[Any, ...], list[list[int]]] = {}
+    for r in result["records"]:
+        chosen = [edge["operation"] for cell in r["genotype"]["cells"].values() for edge in cell]
+        key = (r["method"], tuple(r["preference"]) if r["preference"] else None)
+        found.setdefault(key, []).append([chosen.count(name) for name in names])
+    return [
+        {"method": method, "preference": preference, "edges": dict(zip(names, torch.tensor(rows).double().mean(0).tolist(), strict=True))}
+        for (method, preference), rows in found.items()
+    ]
