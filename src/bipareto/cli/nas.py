@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bipareto.cli import values
+from bipareto.cli.architectures import judged, show_cells, show_records
 from bipareto.cli.data import Folder
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.cli.runs import Json, Out, Quiet
@@ -82,7 +83,7 @@ def search(
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
         chosen = values.names(strengths) if strengths else (["strong"] if tiny else None)
         records = compared(study, [method], chosen)["records"]
-    _show_records(out, records, list(task.settings.objectives))
+    show_records(out, records, list(task.settings.objectives))
     found = {
         "genotype": [r["genotype"] for r in records],
         "preference": [r["preference"] for r in records],
@@ -129,7 +130,7 @@ def compare(
         given = values.seeds(seeds or (["1"] if tiny else ["1,2,3"]))
         study = Study(task, out_dir, given, known, together, out.progress, _teller(out), cells=8 if tiny else 150)
         result = compared(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None)
-    out.result(_judged(out, result, known) | {"seconds": result["seconds"]})
+    out.result(judged(out, result, known) | {"seconds": result["seconds"]})
 
 
 @commands.command()
@@ -160,7 +161,7 @@ def derive(
     if out_dir is not None:
         _write_cells(out_dir, records)
         out.say(f"wrote genotype-0 to genotype-{len(records) - 1}, .json and .svg, to {out_dir}")
-    _show_cells(out, records, genotypes)
+    show_cells(out, records, genotypes)
     out.result({"cells": records})
 
 
@@ -227,7 +228,7 @@ def figures(
         result = _results(run)
         known = looked_up(result["settings"]["space"], folder)
         written += draw(result, known, target, run.resolve().name)
-        tables[run.resolve().name] = _judged(out, result, known)
+        tables[run.resolve().name] = judged(out, result, known)
         (target / f"{run.resolve().name}-tables.json").write_text(json.dumps(values.finite(tables[run.resolve().name]), indent=1) + "\n", "utf-8")
         written.append(f"{run.resolve().name}-tables.json")
     out.say(f"wrote {', '.join(written)} to {target}")
@@ -305,80 +306,3 @@ def _write_cells(folder: Path, records: list[dict[str, Any]]) -> None:
         title = f"preference {', '.join(f'{w:g}' for w in preference)}" if preference else ""
         (folder / f"genotype-{i}.json").write_text(genotype.to_json() + "\n", "utf-8")
         (folder / f"genotype-{i}.svg").write_text(svg(genotype, title), "utf-8")
-
-
-def _preference(record: dict[str, Any]) -> str:
-    weights = record.get("preference")
-    return ", ".join(f"{w:.2f}" for w in weights) if weights else "-"
-
-
-def _accuracy(record: dict[str, Any]) -> str:
-    return f"{record['accuracy']['cifar10']:.2f}" if "accuracy" in record else "-"
-
-
-def _show_records(out: Output, records: list[dict[str, Any]], names: list[str]) -> None:
-    rows = [
-        [
-            r["method"],
-            _preference(r),
-            *(f"{value:.4f}" for value in r["objectives"]),
-            _accuracy(r),
-            f"{r['flops'] / 1e6:.2f}",
-            f"{r['params'] / 1e6:.3f}",
-        ]
-        for r in records
-    ]
-    header = ["method", "preference", *names, "accuracy %", "MFLOPs", "M params"]
-    out.table("Objectives of the supernet; accuracy and cost of the derived network", header, rows, left=2)
-
-
-def _show_cells(out: Output, records: list[dict[str, Any]], genotypes: list[Genotype]) -> None:
-    rows = [
-        [str(i), _preference(r), _accuracy(r), f"{r['flops'] / 1e6:.2f}", f"{r['params'] / 1e6:.3f}", str(genotype).partition(" ")[2]]
-        for i, (r, genotype) in enumerate(zip(records, genotypes, strict=True))
-    ]
-    out.table(f"Architectures of {genotypes[0].space.name}", ["", "preference", "accuracy %", "MFLOPs", "M params", "architecture"], rows, left=2)
-
-
-def _judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dict[str, Any]:
-    """Tables of a comparison, shown and as data; what needs moocore or the known accuracies is left out where they are missing."""
-    from bipareto.experiments.nas import judging
-
-    found: dict[str, Any] = {"favoured": judging.favoured(result), "favoured_discrete": judging.favoured(result, "discrete")}
-    for method, said in found["favoured"].items():
-        header = ["objective", *(", ".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]), "best under its own"]
-        rows = [[row["objective"], *(f"{v:.4f}" for v in row["values"]), "yes" if row["own"] else "no"] for row in said["objectives"]]
-        out.table(f"{method}: objectives under each preference, mean over seeds", header, rows)
-    found["operations"] = judging.operations(result)
-    counts = [[row["method"], _preference(row), *(f"{count:.1f}" for count in row["edges"].values())] for row in found["operations"]]
-    out.table("Edges of the derived cells by operation, mean over seeds", ["method", "preference", *found["operations"][0]["edges"]], counts, left=2)
-    if known is None:
-        return found
-    found["correlations"] = judging.correlations(result, known)
-    rows = [
-        [c["method"], str(c["seed"]), f"{c['spearman']:.3f}", f"{c['kendall']:.3f}", f"{c['spearman_better_half']:.3f}"]
-        for c in found["correlations"]
-    ]
-    if rows:
-        out.table(
-            "Rank correlation of the supernet's loss with the known accuracy", ["method", "draws", "Spearman", "Kendall", "of the better half"], rows
-        )
-    if find_spec("moocore") is None:
-        out.say("moocore is not installed: hypervolumes are left to `bipareto experiment nas figures` on a machine that has it")
-        return found
-    said = judging.summary(result, known)
-    found["hypervolume"] = said
-
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.4f}"
-
-    rows = []
-    for name, own in said["methods"].items():
-        volumes = [own["hypervolume"][key] for key in ("chance", "median")]
-        shares = [text for v in volumes for text in (number(v["mean"]), number(v["error"]))]
-        rows.append([name, *shares, str(own["distinct"]), "-" if own["seconds"] is None else f"{own['seconds']:.0f}"])
-    random = said["random"]
-    rows.append([f"{random['cells']} random cells", number(random["chance"]["mean"]), "-", number(random["median"]["mean"]), "-", "-", "-"])
-    header = ["method", "below chance", "+-", "below median", "+-", "distinct cells", "seconds"]
-    out.table("Hypervolume of true accuracy and FLOPs, as a share of the true front's", header, rows)
-    return found
