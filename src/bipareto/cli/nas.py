@@ -37,6 +37,10 @@ Steps = Annotated[int | None, typer.Option("--steps", metavar="T", min=1, help="
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none.")]
 Channels = Annotated[int | None, typer.Option("--channels", metavar="C", min=1, help="Of the first cell; the preset's if none.")]
 Numbers = Annotated[str | None, typer.Option("--numbers", metavar="WHOSE", help="ours or paper: steps and constants of the methods.")]
+Warmup = Annotated[
+    float | None,
+    typer.Option("--warmup", metavar="SHARE", help="Of the steps: the weights learn before the architecture moves; the preset's if none."),
+]
 Together = Annotated[int | None, typer.Option("--together", metavar="N", min=1, help="Searches side by side; all on a GPU if none.")]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none.")]
 Strengths = Annotated[
@@ -63,7 +67,7 @@ def search(
     method: Annotated[str, typer.Option("--method", metavar="NAME", help="mb-momeha, wc-mhgd, wc-penalty, moco or darts.")] = "mb-momeha",
     dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
     objectives: Objectives = None, strengths: Strengths = None, steps: Steps = None, batch: Batch = None,
-    channels: Channels = None, numbers: Numbers = None,
+    channels: Channels = None, numbers: Numbers = None, warmup: Warmup = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0, together: Together = None, device: Device = None,
     folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -79,7 +83,10 @@ def search(
 
     out = Output(as_json, quiet)
     with out.listening():
-        task, known = _task(out, dataset, preset, space, supernet, half, objectives, steps, batch, channels, numbers, device, folder, tiny, out_dir)
+        task, known = _task(
+            out, dataset, preset, device, folder, tiny, out_dir, space=space, supernet=supernet, half=half or None, objectives=objectives,
+            steps=steps, batch=batch, channels=channels, numbers=numbers, warmup=warmup,
+        )  # fmt: skip
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
         chosen = values.names(strengths) if strengths else (["strong"] if tiny else None)
         records = compared(study, [method], chosen)["records"]
@@ -106,7 +113,8 @@ def compare(
         list[str] | None, typer.Option("--methods", metavar="NAME,..", help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.")
     ] = None, dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
     objectives: Objectives = None, strengths: Strengths = None, seeds: Seeds = None, steps: Steps = None, batch: Batch = None,
-    channels: Channels = None, numbers: Numbers = None, together: Together = None, device: Device = None, folder: Folder = None,
+    channels: Channels = None, numbers: Numbers = None, warmup: Warmup = None, together: Together = None, device: Device = None,
+    folder: Folder = None,
     tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """All methods under all preferences and seeds, judged by known answers.
@@ -126,7 +134,10 @@ def compare(
 
     out = Output(as_json, quiet)
     with out.listening():
-        task, known = _task(out, dataset, preset, space, supernet, half, objectives, steps, batch, channels, numbers, device, folder, tiny, out_dir)
+        task, known = _task(
+            out, dataset, preset, device, folder, tiny, out_dir, space=space, supernet=supernet, half=half or None, objectives=objectives,
+            steps=steps, batch=batch, channels=channels, numbers=numbers, warmup=warmup,
+        )  # fmt: skip
         given = values.seeds(seeds or (["1"] if tiny else ["1,2,3"]))
         study = Study(task, out_dir, given, known, together, out.progress, _teller(out), cells=8 if tiny else 150)
         result = compared(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None)
@@ -236,9 +247,9 @@ def figures(
 
 
 def _task(
-    out: Output, dataset: str, preset: str, space: str | None, supernet: str | None, half: bool, objectives: list[str] | None, steps: int | None,
-    batch: int | None, channels: int | None, numbers: str | None, device: str | None, folder: Path | None, tiny: bool, out_dir: Path | None,
-) -> tuple[Task, KnownCells | None]:  # fmt: skip
+    out: Output, dataset: str, preset: str, device: str | None, folder: Path | None, tiny: bool, out_dir: Path | None, **changes: Any
+) -> tuple[Task, KnownCells | None]:
+    """The task, and the known accuracies where there are any.  `changes` are settings other than the preset's, None for the preset's own."""
     from bipareto.experiments.devices import device_of
     from bipareto.experiments.nas import settings as presets
     from bipareto.experiments.nas.studies import looked_up
@@ -246,13 +257,11 @@ def _task(
 
     ensure_folder(out_dir)
     where = device or ("cpu" if tiny else None)
-    if supernet is None and device_of(where).type == "cuda" and find_spec("bipareto.experiments.nas.fast"):
-        supernet = "fast"
-    chosen: dict[str, Any] = {
-        "space": space, "supernet": supernet, "half": half or None, "steps": steps, "batch": batch,
-        "channels": channels, "numbers": numbers, "objectives": tuple(values.names(objectives)) if objectives else None,
-    }  # fmt: skip
-    given = {name: value for name, value in chosen.items() if value is not None}
+    if changes["supernet"] is None and device_of(where).type == "cuda" and find_spec("bipareto.experiments.nas.fast"):
+        changes["supernet"] = "fast"
+    if changes["objectives"]:
+        changes["objectives"] = tuple(values.names(changes["objectives"]))
+    given = {name: value for name, value in changes.items() if value is not None}
     settings = replace(presets.preset("tiny" if tiny else preset), **given)
     task = generated(settings, device=where) if tiny else build(settings, dataset, folder=folder, device=where)
     known = looked_up(settings.space, folder)
