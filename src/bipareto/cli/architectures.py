@@ -54,8 +54,11 @@ def judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dic
 
     found: dict[str, Any] = {"favoured": judging.favoured(result), "favoured_discrete": judging.favoured(result, "discrete")}
     for method, said in found["favoured"].items():
-        header = ["objective", *(", ".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]), "best under its own"]
-        rows = [[row["objective"], *(f"{v:.4f}" for v in row["values"]), "yes" if row["own"] else "no"] for row in said["objectives"]]
+        header = ["objective", *(", ".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]), "best under its own", "in seeds"]
+        rows = [
+            [row["objective"], *(f"{v:.4f}" for v in row["values"]), "yes" if row["own"] else "no", "{} of {}".format(*row["seeds"])]
+            for row in said["objectives"]
+        ]
         out.table(f"{method}: objectives under each preference, mean over seeds", header, rows)
     found["operations"] = judging.operations(result)
     counts = [[row["method"], _weights(row), *(f"{count:.1f}" for count in row["edges"].values())] for row in found["operations"]]
