@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bipareto.errors import InvalidInput
-from bipareto.schedule import Complement, Constant, Cosine, Power, as_schedule, theorem1, theorem2
+from bipareto.schedule import Complement, Constant, Cosine, Delayed, Power, as_schedule, theorem1, theorem2
 
 T = torch.tensor([0.0, 1.0, 255.0, 65535.0], dtype=torch.float64)
 
@@ -47,3 +47,8 @@ def test_a_cosine_falls_from_its_scale_to_its_floor_and_stays_there() -> None:
     s = Cosine(0.5, 100.0, 0.1)
     torch.testing.assert_close(s(torch.tensor([0.0, 50.0, 100.0, 1000.0])), torch.tensor([0.5, 0.3, 0.1, 0.1]))
     assert as_schedule(s, "alpha_y") == s
+
+
+def test_a_delayed_step_waits() -> None:
+    s = Delayed(torch.tensor(2.0), torch.tensor(3.0), torch.tensor(0.5))
+    assert s(torch.arange(5.0)).tolist() == [0.5, 0.5, 0.5, 2.0, 2.0]

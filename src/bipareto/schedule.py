@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["Complement", "Constant", "Cosine", "Power", "Schedule", "as_schedule", "theorem1", "theorem2"]
+__all__ = ["Complement", "Constant", "Cosine", "Delayed", "Power", "Schedule", "as_schedule", "theorem1", "theorem2"]
 
 
 class Constant(NamedTuple):
@@ -58,12 +58,23 @@ class Cosine(NamedTuple):
         return self.floor + (self.scale - self.floor) * 0.5 * (1 + torch.cos(math.pi * share))
 
 
-Schedule: TypeAlias = Constant | Power | Complement | Cosine
+class Delayed(NamedTuple):
+    """s_t = before for t < first, then value: a variable that waits until the others have settled."""
+
+    value: Any
+    first: Any
+    before: Any
+
+    def __call__(self, t: Tensor) -> Tensor:
+        return torch.where(t < self.first, self.before, self.value)
+
+
+Schedule: TypeAlias = Constant | Power | Complement | Cosine | Delayed
 
 
 def as_schedule(value: Schedule | float, name: str) -> Schedule:
     """A number stands for the constant schedule."""
-    if isinstance(value, (Constant, Power, Complement, Cosine)):
+    if isinstance(value, (Constant, Power, Complement, Cosine, Delayed)):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return Constant(float(value))

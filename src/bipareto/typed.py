@@ -152,10 +152,10 @@ def forms() -> dict[str, Callable[..., Any]]:
     """The small values of the library by their lower-case names: schedules, ideal points, hypergradients."""
     from bipareto import hypergradient
     from bipareto.scalarization import Fixed, Tracked
-    from bipareto.schedule import Complement, Constant, Cosine, Power
+    from bipareto.schedule import Complement, Constant, Cosine, Delayed, Power
 
     estimators = (hypergradient.CG, hypergradient.FiniteDifference, hypergradient.Neumann, hypergradient.Unrolled)
-    return {form.__name__.lower(): form for form in (Constant, Power, Complement, Cosine, Fixed, Tracked, *estimators)}
+    return {form.__name__.lower(): form for form in (Constant, Power, Complement, Cosine, Delayed, Fixed, Tracked, *estimators)}
 
 
 def load_number(value: Any, path: str) -> Any:

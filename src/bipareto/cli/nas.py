@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bipareto.cli import values
+from bipareto.cli.architectures import judged, show_cells, show_records
 from bipareto.cli.data import Folder
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.cli.runs import Json, Out, Quiet
@@ -36,6 +37,10 @@ Steps = Annotated[int | None, typer.Option("--steps", metavar="T", min=1, help="
 Batch = Annotated[int | None, typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none.")]
 Channels = Annotated[int | None, typer.Option("--channels", metavar="C", min=1, help="Of the first cell; the preset's if none.")]
 Numbers = Annotated[str | None, typer.Option("--numbers", metavar="WHOSE", help="ours or paper: steps and constants of the methods.")]
+Warmup = Annotated[
+    float | None,
+    typer.Option("--warmup", metavar="SHARE", help="Of the steps: the weights learn before the architecture moves; the preset's if none."),
+]
 Together = Annotated[int | None, typer.Option("--together", metavar="N", min=1, help="Searches side by side; all on a GPU if none.")]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none.")]
 Strengths = Annotated[
@@ -62,7 +67,7 @@ def search(
     method: Annotated[str, typer.Option("--method", metavar="NAME", help="mb-momeha, wc-mhgd, wc-penalty, moco or darts.")] = "mb-momeha",
     dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
     objectives: Objectives = None, strengths: Strengths = None, steps: Steps = None, batch: Batch = None,
-    channels: Channels = None, numbers: Numbers = None,
+    channels: Channels = None, numbers: Numbers = None, warmup: Warmup = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0, together: Together = None, device: Device = None,
     folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -78,11 +83,14 @@ def search(
 
     out = Output(as_json, quiet)
     with out.listening():
-        task, known = _task(out, dataset, preset, space, supernet, half, objectives, steps, batch, channels, numbers, device, folder, tiny, out_dir)
+        task, known = _task(
+            out, dataset, preset, device, folder, tiny, out_dir, space=space, supernet=supernet, half=half or None, objectives=objectives,
+            steps=steps, batch=batch, channels=channels, numbers=numbers, warmup=warmup,
+        )  # fmt: skip
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
         chosen = values.names(strengths) if strengths else (["strong"] if tiny else None)
         records = compared(study, [method], chosen)["records"]
-    _show_records(out, records, list(task.settings.objectives))
+    show_records(out, records, list(task.settings.objectives))
     found = {
         "genotype": [r["genotype"] for r in records],
         "preference": [r["preference"] for r in records],
@@ -105,7 +113,8 @@ def compare(
         list[str] | None, typer.Option("--methods", metavar="NAME,..", help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.")
     ] = None, dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
     objectives: Objectives = None, strengths: Strengths = None, seeds: Seeds = None, steps: Steps = None, batch: Batch = None,
-    channels: Channels = None, numbers: Numbers = None, together: Together = None, device: Device = None, folder: Folder = None,
+    channels: Channels = None, numbers: Numbers = None, warmup: Warmup = None, together: Together = None, device: Device = None,
+    folder: Folder = None,
     tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """All methods under all preferences and seeds, judged by known answers.
@@ -125,11 +134,14 @@ def compare(
 
     out = Output(as_json, quiet)
     with out.listening():
-        task, known = _task(out, dataset, preset, space, supernet, half, objectives, steps, batch, channels, numbers, device, folder, tiny, out_dir)
+        task, known = _task(
+            out, dataset, preset, device, folder, tiny, out_dir, space=space, supernet=supernet, half=half or None, objectives=objectives,
+            steps=steps, batch=batch, channels=channels, numbers=numbers, warmup=warmup,
+        )  # fmt: skip
         given = values.seeds(seeds or (["1"] if tiny else ["1,2,3"]))
         study = Study(task, out_dir, given, known, together, out.progress, _teller(out), cells=8 if tiny else 150)
         result = compared(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None)
-    out.result(_judged(out, result, known) | {"seconds": result["seconds"]})
+    out.result(judged(out, result, known) | {"seconds": result["seconds"]})
 
 
 @commands.command()
@@ -160,7 +172,7 @@ def derive(
     if out_dir is not None:
         _write_cells(out_dir, records)
         out.say(f"wrote genotype-0 to genotype-{len(records) - 1}, .json and .svg, to {out_dir}")
-    _show_cells(out, records, genotypes)
+    show_cells(out, records, genotypes)
     out.result({"cells": records})
 
 
@@ -227,7 +239,7 @@ def figures(
         result = _results(run)
         known = looked_up(result["settings"]["space"], folder)
         written += draw(result, known, target, run.resolve().name)
-        tables[run.resolve().name] = _judged(out, result, known)
+        tables[run.resolve().name] = judged(out, result, known)
         (target / f"{run.resolve().name}-tables.json").write_text(json.dumps(values.finite(tables[run.resolve().name]), indent=1) + "\n", "utf-8")
         written.append(f"{run.resolve().name}-tables.json")
     out.say(f"wrote {', '.join(written)} to {target}")
@@ -235,9 +247,9 @@ def figures(
 
 
 def _task(
-    out: Output, dataset: str, preset: str, space: str | None, supernet: str | None, half: bool, objectives: list[str] | None, steps: int | None,
-    batch: int | None, channels: int | None, numbers: str | None, device: str | None, folder: Path | None, tiny: bool, out_dir: Path | None,
-) -> tuple[Task, KnownCells | None]:  # fmt: skip
+    out: Output, dataset: str, preset: str, device: str | None, folder: Path | None, tiny: bool, out_dir: Path | None, **changes: Any
+) -> tuple[Task, KnownCells | None]:
+    """The task, and the known accuracies where there are any.  `changes` are settings other than the preset's, None for the preset's own."""
     from bipareto.experiments.devices import device_of
     from bipareto.experiments.nas import settings as presets
     from bipareto.experiments.nas.studies import looked_up
@@ -245,13 +257,11 @@ def _task(
 
     ensure_folder(out_dir)
     where = device or ("cpu" if tiny else None)
-    if supernet is None and device_of(where).type == "cuda" and find_spec("bipareto.experiments.nas.fast"):
-        supernet = "fast"
-    chosen: dict[str, Any] = {
-        "space": space, "supernet": supernet, "half": half or None, "steps": steps, "batch": batch,
-        "channels": channels, "numbers": numbers, "objectives": tuple(values.names(objectives)) if objectives else None,
-    }  # fmt: skip
-    given = {name: value for name, value in chosen.items() if value is not None}
+    if changes["supernet"] is None and device_of(where).type == "cuda" and find_spec("bipareto.experiments.nas.fast"):
+        changes["supernet"] = "fast"
+    if changes["objectives"]:
+        changes["objectives"] = tuple(values.names(changes["objectives"]))
+    given = {name: value for name, value in changes.items() if value is not None}
     settings = replace(presets.preset("tiny" if tiny else preset), **given)
     task = generated(settings, device=where) if tiny else build(settings, dataset, folder=folder, device=where)
     known = looked_up(settings.space, folder)
@@ -305,77 +315,3 @@ def _write_cells(folder: Path, records: list[dict[str, Any]]) -> None:
         title = f"preference {', '.join(f'{w:g}' for w in preference)}" if preference else ""
         (folder / f"genotype-{i}.json").write_text(genotype.to_json() + "\n", "utf-8")
         (folder / f"genotype-{i}.svg").write_text(svg(genotype, title), "utf-8")
-
-
-def _preference(record: dict[str, Any]) -> str:
-    weights = record.get("preference")
-    return ", ".join(f"{w:.2f}" for w in weights) if weights else "-"
-
-
-def _accuracy(record: dict[str, Any]) -> str:
-    return f"{record['accuracy']['cifar10']:.2f}" if "accuracy" in record else "-"
-
-
-def _show_records(out: Output, records: list[dict[str, Any]], names: list[str]) -> None:
-    rows = [
-        [
-            r["method"],
-            _preference(r),
-            *(f"{value:.4f}" for value in r["objectives"]),
-            _accuracy(r),
-            f"{r['flops'] / 1e6:.2f}",
-            f"{r['params'] / 1e6:.3f}",
-        ]
-        for r in records
-    ]
-    header = ["method", "preference", *names, "accuracy %", "MFLOPs", "M params"]
-    out.table("Objectives of the supernet; accuracy and cost of the derived network", header, rows, left=2)
-
-
-def _show_cells(out: Output, records: list[dict[str, Any]], genotypes: list[Genotype]) -> None:
-    rows = [
-        [str(i), _preference(r), _accuracy(r), f"{r['flops'] / 1e6:.2f}", f"{r['params'] / 1e6:.3f}", str(genotype).partition(" ")[2]]
-        for i, (r, genotype) in enumerate(zip(records, genotypes, strict=True))
-    ]
-    out.table(f"Architectures of {genotypes[0].space.name}", ["", "preference", "accuracy %", "MFLOPs", "M params", "architecture"], rows, left=2)
-
-
-def _judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dict[str, Any]:
-    """Tables of a comparison, shown and as data; what needs moocore or the known accuracies is left out where they are missing."""
-    from bipareto.experiments.nas import judging
-
-    found: dict[str, Any] = {"favoured": judging.favoured(result), "favoured_discrete": judging.favoured(result, "discrete")}
-    for method, said in found["favoured"].items():
-        header = ["objective", *(", ".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]), "best under its own"]
-        rows = [[row["objective"], *(f"{v:.4f}" for v in row["values"]), "yes" if row["own"] else "no"] for row in said["objectives"]]
-        out.table(f"{method}: objectives under each preference, mean over seeds", header, rows)
-    if known is None:
-        return found
-    found["correlations"] = judging.correlations(result, known)
-    rows = [
-        [c["method"], str(c["seed"]), f"{c['spearman']:.3f}", f"{c['kendall']:.3f}", f"{c['spearman_better_half']:.3f}"]
-        for c in found["correlations"]
-    ]
-    if rows:
-        out.table(
-            "Rank correlation of the supernet's loss with the known accuracy", ["method", "draws", "Spearman", "Kendall", "of the better half"], rows
-        )
-    if find_spec("moocore") is None:
-        out.say("moocore is not installed: hypervolumes are left to `bipareto experiment nas figures` on a machine that has it")
-        return found
-    said = judging.summary(result, known)
-    found["hypervolume"] = said
-
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.4f}"
-
-    rows = []
-    for name, own in said["methods"].items():
-        volumes = [own["hypervolume"][key] for key in ("chance", "median")]
-        shares = [text for v in volumes for text in (number(v["mean"]), number(v["error"]))]
-        rows.append([name, *shares, str(own["distinct"]), "-" if own["seconds"] is None else f"{own['seconds']:.0f}"])
-    random = said["random"]
-    rows.append([f"{random['cells']} random cells", number(random["chance"]["mean"]), "-", number(random["median"]["mean"]), "-", "-", "-"])
-    header = ["method", "below chance", "+-", "below median", "+-", "distinct cells", "seconds"]
-    out.table("Hypervolume of true accuracy and FLOPs, as a share of the true front's", header, rows)
-    return found

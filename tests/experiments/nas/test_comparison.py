@@ -67,11 +67,12 @@ def test_correlations_are_one_for_a_perfect_ranking_and_minus_one_for_its_revers
 
 
 def test_favoured_says_under_which_preference_an_objective_is_best() -> None:
-    runs = [((0.8, 0.2), [1.0, 0.5]), ((0.8, 0.2), [1.2, 0.5]), ((0.2, 0.8), [1.15, 0.4]), ((0.2, 0.8), [0.9, 0.3])]
-    records = [{"method": "m", "preference": w, "objectives": f} for w, f in runs]
+    runs = [((0.8, 0.2), 0, [1.0, 0.5]), ((0.8, 0.2), 1, [1.2, 0.5]), ((0.2, 0.8), 0, [1.15, 0.4]), ((0.2, 0.8), 1, [0.9, 0.3])]
+    records = [{"method": "m", "preference": w, "seed": seed, "objectives": f} for w, seed, f in runs]
     loss, flops = judging.favoured({"objectives": ["loss", "flops"], "records": records})["m"]["objectives"]
     assert (loss["own"], loss["best_under"]) == (False, (0.2, 0.8))
     assert (flops["own"], flops["values"]) == (True, pytest.approx([0.5, 0.35]))
+    assert (loss["seeds"], flops["seeds"]) == ([1, 2], [2, 2])
 
 
 def test_a_comparison_writes_what_tables_and_figures_need(tmp_path: Path, known: KnownCells) -> None:
@@ -89,6 +90,9 @@ def test_a_comparison_writes_what_tables_and_figures_need(tmp_path: Path, known:
         assert r["number"] == known.number(genotype)
         assert torch.equal(torch.tensor(r["logits"]["cell"]).argmax(-1), genotype.choices()["cell"])
         assert r["flops"] == int(known.flops[r["number"]])
+    counted = judging.operations(result)
+    assert [(row["method"], row["preference"]) for row in counted] == [("mb-momeha", (0.75, 0.25)), ("mb-momeha", (0.25, 0.75)), ("darts", None)]
+    assert all(sum(row["edges"].values()) == pytest.approx(6) for row in counted)
     # The same call again runs nothing and finds the same.
     again = compared(Study(generated(SMALL), tmp_path, [0, 1], known, cells=5), ["mb-momeha", "darts"], ["strong"])
     assert again["records"] == result["records"]

@@ -188,6 +188,20 @@ def test_presets_hold_the_paper_s_numbers() -> None:
     assert default_preferences(4)[:2] == [(0.25,) * 4, (0.52, 0.16, 0.16, 0.16)]
 
 
+def test_in_the_warm_up_the_weights_learn_and_the_architecture_waits() -> None:
+    settings = replace(SMALL, steps=4, warmup=0.75)
+    task = generated(settings)
+    for name in ("mb-momeha", "darts"):
+        begun, moved = task.problem.start(0), []
+        for steps in (3, 4):
+            part = replace(task, settings=replace(settings, steps=steps))
+            found = search(part, trials(settings, name)[:1])  # the numbers are those of four steps
+            moved.append([float((a - b[0]).abs().max()) for a, b in zip((begun[0]["cell"], begun[1]), (found.x["cell"], found.y), strict=True)])
+        (x_waiting, y_waiting), (x_moving, _) = moved
+        assert x_moving > 100 * x_waiting
+        assert y_waiting > 1e-3
+
+
 def test_a_folder_of_another_search_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
     wanted = trials(SMALL)[:1]
     first = search(generated(SMALL), wanted, folder=tmp_path)
@@ -232,6 +246,8 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(tmp_pa
         (lambda: replace(SMALL, supernet="slow"), "supernet 'slow' is not known"),  # type: ignore[arg-type]
         (lambda: replace(SMALL, numbers="yours"), "numbers 'yours' are not known"),  # type: ignore[arg-type]
         (lambda: replace(SMALL, space="nasnet"), "no search space 'nasnet'"),
+        (lambda: replace(SMALL, warmup=1.0), "warmup = 1.0; it is the share"),
+        (lambda: replace(SMALL, half=True), "only the fast supernet works in bfloat16"),
         (lambda: configured("momeha", SMALL), "method 'momeha' takes no part"),
         (lambda: generated(replace(SMALL, batch=1)), "batch norm takes its statistics from the batch"),
         (lambda: search(generated(SMALL), []), "nothing to search"),

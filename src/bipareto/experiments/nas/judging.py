@@ -14,10 +14,11 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 from bipareto.experiments.nas.known import KnownCells
+from bipareto.experiments.nas.spaces import space_of
 from bipareto.measures import hypervolume
 from bipareto.sampler import generator
 
-__all__ = ["DRAWS", "correlations", "favoured", "points_of", "references", "summary"]
+__all__ = ["DRAWS", "correlations", "favoured", "operations", "points_of", "references", "summary"]
 
 #: How often as many random cells are drawn as a method has found.
 DRAWS = 2000
@@ -100,7 +101,10 @@ def correlations(result: dict[str, Any], known: KnownCells, dataset: str = "cifa
 
 
 def favoured(result: dict[str, Any], of: str = "objectives") -> dict[str, Any]:
-    """Per method: is the best value of each objective, mean over seeds, found under the preference for it?
+    """Per method: is the best value of each objective found under the preference for it?
+
+    values: under each preference, mean over seeds; own: whether the best of them is under the objective's own preference; seeds: in how
+    many seeds it is, of how many.
 
     Args:
         of: "objectives" (of the mixture at the end of the search) or "discrete" (of the derived cell with the supernet's weights).
@@ -110,10 +114,31 @@ def favoured(result: dict[str, Any], of: str = "objectives") -> dict[str, Any]:
     for method in dict.fromkeys(r["method"] for r in records):
         own = [r for r in records if r["method"] == method]
         preferences = list(dict.fromkeys(tuple(r["preference"]) for r in own))
-        means = torch.stack([torch.tensor([r[of] for r in own if tuple(r["preference"]) == w], dtype=torch.float64).mean(0) for w in preferences])
+        seeds = sorted({r["seed"] for r in own})
+        at = {(tuple(r["preference"]), r["seed"]): r[of] for r in own}
+        values = torch.tensor([[at[w, seed] for w in preferences] for seed in seeds], dtype=torch.float64)  # (seeds, preferences, m)
         rows = []
         for i, name in enumerate(names):
-            best = preferences[int(means[:, i].argmin())]
-            rows.append({"objective": name, "best_under": best, "own": best[i] == max(w[i] for w in preferences), "values": means[:, i].tolist()})
+            wanted = max(range(len(preferences)), key=lambda k: preferences[k][i])
+            means = values[:, :, i].mean(0)
+            best = int(means.argmin())
+            hits = int((values[:, :, i].argmin(1) == wanted).sum())
+            rows.append(
+                {"objective": name, "best_under": preferences[best], "own": best == wanted, "seeds": [hits, len(seeds)], "values": means.tolist()}
+            )
         found[method] = {"preferences": preferences, "objectives": rows}
     return found
+
+
+def operations(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """How many edges of the derived cells have each operation, by method and preference, mean over seeds: do searches collapse to skips?"""
+    names = space_of(result["settings"]["space"]).names
+    found: dict[tuple[Any, ...], list[list[int]]] = {}
+    for r in result["records"]:
+        chosen = [edge["operation"] for cell in r["genotype"]["cells"].values() for edge in cell]
+        key = (r["method"], tuple(r["preference"]) if r["preference"] else None)
+        found.setdefault(key, []).append([chosen.count(name) for name in names])
+    return [
+        {"method": method, "preference": preference, "edges": dict(zip(names, torch.tensor(rows).double().mean(0).tolist(), strict=True))}
+        for (method, preference), rows in found.items()
+    ]

@@ -20,7 +20,7 @@ from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
 from bipareto.hypergradient import FiniteDifference
 from bipareto.methods import MBMOMEHA, WCMHGD, Method, MoCo, WCPenalty
 from bipareto.preferences import favouring
-from bipareto.schedule import Cosine, Power, Schedule
+from bipareto.schedule import Cosine, Delayed, Power, Schedule
 
 __all__ = ["METHODS", "PRESETS", "Settings", "configured", "default_preferences", "preset"]
 
@@ -47,6 +47,7 @@ class Settings:
         objectives, reading: see `Search`.
         decay, clip: weight decay of the lower level, and the bound on gradients' norms (None for none).
         cosine: let the steps of the weights fall to zero along a cosine.
+        warmup: share of the steps in which the architecture all but stands still and the weights learn what every operation is good for.
         margin, flip, cutout: augmentation, see `Halves`.
         numbers: "ours" or "paper", see `configured`.
     """
@@ -64,6 +65,7 @@ class Settings:
     decay: float = 3e-4
     clip: float | None = 5.0
     cosine: bool = True
+    warmup: float = 0.0
     margin: int = 4
     flip: bool = True
     cutout: int = 0
@@ -73,6 +75,8 @@ class Settings:
         space_of(self.space)
         if self.supernet not in ("plain", "fast"):
             raise InvalidInput(f"supernet {self.supernet!r} is not known; choose plain or fast")
+        if not 0 <= self.warmup < 1:
+            raise InvalidInput(f"warmup = {self.warmup}; it is the share of steps before the architecture moves, from 0 to below 1")
         if self.half and self.supernet != "fast":
             raise InvalidInput("only the fast supernet works in bfloat16; use --supernet fast with --half")
         if self.numbers not in ("ours", "paper"):
@@ -123,20 +127,25 @@ def configured(name: str, settings: Settings) -> Method:
         raise InvalidInput(f"method {name!r} takes no part in this experiment; choose from {', '.join(METHODS)}")
     if settings.numbers == "paper":
         return _paper(name)
-    y = _falling(ALPHA_Y, settings)
+    x, y = _waiting(ALPHA_X, settings), _falling(ALPHA_Y, settings)
     one_step = FiniteDifference(terms=1, eta=ALPHA_Y, eps=0.01, relative=True)
     numbers: dict[str, Method] = {
-        "mb-momeha": MBMOMEHA(gamma=8.0, mu=4.0, alpha_theta=y, alpha_x=ALPHA_X, alpha_y=y, beta=0.9, c=Power(1.0, 1 / 16)),
-        "wc-mhgd": WCMHGD(alpha_x=ALPHA_X, u=10.0, lower_steps=4, beta=y, hypergradient=one_step, qp_steps=8, qp_lr=0.01),
-        "wc-penalty": WCPenalty(u=0.01, v=0.2, alpha_x=ALPHA_X, alpha_y=y, eta=0.01, difference=0.01),
-        "moco": MoCo(alpha_x=ALPHA_X, beta=0.1, gamma=0.1, lower_steps=1, lower_step=y, hypergradient=one_step),
-        "darts": FirstOrder(alpha_x=3e-3, alpha_y=_falling(0.1 * ALPHA_Y, settings)),
+        "mb-momeha": MBMOMEHA(gamma=8.0, mu=4.0, alpha_theta=y, alpha_x=x, alpha_y=y, beta=0.9, c=Power(1.0, 1 / 16)),
+        "wc-mhgd": WCMHGD(alpha_x=x, u=10.0, lower_steps=4, beta=y, hypergradient=one_step, qp_steps=8, qp_lr=0.01),
+        "wc-penalty": WCPenalty(u=0.01, v=0.2, alpha_x=x, alpha_y=y, eta=0.01, difference=0.01),
+        "moco": MoCo(alpha_x=x, beta=0.1, gamma=0.1, lower_steps=1, lower_step=y, hypergradient=one_step),
+        "darts": FirstOrder(alpha_x=_waiting(3e-3, settings), alpha_y=_falling(0.1 * ALPHA_Y, settings)),
     }
     return numbers[name]
 
 
 def _falling(step: float, settings: Settings) -> Schedule | float:
     return Cosine(step, float(settings.steps)) if settings.cosine else step
+
+
+def _waiting(step: float, settings: Settings) -> Schedule | float:
+    # Not zero: reports divide by the step.
+    return Delayed(step, settings.warmup * settings.steps, 1e-4 * step) if settings.warmup else step
 
 
 def _paper(name: str) -> Method:

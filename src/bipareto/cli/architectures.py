@@ -1,0 +1,95 @@
+"""Tables of architecture search."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from bipareto.cli.output import Output
+
+if TYPE_CHECKING:
+    from bipareto.experiments.nas.genotype import Genotype
+    from bipareto.experiments.nas.known import KnownCells
+
+__all__ = ["judged", "show_cells", "show_records"]
+
+
+def _weights(record: dict[str, Any]) -> str:
+    weights = record.get("preference")
+    return ", ".join(f"{w:.2f}" for w in weights) if weights else "-"
+
+
+def _accuracy(record: dict[str, Any]) -> str:
+    return f"{record['accuracy']['cifar10']:.2f}" if "accuracy" in record else "-"
+
+
+def show_records(out: Output, records: list[dict[str, Any]], names: list[str]) -> None:
+    """Searches one by one: the supernet's objectives, and the derived network."""
+    rows = [
+        [
+            r["method"],
+            _weights(r),
+            *(f"{value:.4f}" for value in r["objectives"]),
+            _accuracy(r),
+            f"{r['flops'] / 1e6:.2f}",
+            f"{r['params'] / 1e6:.3f}",
+        ]
+        for r in records
+    ]
+    header = ["method", "preference", *names, "accuracy %", "MFLOPs", "M params"]
+    out.table("Objectives of the supernet; accuracy and cost of the derived network", header, rows, left=2)
+
+
+def show_cells(out: Output, records: list[dict[str, Any]], genotypes: list[Genotype]) -> None:
+    """Architectures one by one."""
+    rows = [[str(i), _weights(r), _accuracy(r), f"{r['flops'] / 1e6:.2f}", f"{r['params'] / 1e6:.3f}"] for i, r in enumerate(records)]
+    out.table(f"Architectures of {genotypes[0].space.name}", ["", "preference", "accuracy %", "MFLOPs", "M params"], rows, left=2)
+    for i, genotype in enumerate(genotypes):
+        out.say(f"{i:3d}  {str(genotype).partition(' ')[2]}")
+
+
+def judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dict[str, Any]:
+    """Tables of a comparison, shown and as data; what needs moocore or the known accuracies is left out where they are missing."""
+    from bipareto.experiments.nas import judging
+
+    found: dict[str, Any] = {"favoured": judging.favoured(result), "favoured_discrete": judging.favoured(result, "discrete")}
+    for method, said in found["favoured"].items():
+        header = ["objective", *(", ".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]), "best under its own", "in seeds"]
+        rows = [
+            [row["objective"], *(f"{v:.4f}" for v in row["values"]), "yes" if row["own"] else "no", "{} of {}".format(*row["seeds"])]
+            for row in said["objectives"]
+        ]
+        out.table(f"{method}: objectives under each preference, mean over seeds", header, rows)
+    found["operations"] = judging.operations(result)
+    counts = [[row["method"], _weights(row), *(f"{count:.1f}" for count in row["edges"].values())] for row in found["operations"]]
+    out.table("Edges of the derived cells by operation, mean over seeds", ["method", "preference", *found["operations"][0]["edges"]], counts, left=2)
+    if known is None:
+        return found
+    found["correlations"] = judging.correlations(result, known)
+    rows = [
+        [c["method"], str(c["seed"]), f"{c['spearman']:.3f}", f"{c['kendall']:.3f}", f"{c['spearman_better_half']:.3f}"]
+        for c in found["correlations"]
+    ]
+    if rows:
+        out.table(
+            "Rank correlation of the supernet's loss with the known accuracy", ["method", "draws", "Spearman", "Kendall", "of the better half"], rows
+        )
+    if find_spec("moocore") is None:
+        out.say("moocore is not installed: hypervolumes are left to `bipareto experiment nas figures` on a machine that has it")
+        return found
+    said = judging.summary(result, known)
+    found["hypervolume"] = said
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.4f}"
+
+    rows = []
+    for name, own in said["methods"].items():
+        volumes = [own["hypervolume"][key] for key in ("chance", "median")]
+        shares = [text for v in volumes for text in (number(v["mean"]), number(v["error"]))]
+        rows.append([name, *shares, str(own["distinct"]), "-" if own["seconds"] is None else f"{own['seconds']:.0f}"])
+    random = said["random"]
+    rows.append([f"{random['cells']} random cells", number(random["chance"]["mean"]), "-", number(random["median"]["mean"]), "-", "-", "-"])
+    header = ["method", "below chance", "+-", "below median", "+-", "distinct cells", "seconds"]
+    out.table("Hypervolume of true accuracy and FLOPs, as a share of the true front's", header, rows)
+    return found
