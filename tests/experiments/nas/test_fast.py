@@ -10,8 +10,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bipareto import tree
+from bipareto.experiments.nas import blend, kernels, kernels_backward
 from bipareto.experiments.nas import fast as fast_module
-from bipareto.experiments.nas import kernels, kernels_backward
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
 from bipareto.replay import traced
@@ -112,26 +112,27 @@ class Launches:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         monkeypatch.setattr(fast_module, "available", lambda *_: True)
-        for module in (kernels, kernels_backward):
-            for name in module.__all__:
-                if name.endswith("_kernel"):
-                    monkeypatch.setattr(module, name, self._stand_in(name))
+        for module in (blend, kernels, kernels_backward):
+            for name in [name for name in vars(module) if name.endswith("_kernel")]:
+                monkeypatch.setattr(module, name, self._stand_in(name))
 
     def _stand_in(self, name: str) -> Any:
         launch = lambda *_: self.names.append(name)  # noqa: E731
         return type("Kernel", (), {"__getitem__": lambda _, grid: launch})()
 
 
-def test_the_fused_network_is_few_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    launches, network = Launches(monkeypatch), FastDarts(size=8)
-    plain = Darts(size=8)
+@pytest.mark.parametrize(
+    ("plain", "network", "share"), [(Darts(size=8), FastDarts(size=8), 0.15), (NasBench201(size=8), FastNasBench201(size=8), 0.7)]
+)
+def test_the_fused_network_is_few_launches(monkeypatch: pytest.MonkeyPatch, plain: Supernet, network: Supernet, share: float) -> None:
+    launches = Launches(monkeypatch)
     point, batch = start(network, torch.float32), images(network, torch.float32)
     with Calls() as calls:
         gradients, _ = judged(network, batch)(*point)
     assert [leaf.shape for leaf in tree.leaves(gradients)] == [leaf.shape for leaf in tree.leaves(point)]
     with Calls() as plain_calls:
         judged(plain, batch)(*point)
-    assert len(launches.names) + calls.count < 0.15 * plain_calls.count, (len(launches.names), calls.count, plain_calls.count)
+    assert len(launches.names) + calls.count < share * plain_calls.count, (len(launches.names), calls.count, plain_calls.count)
     alone = len(launches.names)
     # Eight runs side by side are no more launches than one.
     launches.names.clear()
