@@ -147,10 +147,11 @@ class _Blend(torch.autograd.Function):
         c1, c3, s, a, sent, mixture = inputs
         ctx.earlier = sent.shape[-1]
         ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # or zeros as large as what is kept would be written
         ctx.save_for_backward(c1, c3, s, a, mixture, *output[1:])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Tensor, ...]:
         *found, sums = torch.ops.bipareto.blend_backward(g, *ctx.saved_tensors)
         to_mixture = sums.unflatten(-1, (5, -1)).sum(-1)
         to_mixture = torch.cat([torch.zeros_like(to_mixture[..., :1]), to_mixture[..., 1:]], -1)

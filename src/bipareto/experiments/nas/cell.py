@@ -277,10 +277,11 @@ class _Cell(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         *tensors, ctx.side, ctx.strided = inputs
         ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # or zeros as large as what is kept would be written
         ctx.save_for_backward(*tensors, *output)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Any, ...]:
         given, flat, mixture, skips, out, d, *kept = ctx.saved_tensors
         found = torch.ops.bipareto.darts_cell_backward(g, given, flat, mixture, skips, out, *kept, ctx.side, ctx.strided)
         to_given, to_skips, nodes, gd, halves, sums, half_sums = found
@@ -304,10 +305,11 @@ class _Normalised(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs, output[1])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor, Tensor]:
         z, scale, stats = ctx.saved_tensors
         to_z, to_scale = torch.ops.bipareto.normalised_backward(g, z, scale, stats)
         return to_z, to_scale
