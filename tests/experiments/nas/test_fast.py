@@ -9,12 +9,16 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import bipareto as bp
 from bipareto import tree
 from bipareto.experiments.nas import blend, kernels, kernels_backward
 from bipareto.experiments.nas import fast as fast_module
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
+from bipareto.experiments.nas.problem import Halves, Search
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
+from bipareto.joined import Joined
 from bipareto.replay import traced
+from bipareto.sampler import draw
 
 PAIRS = [
     (NasBench201(channels=4, size=8, classes=3, cells=2), FastNasBench201(channels=4, size=8, classes=3, cells=2)),
@@ -152,3 +156,32 @@ def test_a_gradient_in_x_alone_does_not_pay_for_that_in_y(monkeypatch: pytest.Mo
     step(tree.leaves(x), [])
     assert "gather_kernel" in launches.names
     assert not [name for name in launches.names if "weights" in name]
+
+
+@pairs
+def test_a_step_with_joined_weights_is_the_same(plain: Supernet, fast: Supernet) -> None:
+    stream = torch.Generator().manual_seed(0)
+    pictures = torch.randint(256, (40, 3, 8, 8), dtype=torch.uint8, generator=stream)
+    problem = Search(fast, pictures, torch.arange(40) % 3, Halves(40, batch=4), objectives=("loss", "flops"), decay=1e-3)
+    method = bp.MBMOMEHA.paper()
+    state = method.init(problem, *start(fast))
+    batches = draw(problem, method.roles(2), 0, [0])
+    joined = Joined(lambda: problem, state.y)
+    wanted, _ = method.step(problem, state, batches)
+    found, _ = method.step(joined, joined.join(state), batches)
+    for a, b in zip(tree.leaves(joined.part(found, state)), tree.leaves(wanted), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+def test_weights_of_a_cell_in_one_piece() -> None:
+    """From a vector without a copy, unless its edges lie in another order."""
+    y = FastDarts(channels=2, size=8).start(0)[1]
+    joined = Joined(lambda: bp.Problem(lambda x, y: x, lambda x, y: x), y)
+    sections = joined.split(tree.ravel(y))
+    for name in ("cell0", "cell1"):
+        pieces = fast_module._flat(sections[name])
+        assert pieces.data_ptr() == sections[name].base.data_ptr()
+        assert torch.equal(pieces, fast_module._flat(y[name]))
+        shuffled = {edge: y[name][edge] for edge in reversed(y[name])}
+        other = Joined(lambda: bp.Problem(lambda x, y: x, lambda x, y: x), {"cell": shuffled}).split(tree.ravel(shuffled))
+        assert torch.equal(fast_module._flat(other["cell"]), pieces)

@@ -22,9 +22,9 @@ pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reaso
 N, C = 2, 16
 
 
-def cell_weights(seed: int) -> dict[str, Any]:
-    """Of a reduction cell, whose edges have all the operations that a normal one has."""
-    return Darts(channels=C // 2, size=4, stack="RN").start(seed)[1]["cell0"]
+def cell_weights(seed: int, strided: bool) -> dict[str, Any]:
+    """Of a reduction or a normal cell with C channels."""
+    return Darts(channels=C // 2, size=4, stack="RN").start(seed)[1]["cell0" if strided else "cell1"]
 
 
 def case(seed: int, strided: bool) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
@@ -32,7 +32,7 @@ def case(seed: int, strided: bool) -> tuple[torch.Tensor, torch.Tensor, dict[str
     stream = torch.Generator().manual_seed(seed)
     side = 4 if strided else 3
     given = torch.randn(2, N, C, side, side, generator=stream)
-    return given, torch.randn(14, 8, generator=stream).softmax(-1), cell_weights(seed)
+    return given, torch.randn(14, 8, generator=stream).softmax(-1), cell_weights(seed, strided)
 
 
 def plain(given: torch.Tensor, mixture: torch.Tensor, y: dict[str, Any], strided: bool) -> torch.Tensor:

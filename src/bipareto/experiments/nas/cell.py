@@ -74,7 +74,7 @@ class _Shape:
         self.stride = 2 if strided else 1
         self.rows = self.rows_in // self.stride**2
         self.block, self.tiles = block_of(self.C), _tiles(self.rows, self.C)
-        self.weights = 14 * (102 * self.C + 6 * self.C**2)
+        self.weights = 14 * (102 * self.C + 6 * self.C**2) + (8 * self.C**2 if strided else 0)
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         return self.given.new_empty((self.R, *shape), dtype=dtype or torch.float32)
@@ -127,7 +127,7 @@ def _cell_forward(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, s
             steps = (0, 0, C) if second else where
             forward.forward_kernel[(s.tiles, s.R * edges * layers)](
                 z, flat, stats, d, p, partial, rows, edges, edge0, source0, *steps, s.weights, s.tiles,
-                C, s.block, side, 1 if second else stride, second,
+                C, s.block, side, 1 if second else stride, second, strided,
             )  # fmt: skip
             _finish(partial, stats, rows, C, edges * layers, 16 * edge0 + (4 if second else 0), layers)
         node = max(source0 - 1, 0)
@@ -159,18 +159,18 @@ def _cell_backward(
         )  # fmt: skip
         add_blocks(partial, sums, (edge0, edges))
         behind = (nodes, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, s.weights, C, s.block)
-        backward.pointwise_kernel[(s.tiles, s.R * edges * 4)](*behind, False)
+        backward.pointwise_kernel[(s.tiles, s.R * edges * 4)](*behind, False, strided)
         backward.halves_kernel[(s.tiles, s.R * edges * 2)](
-            gd, p, flat, stats, halves, half_partial, rows, edges, edge0, s.weights, s.tiles, C, s.block, side
+            gd, p, flat, stats, halves, half_partial, rows, edges, edge0, s.weights, s.tiles, C, s.block, side, strided
         )  # fmt: skip
         add_blocks(half_partial, half_sums, (edge0, edges))
-        backward.pointwise_kernel[(s.tiles, s.R * edges * 2)](*behind, True)
+        backward.pointwise_kernel[(s.tiles, s.R * edges * 2)](*behind, True, strided)
         passed = s.new(sources, 3, rows, C, dtype=kind)
         backward.pool_backward_kernel[(s.tiles, s.R * sources)](nodes, pools, mixture, pool_stats, sums, passed, rows, sources, source0, C, s.block)
         left = to_given if source0 == 0 else nodes[..., (source0 - 2) * C :]
         backward.gather_kernel[(_tiles(rows * stride**2, C), s.R * sources)](
             gd, passed, chosen, flat, z, left, rows, sources, source0, z_run, z_source, z_row, s.weights,
-            C, s.block, side, stride, source0 == 0,
+            C, s.block, side, stride, source0 == 0, strided,
         )  # fmt: skip
     if strided:
         backward.skip_backward_kernel[(s.tiles, s.R * 8)](nodes, skips, mixture, skip_stats, sums, to_skips, rows, C, s.block)
@@ -187,7 +187,8 @@ def _cell_weights(
     C, rows = s.C, s.rows
     chunk = min(_CHUNK, s.tiles * s.block)
     chunks = -(-rows // chunk)
-    partial, found = s.new(84, chunks, 25 + C, C), s.new(s.weights)
+    # The weights of strided skips are not these kernels' business: their place stays zero.
+    partial, found = s.new(84, chunks, 25 + C, C), s.new(s.weights).zero_()
     backward.pointwise_weights_kernel[(chunks, s.R * 84)](
         nodes, halves, p, d, mixture, stats, sums, half_sums, partial, rows, chunk, chunks, C, s.block
     )  # fmt: skip
@@ -198,7 +199,7 @@ def _cell_weights(
         backward.depthwise_weights_kernel[(chunks, s.R * edges * (2 if second else 4))](
             z, gd, p, stats, partial, rows, edges, edge0, source0, *steps, chunk, chunks, C, s.block, side, 1 if second else stride, second
         )  # fmt: skip
-    backward.collect_kernel[(s.R * 84, 25 + C)](partial, found, s.weights, chunks, C, 16)
+    backward.collect_kernel[(s.R * 84, 25 + C)](partial, found, s.weights, chunks, C, 16, strided)
     return found
 
 
@@ -320,7 +321,7 @@ def cell(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, side: int,
 
     Args:
         given: the two inputs, (R, 2, n * S^2, C), S = side, or 2 side where strided; float32 or bfloat16.
-        flat: weights of the 14 edges in the space's order, of each the layers 0 to 5, first depthwise, then 1x1; float32.
+        flat: (R, weights) float32, those of the 14 edges in the space's order, and of each edge operation by operation.
         mixture: (R, 14, 8) float32.
         skips: (R, 8, n * side^2, C), the convolved but not yet normalised skips of a reduction cell, by source; else with no edges, (R, 0, ...).
         side: of the nodes.

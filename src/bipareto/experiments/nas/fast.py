@@ -24,6 +24,7 @@ from bipareto.experiments.nas.blend import blend
 from bipareto.experiments.nas.cell import available, cell, fits, normalised
 from bipareto.experiments.nas.spaces import DARTS, Block, Conv, Operation, Space
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Place
+from bipareto.joined import Section
 from bipareto.tree import Tree
 
 __all__ = ["FastDarts", "FastNasBench201"]
@@ -101,19 +102,21 @@ class FastDarts(Darts):
         return newer.unflatten(1, (n, -1)).mean((0, 2), dtype=y["head"]["bias"].dtype)
 
 
-#: The layers of an edge in the order of `kernels`: operation, and which of its weights is the depthwise one.
-_LAYERS = (("sep_conv_3x3", 0), ("sep_conv_5x5", 0), ("dil_conv_3x3", 0), ("dil_conv_5x5", 0), ("sep_conv_3x3", 2), ("sep_conv_5x5", 2))
+def _flat(y: Tree) -> Tensor:
+    """All weights of a cell in one vector, edge by edge and operation by operation; no copy where they lie like that already."""
+    edges, names = [str(edge) for edge in DARTS.edges], DARTS.names
+    if isinstance(y, Section) and list(y) == edges and all(list(y[edge]) == [name for name in names if name in y[edge]] for edge in edges):
+        return y.vector
+    return torch.cat([weight.flatten() for edge in edges for name in names for weight in y[edge].get(name, ())])
 
 
 def _fused_cell(given: Tensor, mixture: Tensor, y: Tree, n: int, side: int, strided: bool) -> Tensor:
     """A cell by the kernels, (1, n side^2, 4 C), from its two inputs (1, 2, n S^2, C)."""
-    edges = [y[str(edge)] for edge in DARTS.edges]
-    flat = torch.cat([edge[name][k].flatten() for edge in edges for name, first in _LAYERS for k in (first, first + 1)])
     skips = given[:, :0]
     if strided:
-        leaving = [[weights["skip_connect"][0] for edge, weights in zip(DARTS.edges, edges, strict=True) if edge.source == s] for s in (0, 1)]
+        leaving = [[y[str(edge)]["skip_connect"][0] for edge in DARTS.edges if edge.source == s] for s in (0, 1)]
         skips = torch.cat([_skips(torch.relu(given[:, s]), leaving[s], n) for s in (0, 1)], 1)
-    return cell(given, flat[None], mixture[None], skips, side, strided)
+    return cell(given, _flat(y)[None], mixture[None], skips, side, strided)
 
 
 def _columns(images: Tensor) -> Tensor:

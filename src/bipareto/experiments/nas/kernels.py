@@ -43,9 +43,21 @@ def jit(kernel: Any) -> Any:
 
 @jit
 def _layer(q, C: tl.constexpr):
-    """Kernel size and dilation of a layer, and where its weights begin among those of its edge."""
+    """Kernel size and dilation of a layer, and where its weights begin among those of its edge: operation by operation."""
+    three, five = 9 * C + C * C, 25 * C + C * C
     odd = q % 2
-    return 3 + 2 * odd, 1 + (q // 2) % 2, (q // 2) * (34 * C + 2 * C * C) + odd * (9 * C + C * C)
+    dilated = (q // 2) % 2
+    separable = odd * 2 * three + (q // 4) * tl.where(odd == 1, five, three)
+    return 3 + 2 * odd, 1 + dilated, tl.where(dilated == 1, 2 * (three + five) + odd * three, separable)
+
+
+@jit
+def _weights(source, node, STRIDED: tl.constexpr, C: tl.constexpr):
+    """Where an edge's layers begin among the weights of a cell; in a reduction cell the weights of a strided skip stand before them."""
+    begin = (node * (node + 3) // 2 + source) * (102 * C + 6 * C * C)
+    if STRIDED:
+        begin += (2 * node + tl.minimum(source + 1, 2)) * C * C
+    return begin
 
 
 @jit
@@ -54,6 +66,13 @@ def _ends(k):
     source = tl.where(k < 8, k // 4, tl.where(k < 11, 2, tl.where(k < 13, 3, 4)))
     node = tl.where(k < 8, k % 4, tl.where(k < 11, k - 7, tl.where(k < 13, k - 9, 3)))
     return source, node
+
+
+@jit
+def _ends_at(edge):
+    """Source and target of the edge that lies at a place."""
+    node = (edge >= 2).to(tl.int32) + (edge >= 5).to(tl.int32) + (edge >= 9).to(tl.int32)
+    return edge - node * (node + 3) // 2, node
 
 
 @jit
@@ -82,7 +101,7 @@ def _moments_of(v, mask, count, at, c, C):
 @jit
 def forward_kernel(
     z, flat, stats, d, p, partial, rows, edges, edge0, source0, z_run, z_source, z_row, weights, tiles,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, SECOND: tl.constexpr,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, SECOND: tl.constexpr, STRIDED: tl.constexpr,
 ):  # fmt: skip
     """ReLU (of the normalised layer q - 4 where SECOND), depthwise d, 1x1 p, and the moments of p."""
     OPS: tl.constexpr = 2 if SECOND else 4
@@ -93,7 +112,7 @@ def forward_kernel(
     edge = _edge(source, node)
     group = ((run * 14 + edge) * 6 + q).to(tl.int64)
     K, dilation, begin = _layer(q, C)
-    w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin
+    w = flat + run * weights + _weights(source, node, STRIDED, C) + begin
     c = tl.arange(0, C)
     row = tile * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from bipareto.experiments.nas.kernels import _edge, _ends, _layer, _normal, _place, jit
+from bipareto.experiments.nas.kernels import _edge, _ends, _ends_at, _layer, _normal, _place, _weights, jit
 
 with suppress(ImportError):
     import triton.language as tl
@@ -82,7 +82,23 @@ def _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, r
 
 @jit
 def pointwise_kernel(
-    g, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, weights, C: tl.constexpr, BLOCK: tl.constexpr, FIRST: tl.constexpr
+    g,
+    halves,
+    p,
+    flat,
+    mixture,
+    stats,
+    sums,
+    half_sums,
+    gd,
+    rows,
+    edges,
+    edge0,
+    weights,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FIRST: tl.constexpr,
+    STRIDED: tl.constexpr,
 ):
     """The gradient of the depthwise outputs: of layers 2 to 5, or where FIRST of 0 and 1."""
     OPS: tl.constexpr = 2 if FIRST else 4
@@ -95,21 +111,37 @@ def pointwise_kernel(
     kind = gd.dtype.element_ty
     gp = _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C).to(kind)
     K, _, begin = _layer(q, C)
-    w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin + K * K * C
+    w = flat + run * weights + _weights(source, node, STRIDED, C) + begin + K * K * C
     point = tl.load(w + c[:, None] * C + c[None, :]).to(kind)  # (outputs, inputs)
     at = ((run * 14 + edge) * 6 + q) * rows * C + row[:, None] * C + c[None, :]
     tl.store(gd + at, tl.dot(gp, point, input_precision="ieee").to(kind), mask=(row < rows)[:, None])
 
 
 @jit
-def halves_kernel(gd, p, flat, stats, halves, partial, rows, edges, edge0, weights, tiles, C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr):
+def halves_kernel(
+    gd,
+    p,
+    flat,
+    stats,
+    halves,
+    partial,
+    rows,
+    edges,
+    edge0,
+    weights,
+    tiles,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    H: tl.constexpr,
+    STRIDED: tl.constexpr,
+):
     """The gradient of the normalised layers 0 and 1, behind ReLU and the depthwise convolution of layers 4 and 5, and its two sums."""
     tile, unit = tl.program_id(0), tl.program_id(1)
     run, q = (unit // (edges * 2)).to(tl.int64), unit % 2
     source, node = _ends(edge0 + unit % (edges * 2) // 2)
     edge = _edge(source, node)
     K, _, begin = _layer(q + 4, C)
-    w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin
+    w = flat + run * weights + _weights(source, node, STRIDED, C) + begin
     unit = run * 14 + edge
     c = tl.arange(0, C)
     row = tile * BLOCK + tl.arange(0, BLOCK)
@@ -189,7 +221,7 @@ def skip_backward_kernel(g, skips, mixture, skip_stats, sums, out, rows, C: tl.c
 @jit
 def gather_kernel(
     gd, passed, chosen, flat, z, out, rows, edges, source0, z_run, z_source, z_row, weights,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, GIVEN: tl.constexpr,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, GIVEN: tl.constexpr, STRIDED: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a state z from everything that leaves it; added to what `out` holds unless GIVEN.  Rows are z's, `rows` the nodes'."""
     S: tl.constexpr = H * STRIDE
@@ -205,7 +237,7 @@ def gather_kernel(
         edge = _edge(source, node)
         for q in range(4):
             K, dilation, begin = _layer(q, C)
-            w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin
+            w = flat + run * weights + _weights(source, node, STRIDED, C) + begin
             first = gd + ((run * 14 + edge) * 6 + q) * rows * C
             here = first + row[:, None] * C + c[None, :]
             for i in range(K):
@@ -249,7 +281,7 @@ def pointwise_weights_kernel(g, halves, p, d, mixture, stats, sums, half_sums, p
     """Partial sums over `chunk` rows of the gradient of a layer's 1x1 weights (outputs, inputs)."""
     part, unit = tl.program_id(0), tl.program_id(1)
     run, edge, q = (unit // 84).to(tl.int64), unit % 84 // 6, unit % 6
-    node = (edge >= 2).to(tl.int32) + (edge >= 5).to(tl.int32) + (edge >= 9).to(tl.int32)
+    _, node = _ends_at(edge)
     c = tl.arange(0, C)
     total = tl.zeros((C, C), tl.float32)
     last = tl.minimum((part + 1) * chunk, rows)
@@ -305,7 +337,7 @@ def depthwise_weights_kernel(
 
 
 @jit
-def collect_kernel(partial, out, weights, chunks, C: tl.constexpr, MANY: tl.constexpr):
+def collect_kernel(partial, out, weights, chunks, C: tl.constexpr, MANY: tl.constexpr, STRIDED: tl.constexpr):
     """Add the chunks of one tap, or of one row of the 1x1 weights, and put it where the weight lies."""
     unit, slot = tl.program_id(0), tl.program_id(1)
     K, _, begin = _layer(unit % 6, C)
@@ -317,7 +349,8 @@ def collect_kernel(partial, out, weights, chunks, C: tl.constexpr, MANY: tl.cons
         at = (unit.to(tl.int64) * chunks + k)[:, None] * (25 + C) * C + slot * C + c[None, :]
         total += tl.load(partial + at, mask=(k < tl.where(used, chunks, 0))[:, None], other=0.0)
     place = tl.where(slot < 25, c * K * K + slot, K * K * C + (slot - 25) * C + c)
-    left = out + unit // 84 * weights + unit % 84 // 6 * (102 * C + 6 * C * C) + begin + place
+    source, node = _ends_at(unit % 84 // 6)
+    left = out + unit // 84 * weights + _weights(source, node, STRIDED, C) + begin + place
     tl.store(left, tl.sum(total, 0), mask=c < tl.where(used, C, 0))
 
 
