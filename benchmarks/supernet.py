@@ -217,17 +217,21 @@ def profile(name: str, file: Path) -> None:
     print("\n".join(tables), flush=True)
 
 
-def warm() -> None:
-    """Compile the kernels in four processes at once; Triton keeps them on disk."""
+def warm(names: list[str]) -> None:
+    """Compile the kernels in several processes at once; Triton keeps them on disk.
+
+    Sides are compiled in, so they must be those of the measurements; two DARTS stacks share the shapes of the paper's three cells.
+    """
     code = (
         "import sys, torch; sys.path.insert(0, {folder!r}); import supernet as b\n"
-        "from bipareto.experiments.nas.fast import FastDarts\n"
-        "n = FastDarts(size=8, stack={stack!r}, half={half}); p = b.start(n); i, l = b.data(count=32)\n"
-        "b.judged(n, i[:, :, :8, :8], l)(*p); torch.cuda.synchronize()"
+        "from bipareto.experiments.nas.fast import FastDarts, FastNasBench201\n"
+        "n = {network}; p = b.start(n); i, l = b.data(count=4)\n"
+        "b.judged(n, i, l)(*p); torch.cuda.synchronize()"
     )
+    networks = [f"FastNasBench201(half={half})" for half in (False, True) if "nas-bench-201" in names]
+    networks += [f"FastDarts(stack={stack!r}, half={half})" for half in (False, True) for stack in ("NR", "RN") if "darts" in names]
     folder = str(Path(__file__).parent)
-    kinds = [(stack, half) for stack in ("NR", "RN") for half in (False, True)]
-    running = [subprocess.Popen([sys.executable, "-c", code.format(folder=folder, stack=stack, half=half)]) for stack, half in kinds]
+    running = [subprocess.Popen([sys.executable, "-c", code.format(folder=folder, network=network)]) for network in networks]
     if any([process.wait() for process in running]):
         raise SystemExit("the kernels do not compile; see above")
 
@@ -247,9 +251,8 @@ def main() -> None:
         raise SystemExit("no CUDA device here; this compares the two on a GPU")
     report = Results(asked.json)
     names = asked.space or list(SPACES)
-    if "darts" in names:
-        warm()
-        report("darts kernels compiled")
+    warm(names)
+    report("kernels compiled")
     for section in asked.sections or ([] if asked.profile else ["agree", "pass", "step"]):
         for name in names:
             plain, fast = SPACES[name]

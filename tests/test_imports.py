@@ -17,7 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
 
 #: Rooms from top to bottom; modules of one room may import each other.
 ROOMS: list[tuple[str, ...]] = [
-    ("errors", "tree", "drawing", "bars", "triton_kernels"),
+    ("errors", "tree", "sections", "drawing", "bars", "triton_kernels"),
     ("problem", "sampler", "modules", "loaders"),
     ("oracle", "parallel"),
     ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "smoothness", "constants"),

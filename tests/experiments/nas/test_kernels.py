@@ -1,6 +1,6 @@
 """The kernels of a DARTS cell against the same cell in plain operations, without a GPU.
 
-Needs Triton and its interpreter, a minute or two:  TRITON_INTERPRET=1 pytest tests/experiments/nas/test_kernels.py
+Needs Triton and its interpreter, and some minutes:  TRITON_INTERPRET=1 pytest tests/experiments/nas/test_kernels.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from bipareto import tree
 from bipareto.experiments.nas import fast
 from bipareto.experiments.nas.spaces import DARTS
-from bipareto.experiments.nas.supernet import Darts
+from bipareto.experiments.nas.supernet import Darts, NasBench201
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="set TRITON_INTERPRET=1 before Python starts")
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reaso
 N, C = 2, 16
 
 
-def cell_weights(seed: int) -> dict[str, Any]:
-    """Of a reduction cell, whose edges have all the operations that a normal one has."""
-    return Darts(channels=C // 2, size=4, stack="RN").start(seed)[1]["cell0"]
+def cell_weights(seed: int, strided: bool) -> dict[str, Any]:
+    """Of a reduction or a normal cell with C channels."""
+    return Darts(channels=C // 2, size=4, stack="RN").start(seed)[1]["cell0" if strided else "cell1"]
 
 
 def case(seed: int, strided: bool) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
@@ -32,7 +32,7 @@ def case(seed: int, strided: bool) -> tuple[torch.Tensor, torch.Tensor, dict[str
     stream = torch.Generator().manual_seed(seed)
     side = 4 if strided else 3
     given = torch.randn(2, N, C, side, side, generator=stream)
-    return given, torch.randn(14, 8, generator=stream).softmax(-1), cell_weights(seed)
+    return given, torch.randn(14, 8, generator=stream).softmax(-1), cell_weights(seed, strided)
 
 
 def plain(given: torch.Tensor, mixture: torch.Tensor, y: dict[str, Any], strided: bool) -> torch.Tensor:
@@ -66,3 +66,21 @@ def test_a_cell_and_two_of_them_side_by_side(strided: bool) -> None:
         wanted = slopes(plain, strided)(*one)
         for a, b in zip(tree.leaves(wanted), tree.leaves(tree.select(together, r)), strict=True):
             assert (a - b).norm() <= 1e-4 * a.norm() + 1e-5
+
+
+def test_nas_bench_201(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch norms and blends in a whole network, one run and two."""
+    monkeypatch.setattr(fast, "available", lambda *_: True)
+    stream = torch.Generator().manual_seed(0)
+    images = torch.randn(3, 3, 4, 4, generator=stream)
+    networks = NasBench201(channels=C, size=4, classes=3), fast.FastNasBench201(channels=C, size=4, classes=3)
+    points = [networks[0].start(seed) for seed in (0, 1)]
+    points = [(tree.map_(lambda leaf: 300 * leaf, x), y) for x, y in points]
+
+    def judged(network: NasBench201) -> Any:
+        return torch.func.grad_and_value(lambda x, y: network.logits(x, y, images).square().sum(), argnums=(0, 1))
+
+    together = torch.func.vmap(judged(networks[1]))(*(tree.stack(list(parts)) for parts in zip(*points, strict=True)))
+    for r, point in enumerate(points):
+        wanted, found = judged(networks[0])(*point), tree.select(together, r)
+        assert tree.squared_norm(tree.sub(wanted, found)).sqrt() <= 1e-4 * tree.squared_norm(wanted).sqrt()

@@ -17,7 +17,7 @@ from torch import Tensor
 from bipareto.experiments.nas import kernels as forward
 from bipareto.experiments.nas import kernels_backward as backward
 
-__all__ = ["available", "cell", "fits", "normalised"]
+__all__ = ["LIBRARY", "add_blocks", "available", "block_of", "cell", "fits", "fold", "normalised", "take_moments"]
 
 EPSILON = 1e-5
 #: (first source, sources, first edge by source, edges) of what can be computed at once
@@ -37,16 +37,16 @@ def available(z: Tensor, channels: int) -> bool:
     return fits(channels) and z.is_cuda and z.dtype in (torch.float32, torch.bfloat16) and forward.PRESENT
 
 
-def _block(C: int) -> int:
+def block_of(C: int) -> int:
     """Rows of a program."""
     return max(16, 2048 // C)
 
 
 def _tiles(rows: int, C: int) -> int:
-    return -(-rows // _block(C))
+    return -(-rows // block_of(C))
 
 
-def _add(partial: Tensor, sums: Tensor, edges: tuple[int, int] | None = None) -> None:
+def add_blocks(partial: Tensor, sums: Tensor, edges: tuple[int, int] | None = None) -> None:
     """sums (R, total, numbers) of partial (R, total, tiles, numbers), for all units or those of some edges, (first, how many)."""
     runs, total, numbers = sums.shape
     W = 32 if numbers % 32 == 0 else 16
@@ -61,74 +61,73 @@ def _finish(partial: Tensor, stats: Tensor, rows: int, C: int, width: int, offse
     """stats (R, total, 2, channels) from the moments of blocks, C channels at a time; with `ops`, of edges (see `kernels._unit`)."""
     runs, total, _, channels = stats.shape
     forward.finish_kernel[(runs * width, channels // C)](
-        partial, stats, rows, _tiles(rows, C), width, total, offset, ops, channels, EPSILON, C, _block(C), _MANY, ops > 0
+        partial, stats, rows, _tiles(rows, C), width, total, offset, ops, channels, EPSILON, C, block_of(C), _MANY, ops > 0
     )  # fmt: skip
 
 
 class _Shape:
-    """Sizes of a cell from its inputs (R, 2, n S S, C) and the side of its nodes."""
+    """Sizes of a cell from its inputs (R, 2, n S S, C)."""
 
-    def __init__(self, given: Tensor, side: int, strided: bool) -> None:
+    def __init__(self, given: Tensor, strided: bool) -> None:
         self.given, self.strided = given, strided
         self.R, _, self.rows_in, self.C = given.shape
         self.stride = 2 if strided else 1
-        self.H, self.S = side, side * self.stride
         self.rows = self.rows_in // self.stride**2
-        self.block, self.tiles = _block(self.C), _tiles(self.rows, self.C)
-        self.weights = 14 * (102 * self.C + 6 * self.C**2)
+        self.block, self.tiles = block_of(self.C), _tiles(self.rows, self.C)
+        self.weights = 14 * (102 * self.C + 6 * self.C**2) + (8 * self.C**2 if strided else 0)
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
         return self.given.new_empty((self.R, *shape), dtype=dtype or torch.float32)
 
-    def source(self, first: int, out: Tensor) -> tuple[Tensor, int, int, int, int, int]:
-        """Where a level's states lie (memory, steps from run to run, source to source, row to row), their side, and the stride."""
+    def source(self, first: int, out: Tensor) -> tuple[Tensor, int, int, int, int]:
+        """Where a level's states lie (memory, steps from run to run, source to source, row to row), and the stride."""
         if first == 0:
-            return self.given, 2 * self.rows_in * self.C, self.rows_in * self.C, self.C, self.S, self.stride
-        return out[..., (first - 2) * self.C :], 4 * self.rows * self.C, self.C, 4 * self.C, self.H, 1
+            return self.given, 2 * self.rows_in * self.C, self.rows_in * self.C, self.C, self.stride
+        return out[..., (first - 2) * self.C :], 4 * self.rows * self.C, self.C, 4 * self.C, 1
 
 
-_LIBRARY = torch.library.Library("bipareto", "FRAGMENT")
-_LIBRARY.define(
+LIBRARY = torch.library.Library("bipareto", "FRAGMENT")
+LIBRARY.define(
     "darts_cell(Tensor given, Tensor flat, Tensor mixture, Tensor skips, int side, bool strided)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-_LIBRARY.define(
+LIBRARY.define(
     "darts_cell_backward(Tensor g, Tensor given, Tensor flat, Tensor mixture, Tensor skips, Tensor out, Tensor p, Tensor stats, Tensor pools,"
     " Tensor chosen, Tensor pool_stats, Tensor skip_stats, int side, bool strided) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
-_LIBRARY.define(
+LIBRARY.define(
     "darts_cell_weights(Tensor nodes, Tensor gd, Tensor halves, Tensor sums, Tensor half_sums, Tensor given, Tensor mixture, Tensor out, Tensor d,"
     " Tensor p, Tensor stats, int side, bool strided) -> Tensor"
 )
-_LIBRARY.define("normalised(Tensor z, Tensor scale) -> (Tensor, Tensor)")
-_LIBRARY.define("normalised_backward(Tensor g, Tensor z, Tensor scale, Tensor stats) -> (Tensor, Tensor)")
+LIBRARY.define("normalised(Tensor z, Tensor scale) -> (Tensor, Tensor)")
+LIBRARY.define("normalised_backward(Tensor g, Tensor z, Tensor scale, Tensor stats) -> (Tensor, Tensor)")
 
 
-@torch.library.impl(_LIBRARY, "darts_cell", "CompositeExplicitAutograd")
+@torch.library.impl(LIBRARY, "darts_cell", "CompositeExplicitAutograd")
 def _cell_forward(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, side: int, strided: bool) -> tuple[Tensor, ...]:
     given, flat, mixture, skips = (value.contiguous() for value in (given, flat, mixture, skips))
-    s = _Shape(given, side, strided)
+    s = _Shape(given, strided)
     C, rows, kind = s.C, s.rows, given.dtype
     out, d, p = s.new(rows, 4 * C, dtype=kind), s.new(84, rows, C, dtype=kind), s.new(84, rows, C, dtype=kind)
     pools, chosen = s.new(5, 2, rows, C, dtype=kind), s.new(5, rows, C, dtype=torch.int8)
     stats, pool_stats, skip_stats = s.new(84, 2, C), s.new(10, 2, C), s.new(8, 2, C)
     partial, pool_partial = s.new(84, s.tiles, 2, C), s.new(10, s.tiles, 2, C)
     if strided:
-        _take_moments(skips.flatten(0, 1), skip_stats.view(1, -1, 2, C), C)
+        take_moments(skips.flatten(0, 1), skip_stats.view(1, -1, 2, C), C)
     for source0, sources, edge0, edges in _LEVELS:
-        z, z_run, z_source, z_row, side_in, stride = s.source(source0, out)
+        z, z_run, z_source, z_row, stride = s.source(source0, out)
         where = (z_run, z_source, z_row)
         pool_grid = (s.tiles, s.R * sources)
         forward.pool_kernel[pool_grid](
-            z, pools, chosen, pool_partial, rows, side, side_in, stride, sources, source0, *where, s.tiles, C, s.block
+            z, pools, chosen, pool_partial, rows, sources, source0, *where, s.tiles, C, s.block, side, stride
         )  # fmt: skip
         _finish(pool_partial, pool_stats, rows, C, 2 * sources, 2 * source0)
         for second in (False, True):
             layers = 2 if second else 4
-            lie = (rows, side, side, 1) if second else (rows, side, side_in, stride)
             steps = (0, 0, C) if second else where
             forward.forward_kernel[(s.tiles, s.R * edges * layers)](
-                z, flat, stats, d, p, partial, *lie, edges, edge0, source0, *steps, s.weights, s.tiles, C, s.block, second
+                z, flat, stats, d, p, partial, rows, edges, edge0, source0, *steps, s.weights, s.tiles,
+                C, s.block, side, 1 if second else stride, second, strided,
             )  # fmt: skip
             _finish(partial, stats, rows, C, edges * layers, 16 * edge0 + (4 if second else 0), layers)
         node = max(source0 - 1, 0)
@@ -138,13 +137,13 @@ def _cell_forward(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, s
     return out, d, p, stats, pools, chosen, pool_stats, skip_stats
 
 
-@torch.library.impl(_LIBRARY, "darts_cell_backward", "CompositeExplicitAutograd")
+@torch.library.impl(LIBRARY, "darts_cell_backward", "CompositeExplicitAutograd")
 def _cell_backward(
     g: Tensor, given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, out: Tensor, p: Tensor, stats: Tensor, pools: Tensor, chosen: Tensor,
     pool_stats: Tensor, skip_stats: Tensor, side: int, strided: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     given, flat, mixture, skips = (value.contiguous() for value in (given, flat, mixture, skips))
-    s = _Shape(given, side, strided)
+    s = _Shape(given, strided)
     C, rows, kind = s.C, s.rows, given.dtype
     # The gradient of the nodes grows in here, from the last to the first.
     nodes = g.to(kind).clone(memory_format=torch.contiguous_format)
@@ -153,63 +152,63 @@ def _cell_backward(
     sums, half_sums = s.new(14, 8 * C), s.new(28, 2 * C)
     partial, half_partial = s.new(14, s.tiles, 8 * C), s.new(28, s.tiles, 2 * C)
     for source0, sources, edge0, edges in reversed(_LEVELS):
-        z, z_run, z_source, z_row, side_in, stride = s.source(source0, out)
+        z, z_run, z_source, z_row, stride = s.source(source0, out)
         backward.edge_sums_kernel[(s.tiles, s.R * edges)](
             nodes, given, out, p, pools, skips, stats, pool_stats, skip_stats, partial, rows, edges, edge0, s.tiles,
             C, s.block, strided, source0 == 0,
         )  # fmt: skip
-        _add(partial, sums, (edge0, edges))
+        add_blocks(partial, sums, (edge0, edges))
         behind = (nodes, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, s.weights, C, s.block)
-        backward.pointwise_kernel[(s.tiles, s.R * edges * 4)](*behind, False)
+        backward.pointwise_kernel[(s.tiles, s.R * edges * 4)](*behind, False, strided)
         backward.halves_kernel[(s.tiles, s.R * edges * 2)](
-            gd, p, flat, stats, halves, half_partial, rows, side, edges, edge0, s.weights, s.tiles, C, s.block
+            gd, p, flat, stats, halves, half_partial, rows, edges, edge0, s.weights, s.tiles, C, s.block, side, strided
         )  # fmt: skip
-        _add(half_partial, half_sums, (edge0, edges))
-        backward.pointwise_kernel[(s.tiles, s.R * edges * 2)](*behind, True)
+        add_blocks(half_partial, half_sums, (edge0, edges))
+        backward.pointwise_kernel[(s.tiles, s.R * edges * 2)](*behind, True, strided)
         passed = s.new(sources, 3, rows, C, dtype=kind)
         backward.pool_backward_kernel[(s.tiles, s.R * sources)](nodes, pools, mixture, pool_stats, sums, passed, rows, sources, source0, C, s.block)
         left = to_given if source0 == 0 else nodes[..., (source0 - 2) * C :]
         backward.gather_kernel[(_tiles(rows * stride**2, C), s.R * sources)](
-            gd, passed, chosen, flat, z, left, rows, side, side_in, stride, sources, source0, z_run, z_source, z_row, s.weights,
-            C, s.block, strided and source0 == 0, source0 == 0,
+            gd, passed, chosen, flat, z, left, rows, sources, source0, z_run, z_source, z_row, s.weights,
+            C, s.block, side, stride, source0 == 0, strided,
         )  # fmt: skip
     if strided:
         backward.skip_backward_kernel[(s.tiles, s.R * 8)](nodes, skips, mixture, skip_stats, sums, to_skips, rows, C, s.block)
     return to_given, to_skips, nodes, gd, halves, sums, half_sums
 
 
-@torch.library.impl(_LIBRARY, "darts_cell_weights", "CompositeExplicitAutograd")
+@torch.library.impl(LIBRARY, "darts_cell_weights", "CompositeExplicitAutograd")
 def _cell_weights(
     nodes: Tensor, gd: Tensor, halves: Tensor, sums: Tensor, half_sums: Tensor, given: Tensor, mixture: Tensor, out: Tensor, d: Tensor, p: Tensor,
     stats: Tensor, side: int, strided: bool,
 ) -> Tensor:  # fmt: skip
     given, mixture = given.contiguous(), mixture.contiguous()
-    s = _Shape(given, side, strided)
+    s = _Shape(given, strided)
     C, rows = s.C, s.rows
     chunk = min(_CHUNK, s.tiles * s.block)
     chunks = -(-rows // chunk)
-    partial, found = s.new(84, chunks, 25 + C, C), s.new(s.weights)
+    # The weights of strided skips are not these kernels' business: their place stays zero.
+    partial, found = s.new(84, chunks, 25 + C, C), s.new(s.weights).zero_()
     backward.pointwise_weights_kernel[(chunks, s.R * 84)](
         nodes, halves, p, d, mixture, stats, sums, half_sums, partial, rows, chunk, chunks, C, s.block
     )  # fmt: skip
     # Layers that look at the cell's inputs, at its nodes, and at other layers.
     for second, source0, edge0, edges in ((False, 0, 0, 8), (False, 2, 8, 6), (True, 0, 0, 14)):
-        z, z_run, z_source, z_row, side_in, stride = s.source(source0, out)
-        lie = (rows, side, side, 1) if second else (rows, side, side_in, stride)
+        z, z_run, z_source, z_row, stride = s.source(source0, out)
         steps = (0, 0, C) if second else (z_run, z_source, z_row)
         backward.depthwise_weights_kernel[(chunks, s.R * edges * (2 if second else 4))](
-            z, gd, p, stats, partial, *lie, edges, edge0, source0, *steps, chunk, chunks, C, s.block, second
+            z, gd, p, stats, partial, rows, edges, edge0, source0, *steps, chunk, chunks, C, s.block, side, 1 if second else stride, second
         )  # fmt: skip
-    backward.collect_kernel[(s.R * 84, 25 + C)](partial, found, s.weights, chunks, C, 16)
+    backward.collect_kernel[(s.R * 84, 25 + C)](partial, found, s.weights, chunks, C, 16, strided)
     return found
 
 
-def _take_moments(z: Tensor, stats: Tensor, C: int) -> None:
+def take_moments(z: Tensor, stats: Tensor, C: int) -> None:
     """stats (1, units, 2, channels) of z (units, rows, channels)."""
     units, rows, channels = z.shape
     tiles = _tiles(rows, C)
     partial = stats.new_empty(units, tiles, 2, channels)
-    forward.moments_kernel[(tiles, units, channels // C)](z, partial, rows, tiles, channels, C, _block(C))
+    forward.moments_kernel[(tiles, units, channels // C)](z, partial, rows, tiles, channels, C, block_of(C))
     _finish(partial, stats, rows, C, units)
 
 
@@ -218,19 +217,19 @@ def _together(channels: int) -> int:
     return min(64, channels & -channels)
 
 
-@torch.library.impl(_LIBRARY, "normalised", "CompositeExplicitAutograd")
+@torch.library.impl(LIBRARY, "normalised", "CompositeExplicitAutograd")
 def _normalised_forward(z: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     z, scale = z.contiguous(), scale.contiguous()
     units, rows, channels = z.shape
     C = _together(channels)
     stats = z.new_empty(units, 2, channels, dtype=torch.float32)
-    _take_moments(z, stats[None], C)
+    take_moments(z, stats[None], C)
     out = torch.empty_like(z)
-    forward.normalise_kernel[(_tiles(rows, C), units, channels // C)](z, scale, stats, out, rows, channels, C, _block(C))
+    forward.normalise_kernel[(_tiles(rows, C), units, channels // C)](z, scale, stats, out, rows, channels, C, block_of(C))
     return out, stats
 
 
-@torch.library.impl(_LIBRARY, "normalised_backward", "CompositeExplicitAutograd")
+@torch.library.impl(LIBRARY, "normalised_backward", "CompositeExplicitAutograd")
 def _normalised_backward(g: Tensor, z: Tensor, scale: Tensor, stats: Tensor) -> tuple[Tensor, Tensor]:
     g, z, scale = g.contiguous(), z.contiguous(), scale.contiguous()
     units, rows, channels = z.shape
@@ -238,14 +237,14 @@ def _normalised_backward(g: Tensor, z: Tensor, scale: Tensor, stats: Tensor) -> 
     tiles = _tiles(rows, C)
     partial, sums = stats.new_empty(units, tiles, 2 * channels), stats.new_empty(1, units, 2 * channels)
     grid = (tiles, units, channels // C)
-    backward.normal_sums_kernel[grid](g, z, stats, partial, rows, tiles, channels, C, _block(C))
-    _add(partial, sums)
+    backward.normal_sums_kernel[grid](g, z, stats, partial, rows, tiles, channels, C, block_of(C))
+    add_blocks(partial, sums)
     out = torch.empty_like(z)
-    backward.normal_backward_kernel[grid](g, z, scale, stats, sums, out, rows, channels, C, _block(C))
+    backward.normal_backward_kernel[grid](g, z, scale, stats, sums, out, rows, channels, C, block_of(C))
     return out, sums[0, :, channels:].clone()
 
 
-def _folded(name: str) -> None:
+def fold(name: str) -> None:
     """Teach `vmap` an operator: its axis goes into the first one of every tensor, which counts runs."""
     operator = getattr(torch.ops.bipareto, name)
 
@@ -261,11 +260,11 @@ def _folded(name: str) -> None:
         parts = tuple(value.unflatten(0, (size, -1)) for value in (found if several else (found,)))
         return (parts, (0,) * len(parts)) if several else (parts[0], 0)
 
-    torch.library.register_vmap(f"bipareto::{name}", rule, lib=_LIBRARY)
+    torch.library.register_vmap(f"bipareto::{name}", rule, lib=LIBRARY)
 
 
 for _name in ("darts_cell", "darts_cell_backward", "darts_cell_weights", "normalised", "normalised_backward"):
-    _folded(_name)
+    fold(_name)
 
 
 class _Cell(torch.autograd.Function):
@@ -279,10 +278,11 @@ class _Cell(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         *tensors, ctx.side, ctx.strided = inputs
         ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # or zeros as large as what is kept would be written
         ctx.save_for_backward(*tensors, *output)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, *_: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Any, ...]:
         given, flat, mixture, skips, out, d, *kept = ctx.saved_tensors
         found = torch.ops.bipareto.darts_cell_backward(g, given, flat, mixture, skips, out, *kept, ctx.side, ctx.strided)
         to_given, to_skips, nodes, gd, halves, sums, half_sums = found
@@ -306,10 +306,11 @@ class _Normalised(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, Tensor]) -> None:
         ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(*inputs, output[1])
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+    def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor, Tensor]:
         z, scale, stats = ctx.saved_tensors
         to_z, to_scale = torch.ops.bipareto.normalised_backward(g, z, scale, stats)
         return to_z, to_scale
@@ -320,7 +321,7 @@ def cell(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, side: int,
 
     Args:
         given: the two inputs, (R, 2, n * S^2, C), S = side, or 2 side where strided; float32 or bfloat16.
-        flat: weights of the 14 edges in the space's order, of each the layers 0 to 5, first depthwise, then 1x1; float32.
+        flat: (R, weights) float32, those of the 14 edges in the space's order, and of each edge operation by operation.
         mixture: (R, 14, 8) float32.
         skips: (R, 8, n * side^2, C), the convolved but not yet normalised skips of a reduction cell, by source; else with no edges, (R, 0, ...).
         side: of the nodes.

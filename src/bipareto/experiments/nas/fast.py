@@ -18,11 +18,13 @@ from functools import reduce
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, batch_norm, conv2d, max_pool2d, unfold
+from torch.nn.functional import avg_pool2d, batch_norm, conv2d, max_pool2d, pad
 
+from bipareto.experiments.nas.blend import blend
 from bipareto.experiments.nas.cell import available, cell, fits, normalised
 from bipareto.experiments.nas.spaces import DARTS, Block, Conv, Operation, Space
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Place
+from bipareto.sections import Section
 from bipareto.tree import Tree
 
 __all__ = ["FastDarts", "FastNasBench201"]
@@ -44,7 +46,8 @@ class FastNasBench201(NasBench201):
         for c, place in enumerate(self.places):
             if c and c % self.cells == 0:
                 z = self._reduced(z, y, f"reduction{c // self.cells}")
-            z = _nodes(self.space, place, weights[place.kind], y[f"cell{c}"], [z])[-1]
+            nodes = _blended if available(z, place.channels) else _nodes
+            z = nodes(self.space, place, weights[place.kind], y[f"cell{c}"], [z])[-1]
         return torch.relu(_normalised(z)).mean((-2, -1), dtype=y["head"]["bias"].dtype)
 
     def _reduced(self, z: Tensor, y: Tree, name: str) -> Tensor:
@@ -84,8 +87,8 @@ class FastDarts(Darts):
     def _fused(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
         """The same by the kernels of `cell`.  Tensors are (1, n * side^2, channels): one run, to which `vmap` adds others."""
         n, kind = images.shape[0], torch.bfloat16 if self.half else images.dtype
-        columns = unfold(images, 3, padding=1).transpose(1, 2).reshape(1, -1, 27)
-        older = newer = normalised(_pointwise(columns.to(kind), y["stem"][0]))
+        stem = pad(y["stem"][0].permute(0, 2, 3, 1).flatten(1), (0, 5))
+        older = newer = normalised(_pointwise(_columns(images.to(kind)), stem))
         for c, place in enumerate(self.places):
             inputs = [
                 _halved(torch.relu(z), w, n) if conv.halves else _pointwise(torch.relu(z), w)
@@ -97,19 +100,29 @@ class FastDarts(Darts):
         return newer.unflatten(1, (n, -1)).mean((0, 2), dtype=y["head"]["bias"].dtype)
 
 
-#: The layers of an edge in the order of `kernels`: operation, and which of its weights is the depthwise one.
-_LAYERS = (("sep_conv_3x3", 0), ("sep_conv_5x5", 0), ("dil_conv_3x3", 0), ("dil_conv_5x5", 0), ("sep_conv_3x3", 2), ("sep_conv_5x5", 2))
+def _flat(y: Tree) -> Tensor:
+    """All weights of a cell in one vector, edge by edge and operation by operation; no copy where they lie like that already."""
+    edges, names = [str(edge) for edge in DARTS.edges], DARTS.names
+    if isinstance(y, Section) and list(y) == edges and all(list(y[edge]) == [name for name in names if name in y[edge]] for edge in edges):
+        return y.vector
+    return torch.cat([weight.flatten() for edge in edges for name in names for weight in y[edge].get(name, ())])
 
 
 def _fused_cell(given: Tensor, mixture: Tensor, y: Tree, n: int, side: int, strided: bool) -> Tensor:
     """A cell by the kernels, (1, n side^2, 4 C), from its two inputs (1, 2, n S^2, C)."""
-    edges = [y[str(edge)] for edge in DARTS.edges]
-    flat = torch.cat([edge[name][k].flatten() for edge in edges for name, first in _LAYERS for k in (first, first + 1)])
     skips = given[:, :0]
     if strided:
-        leaving = [[weights["skip_connect"][0] for edge, weights in zip(DARTS.edges, edges, strict=True) if edge.source == s] for s in (0, 1)]
+        leaving = [[y[str(edge)]["skip_connect"][0] for edge in DARTS.edges if edge.source == s] for s in (0, 1)]
         skips = torch.cat([_skips(torch.relu(given[:, s]), leaving[s], n) for s in (0, 1)], 1)
-    return cell(given, flat[None], mixture[None], skips, side, strided)
+    return cell(given, _flat(y)[None], mixture[None], skips, side, strided)
+
+
+def _columns(images: Tensor) -> Tensor:
+    """The 3x3 neighbourhoods of all pixels and 5 zeros, since rows of 32 numbers are what matrix units like: (1, n S^2, 32)."""
+    n, _, side, _ = images.shape
+    framed = pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
+    near = [framed[:, i : i + side, j : j + side] for i in range(3) for j in range(3)]
+    return torch.cat([*near, framed.new_zeros(n, side, side, 5)], -1).reshape(1, -1, 32)
 
 
 def _pointwise(z: Tensor, weight: Tensor) -> Tensor:
@@ -147,9 +160,8 @@ def _channels_last(z: Tensor) -> Tensor:
 def _normalised(z: Tensor, scale: Tensor | None = None) -> Tensor:
     """Batch norm of (n, channels, H, W), times a scale per channel; by our kernels where they can be used."""
     if available(z, z.shape[1] & -z.shape[1]):
-        rows = z.permute(0, 2, 3, 1)
-        out = normalised(rows.flatten(0, 2)[None], None if scale is None else scale[None])
-        return out.view(rows.shape).permute(0, 3, 1, 2)
+        out = normalised(_rows(z), None if scale is None else scale[None])
+        return out.view(z.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
     return batch_norm(z, None, None, scale, None, training=True)
 
 
@@ -174,10 +186,7 @@ def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence
         mixture: (edges, operations).
     """
     states = list(given)
-    leaving = [[e for e, edge in enumerate(space.edges) if edge.source == source] for source in range(len(space.nodes) - 1)]
-    # Taken apart and put together as a whole, and not row by row: each row alone would be a gradient of its own.
-    rows = mixture.unbind(0)
-    mixtures = torch.stack([rows[e] for edges in leaving for e in edges]).split([len(edges) for edges in leaving])
+    leaving, mixtures = _by_source(space, mixture)
     # What the states so far send to the nodes that are still to come: (n, nodes, C, H, W).
     sent: Tensor | None = None
     for source, edges in enumerate(leaving):
@@ -188,6 +197,37 @@ def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence
             states.append(sent[:, 0])
             sent = sent[:, 1:]
     return states
+
+
+def _blended(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence[Tensor]) -> list[Tensor]:
+    """The nodes of a NAS-Bench-201 cell by `blend`, in the same layout (n, C, H, W)."""
+    states, C = list(given), place.channels
+    leaving, mixtures = _by_source(space, mixture)
+    sent = _rows(states[0])[..., :0]
+    for source, edges in enumerate(leaving):
+        z = states[source]
+        rectified = torch.relu(z)
+        c1, c3 = (
+            _rows(_wide(rectified, [y[str(space.edges[e])][name][0] for e in edges], Conv(C, C, kernel)))
+            for name, kernel in (("nor_conv_1x1", 1), ("nor_conv_3x3", 3))
+        )
+        average = avg_pool2d(z, 3, 1, 1, count_include_pad=False)
+        sent = blend(c1, c3, _rows(z), _rows(average), sent, mixtures[source][None])
+        states.append(sent[..., :C].unflatten(1, z.permute(0, 2, 3, 1).shape[:-1])[0].permute(0, 3, 1, 2))
+    return states
+
+
+def _rows(z: Tensor) -> Tensor:
+    """(1, n H W, C) of (n, C, H, W)."""
+    return z.permute(0, 2, 3, 1).flatten(0, 2)[None]
+
+
+def _by_source(space: Space, mixture: Tensor) -> tuple[list[list[int]], tuple[Tensor, ...]]:
+    """The edges that leave each state, and their rows of the mixture."""
+    leaving = [[e for e, edge in enumerate(space.edges) if edge.source == source] for source in range(len(space.nodes) - 1)]
+    # Taken apart and put together as a whole, and not row by row: each row alone would be a gradient of its own.
+    rows = mixture.unbind(0)
+    return leaving, torch.stack([rows[e] for edges in leaving for e in edges]).split([len(edges) for edges in leaving])
 
 
 def _sent(space: Space, C: int, stride: int, mixture: Tensor, y: Sequence[Tree], z: Tensor) -> Tensor:

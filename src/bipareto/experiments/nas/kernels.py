@@ -9,8 +9,9 @@ them edges and layers: an edge has six *layers* q, each a depthwise convolution 
 
 so that layers 0 to 3 look at the state that the edge leaves, layers 4 and 5 at layers 0 and 1.  Edges lie in memory in the space's
 order, by target and then by source, and are worked on by source: in a launch they are numbered so.  A program works on a block of
-rows and one layer of one edge; sums over rows are left as one partial sum per block, which are added in a fixed order.  Kernel size,
-dilation, stride and side are run-time numbers: one compiled kernel serves all.
+rows and one layer of one edge; sums over rows are left as one partial sum per block, which are added in a fixed order.  Kernel size
+and dilation are run-time numbers, so that one launch serves all layers; sides H and strides are compiled in, since places of pixels are
+divisions by them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ __all__ = [
 
 PRESENT = triton is not None
 #: Arguments that take many values, none of which deserves a compilation of its own.
-_PLAIN = ["rows", "H", "S", "stride", "edges", "edge0", "source0", "node", "tiles", "width", "total", "offset", "ops", "chunk", "chunks"]
+_PLAIN = ["rows", "edges", "edge0", "source0", "node", "tiles", "width", "total", "offset", "ops", "chunk", "chunks"]
 
 
 def jit(kernel: Any) -> Any:
@@ -42,9 +43,21 @@ def jit(kernel: Any) -> Any:
 
 @jit
 def _layer(q, C: tl.constexpr):
-    """Kernel size and dilation of a layer, and where its weights begin among those of its edge."""
+    """Kernel size and dilation of a layer, and where its weights begin among those of its edge: operation by operation."""
+    three, five = 9 * C + C * C, 25 * C + C * C
     odd = q % 2
-    return 3 + 2 * odd, 1 + (q // 2) % 2, (q // 2) * (34 * C + 2 * C * C) + odd * (9 * C + C * C)
+    dilated = (q // 2) % 2
+    separable = odd * 2 * three + (q // 4) * tl.where(odd == 1, five, three)
+    return 3 + 2 * odd, 1 + dilated, tl.where(dilated == 1, 2 * (three + five) + odd * three, separable)
+
+
+@jit
+def _weights(source, node, STRIDED: tl.constexpr, C: tl.constexpr):
+    """Where an edge's layers begin among the weights of a cell; in a reduction cell the weights of a strided skip stand before them."""
+    begin = (node * (node + 3) // 2 + source) * (102 * C + 6 * C * C)
+    if STRIDED:
+        begin += (2 * node + tl.minimum(source + 1, 2)) * C * C
+    return begin
 
 
 @jit
@@ -56,16 +69,24 @@ def _ends(k):
 
 
 @jit
+def _ends_at(edge):
+    """Source and target of the edge that lies at a place."""
+    node = (edge >= 2).to(tl.int32) + (edge >= 5).to(tl.int32) + (edge >= 9).to(tl.int32)
+    return edge - node * (node + 3) // 2, node
+
+
+@jit
 def _edge(source, node):
     """Where the edge from a source to a node lies."""
     return node * (node + 3) // 2 + source
 
 
 @jit
-def _place(row, side):
-    """Image, y and x of a row."""
-    pixel = row % (side * side)
-    return row // (side * side), pixel // side, pixel % side
+def _place(row, side: tl.constexpr):
+    """Image, y and x of a row; unsigned, so that dividing by a power of two is a shift."""
+    place = row.to(tl.uint32)
+    pixel = place % (side * side)
+    return (place // (side * side)).to(tl.int32), (pixel // side).to(tl.int32), (pixel % side).to(tl.int32)
 
 
 @jit
@@ -79,18 +100,19 @@ def _moments_of(v, mask, count, at, c, C):
 
 @jit
 def forward_kernel(
-    z, flat, stats, d, p, partial, rows, H, S, stride, edges, edge0, source0, z_run, z_source, z_row, weights, tiles,
-    C: tl.constexpr, BLOCK: tl.constexpr, SECOND: tl.constexpr,
+    z, flat, stats, d, p, partial, rows, edges, edge0, source0, z_run, z_source, z_row, weights, tiles,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, SECOND: tl.constexpr, STRIDED: tl.constexpr,
 ):  # fmt: skip
     """ReLU (of the normalised layer q - 4 where SECOND), depthwise d, 1x1 p, and the moments of p."""
     OPS: tl.constexpr = 2 if SECOND else 4
+    S: tl.constexpr = H * STRIDE
     tile, unit = tl.program_id(0), tl.program_id(1)
     run, q = unit // (edges * OPS), unit % OPS + (4 if SECOND else 0)
     source, node = _ends(edge0 + unit % (edges * OPS) // OPS)
     edge = _edge(source, node)
     group = ((run * 14 + edge) * 6 + q).to(tl.int64)
     K, dilation, begin = _layer(q, C)
-    w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin
+    w = flat + run * weights + _weights(source, node, STRIDED, C) + begin
     c = tl.arange(0, C)
     row = tile * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
@@ -102,13 +124,18 @@ def forward_kernel(
     else:
         at = z + run.to(tl.int64) * z_run + (source - source0).to(tl.int64) * z_source
     total = tl.zeros((BLOCK, C), tl.float32)
-    for tap in range(K * K):
-        down, across = y * stride + (tap // K - K // 2) * dilation, x * stride + (tap % K - K // 2) * dilation
-        mask = (inside & (down >= 0) & (down < S) & (across >= 0) & (across < S))[:, None]
-        v = tl.load(at + ((image * S + down) * S + across)[:, None] * z_row + c[None, :], mask=mask, other=0.0).to(tl.float32)
-        if SECOND:
-            v = tl.where(mask, (v - mean) * rstd, 0.0)
-        total += tl.maximum(v, 0.0) * tl.load(w + c * K * K + tap)[None, :]
+    # The pixel under the kernel's middle; the others lie at the same distances from it in every row.
+    here = at + ((image * S + y * STRIDE) * S + x * STRIDE)[:, None] * z_row + c[None, :]
+    for i in range(K):
+        down = (i - K // 2) * dilation
+        high = inside & (y * STRIDE + down >= 0) & (y * STRIDE + down < S)
+        for j in range(K):
+            across = (j - K // 2) * dilation
+            mask = (high & (x * STRIDE + across >= 0) & (x * STRIDE + across < S))[:, None]
+            v = tl.load(here + (down * S + across) * z_row, mask=mask, other=0.0).to(tl.float32)
+            if SECOND:
+                v = tl.where(mask, (v - mean) * rstd, 0.0)
+            total += tl.maximum(v, 0.0) * tl.load(w + c * K * K + i * K + j)[None, :]
     kind = d.dtype.element_ty
     out = group * rows * C + row[:, None] * C + c[None, :]
     deep = total.to(kind)
@@ -121,8 +148,12 @@ def forward_kernel(
 
 
 @jit
-def pool_kernel(z, pools, chosen, partial, rows, H, S, stride, edges, source0, z_run, z_source, z_row, tiles, C: tl.constexpr, BLOCK: tl.constexpr):
+def pool_kernel(
+    z, pools, chosen, partial, rows, edges, source0, z_run, z_source, z_row, tiles,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr,
+):  # fmt: skip
     """Maximum, the tap that it came from, average, and the moments of both; `edges` is the number of sources."""
+    S: tl.constexpr = H * STRIDE
     tile, unit = tl.program_id(0), tl.program_id(1)
     run, source = unit // edges, unit % edges
     c = tl.arange(0, C)
@@ -130,15 +161,17 @@ def pool_kernel(z, pools, chosen, partial, rows, H, S, stride, edges, source0, z
     inside = row < rows
     image, y, x = _place(row, H)
     at = z + run.to(tl.int64) * z_run + source.to(tl.int64) * z_source
+    here = at + ((image * S + y * STRIDE) * S + x * STRIDE)[:, None] * z_row + c[None, :]
     best = tl.full((BLOCK, C), float("-inf"), tl.float32)
     which = tl.zeros((BLOCK, C), tl.int32)
     total = tl.zeros((BLOCK, C), tl.float32)
     seen = tl.zeros((BLOCK,), tl.float32)
     for tap in range(9):
-        down, across = y * stride + tap // 3 - 1, x * stride + tap % 3 - 1
+        i, j = tap // 3 - 1, tap % 3 - 1
+        down, across = y * STRIDE + i, x * STRIDE + j
         valid = inside & (down >= 0) & (down < S) & (across >= 0) & (across < S)
         mask = valid[:, None]
-        v = tl.load(at + ((image * S + down) * S + across)[:, None] * z_row + c[None, :], mask=mask, other=0.0).to(tl.float32)
+        v = tl.load(here + (i * S + j) * z_row, mask=mask, other=0.0).to(tl.float32)
         higher = mask & (v > best)
         which = tl.where(higher, tap, which)
         best = tl.where(higher, v, best)

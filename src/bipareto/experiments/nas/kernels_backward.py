@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from bipareto.experiments.nas.kernels import _edge, _ends, _layer, _normal, _place, jit
+from bipareto.experiments.nas.kernels import _edge, _ends, _ends_at, _layer, _normal, _place, _weights, jit
 
 with suppress(ImportError):
     import triton.language as tl
@@ -82,7 +82,23 @@ def _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, r
 
 @jit
 def pointwise_kernel(
-    g, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, weights, C: tl.constexpr, BLOCK: tl.constexpr, FIRST: tl.constexpr
+    g,
+    halves,
+    p,
+    flat,
+    mixture,
+    stats,
+    sums,
+    half_sums,
+    gd,
+    rows,
+    edges,
+    edge0,
+    weights,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FIRST: tl.constexpr,
+    STRIDED: tl.constexpr,
 ):
     """The gradient of the depthwise outputs: of layers 2 to 5, or where FIRST of 0 and 1."""
     OPS: tl.constexpr = 2 if FIRST else 4
@@ -95,34 +111,53 @@ def pointwise_kernel(
     kind = gd.dtype.element_ty
     gp = _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C).to(kind)
     K, _, begin = _layer(q, C)
-    w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin + K * K * C
+    w = flat + run * weights + _weights(source, node, STRIDED, C) + begin + K * K * C
     point = tl.load(w + c[:, None] * C + c[None, :]).to(kind)  # (outputs, inputs)
     at = ((run * 14 + edge) * 6 + q) * rows * C + row[:, None] * C + c[None, :]
     tl.store(gd + at, tl.dot(gp, point, input_precision="ieee").to(kind), mask=(row < rows)[:, None])
 
 
 @jit
-def halves_kernel(gd, p, flat, stats, halves, partial, rows, H, edges, edge0, weights, tiles, C: tl.constexpr, BLOCK: tl.constexpr):
+def halves_kernel(
+    gd,
+    p,
+    flat,
+    stats,
+    halves,
+    partial,
+    rows,
+    edges,
+    edge0,
+    weights,
+    tiles,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    H: tl.constexpr,
+    STRIDED: tl.constexpr,
+):
     """The gradient of the normalised layers 0 and 1, behind ReLU and the depthwise convolution of layers 4 and 5, and its two sums."""
     tile, unit = tl.program_id(0), tl.program_id(1)
     run, q = (unit // (edges * 2)).to(tl.int64), unit % 2
     source, node = _ends(edge0 + unit % (edges * 2) // 2)
     edge = _edge(source, node)
     K, _, begin = _layer(q + 4, C)
-    w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin
+    w = flat + run * weights + _weights(source, node, STRIDED, C) + begin
     unit = run * 14 + edge
     c = tl.arange(0, C)
     row = tile * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
-    image, y, x = _place(row, H)
+    _, y, x = _place(row, H)
     at = row[:, None] * C + c[None, :]
     total = tl.zeros((BLOCK, C), tl.float32)
-    for tap in range(K * K):
-        down, across = y - (tap // K - K // 2), x - (tap % K - K // 2)
-        mask = (inside & (down >= 0) & (down < H) & (across >= 0) & (across < H))[:, None]
-        near = ((image * H + down) * H + across)[:, None] * C + c[None, :]
-        v = tl.load(gd + (unit * 6 + q + 4) * rows * C + near, mask=mask, other=0.0).to(tl.float32)
-        total += v * tl.load(w + c * K * K + tap)[None, :]
+    here = gd + (unit * 6 + q + 4) * rows * C + at
+    for i in range(K):
+        down = K // 2 - i
+        high = inside & (y + down >= 0) & (y + down < H)
+        for j in range(K):
+            across = K // 2 - j
+            mask = (high & (x + across >= 0) & (x + across < H))[:, None]
+            v = tl.load(here + (down * H + across) * C, mask=mask, other=0.0).to(tl.float32)
+            total += v * tl.load(w + c * K * K + i * K + j)[None, :]
     normal = _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, inside[:, None], c, C)
     v = tl.where(inside[:, None] & (normal > 0), total, 0.0).to(halves.dtype.element_ty)
     tl.store(halves + (unit * 2 + q) * rows * C + at, v, mask=inside[:, None])
@@ -185,49 +220,56 @@ def skip_backward_kernel(g, skips, mixture, skip_stats, sums, out, rows, C: tl.c
 
 @jit
 def gather_kernel(
-    gd, passed, chosen, flat, z, out, rows, H, S, stride, edges, source0, z_run, z_source, z_row, weights,
-    C: tl.constexpr, BLOCK: tl.constexpr, STRIDED: tl.constexpr, GIVEN: tl.constexpr,
+    gd, passed, chosen, flat, z, out, rows, edges, source0, z_run, z_source, z_row, weights,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, GIVEN: tl.constexpr, STRIDED: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a state z from everything that leaves it; added to what `out` holds unless GIVEN.  Rows are z's, `rows` the nodes'."""
+    S: tl.constexpr = H * STRIDE
     unit = tl.program_id(1)
     run, within = (unit // edges).to(tl.int64), unit % edges
     source = source0 + within
     c = tl.arange(0, C)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = row < rows * stride * stride
+    inside = row < rows * STRIDE * STRIDE
     image, y, x = _place(row, S)
     total = tl.zeros((BLOCK, C), tl.float32)
     for node in range(tl.maximum(source - 1, 0), 4):
         edge = _edge(source, node)
         for q in range(4):
             K, dilation, begin = _layer(q, C)
-            w = flat + run * weights + edge * (102 * C + 6 * C * C) + begin
-            for tap in range(K * K):
-                down, across = y - (tap // K - K // 2) * dilation, x - (tap % K - K // 2) * dilation
-                mask = inside & (down >= 0) & (across >= 0) & (down % stride == 0) & (across % stride == 0)
-                down, across = down // stride, across // stride
-                mask = (mask & (down < H) & (across < H))[:, None]
-                near = ((image * H + down) * H + across)[:, None] * C + c[None, :]
-                v = tl.load(gd + ((run * 14 + edge) * 6 + q) * rows * C + near, mask=mask, other=0.0).to(tl.float32)
-                total += v * tl.load(w + c * K * K + tap)[None, :]
+            w = flat + run * weights + _weights(source, node, STRIDED, C) + begin
+            first = gd + ((run * 14 + edge) * 6 + q) * rows * C
+            here = first + row[:, None] * C + c[None, :]
+            for i in range(K):
+                to_down = (K // 2 - i) * dilation
+                down = y + to_down
+                high = inside & (down >= 0) & (down < S) & (down % STRIDE == 0)
+                for j in range(K):
+                    to_across = (K // 2 - j) * dilation
+                    across = x + to_across
+                    mask = (high & (across >= 0) & (across < S) & (across % STRIDE == 0))[:, None]
+                    if STRIDE == 1:
+                        near = here + (to_down * H + to_across) * C
+                    else:
+                        near = first + ((image * H + down // STRIDE) * H + across // STRIDE)[:, None] * C + c[None, :]
+                    v = tl.load(near, mask=mask, other=0.0).to(tl.float32)
+                    total += v * tl.load(w + c * K * K + i * K + j)[None, :]
     mask = inside[:, None]
     at = run * z_run + within.to(tl.int64) * z_source + row[:, None] * z_row + c[None, :]
     total = tl.where(tl.load(z + at, mask=mask, other=0.0).to(tl.float32) > 0, total, 0.0)
     first = passed + (run * edges + within) * 3 * rows * C
     for tap in range(9):
         down, across = y - tap // 3 + 1, x - tap % 3 + 1
-        valid = inside & (down >= 0) & (across >= 0) & (down % stride == 0) & (across % stride == 0)
+        valid = inside & (down >= 0) & (across >= 0) & (down < S) & (across < S) & (down % STRIDE == 0) & (across % STRIDE == 0)
         # Pixels of z in the window of an output: 9, less at the border.
         high = tl.minimum(down + 1, S - 1) - tl.maximum(down - 1, 0) + 1
         wide = tl.minimum(across + 1, S - 1) - tl.maximum(across - 1, 0) + 1
-        down, across = down // stride, across // stride
-        valid = valid & (down < H) & (across < H)
-        near = ((image * H + down) * H + across)[:, None] * C + c[None, :]
+        near = ((image * H + down // STRIDE) * H + across // STRIDE)[:, None] * C + c[None, :]
         which = tl.load(chosen + (run * 5 + source) * rows * C + near, mask=valid[:, None], other=-1).to(tl.int32)
         total += tl.where(which == tap, tl.load(first + near, mask=valid[:, None], other=0.0).to(tl.float32), 0.0)
         share = 1 / tl.maximum(high * wide, 1).to(tl.float32)
         total += tl.load(first + rows * C + near, mask=valid[:, None], other=0.0).to(tl.float32) * share[:, None]
-    if not STRIDED:
+    if STRIDE == 1:
         total += tl.load(first + 2 * rows * C + row[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
     if not GIVEN:
         total += tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
@@ -239,7 +281,7 @@ def pointwise_weights_kernel(g, halves, p, d, mixture, stats, sums, half_sums, p
     """Partial sums over `chunk` rows of the gradient of a layer's 1x1 weights (outputs, inputs)."""
     part, unit = tl.program_id(0), tl.program_id(1)
     run, edge, q = (unit // 84).to(tl.int64), unit % 84 // 6, unit % 6
-    node = (edge >= 2).to(tl.int32) + (edge >= 5).to(tl.int32) + (edge >= 9).to(tl.int32)
+    _, node = _ends_at(edge)
     c = tl.arange(0, C)
     total = tl.zeros((C, C), tl.float32)
     last = tl.minimum((part + 1) * chunk, rows)
@@ -255,11 +297,12 @@ def pointwise_weights_kernel(g, halves, p, d, mixture, stats, sums, half_sums, p
 
 @jit
 def depthwise_weights_kernel(
-    z, gd, p, stats, partial, rows, H, S, stride, edges, edge0, source0, z_run, z_source, z_row, chunk, chunks,
-    C: tl.constexpr, BLOCK: tl.constexpr, SECOND: tl.constexpr,
+    z, gd, p, stats, partial, rows, edges, edge0, source0, z_run, z_source, z_row, chunk, chunks,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, SECOND: tl.constexpr,
 ):  # fmt: skip
     """Partial sums over `chunk` rows of the gradient of a layer's depthwise weights, tap by tap."""
     OPS: tl.constexpr = 2 if SECOND else 4
+    S: tl.constexpr = H * STRIDE
     part, unit = tl.program_id(0), tl.program_id(1)
     run, q = (unit // (edges * OPS)).to(tl.int64), unit % OPS + (4 if SECOND else 0)
     source, node = _ends(edge0 + unit % (edges * OPS) // OPS)
@@ -274,23 +317,27 @@ def depthwise_weights_kernel(
         at = z + run * z_run + (source - source0).to(tl.int64) * z_source
     last = tl.minimum((part + 1) * chunk, rows)
     left = partial + (group * chunks + part) * (25 + C) * C + c
+    behind = gd + group * rows * C
     for tap in range(K * K):
+        i, j = (tap // K - K // 2) * dilation, (tap % K - K // 2) * dilation
         total = tl.zeros((BLOCK, C), tl.float32)
+        shift = (i * S + j) * z_row
         for first in range(part * chunk, last, BLOCK):
             row = first + tl.arange(0, BLOCK)
             image, y, x = _place(row, H)
-            down, across = y * stride + (tap // K - K // 2) * dilation, x * stride + (tap % K - K // 2) * dilation
+            down, across = y * STRIDE + i, x * STRIDE + j
             mask = ((row < last) & (down >= 0) & (down < S) & (across >= 0) & (across < S))[:, None]
-            v = tl.load(at + ((image * S + down) * S + across)[:, None] * z_row + c[None, :], mask=mask, other=0.0).to(tl.float32)
+            here = row if STRIDE == 1 else (image * S + y * STRIDE) * S + x * STRIDE
+            v = tl.load(at + shift + here[:, None] * z_row + c[None, :], mask=mask, other=0.0).to(tl.float32)
             if SECOND:
                 v = (v - mean) * rstd
             # Outside of the image the gradient is loaded as zero, whatever v has become there.
-            total += tl.maximum(v, 0.0) * tl.load(gd + (group * rows + row)[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+            total += tl.maximum(v, 0.0) * tl.load(behind + row[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
         tl.store(left + tap * C, tl.sum(total, 0))
 
 
 @jit
-def collect_kernel(partial, out, weights, chunks, C: tl.constexpr, MANY: tl.constexpr):
+def collect_kernel(partial, out, weights, chunks, C: tl.constexpr, MANY: tl.constexpr, STRIDED: tl.constexpr):
     """Add the chunks of one tap, or of one row of the 1x1 weights, and put it where the weight lies."""
     unit, slot = tl.program_id(0), tl.program_id(1)
     K, _, begin = _layer(unit % 6, C)
@@ -302,7 +349,8 @@ def collect_kernel(partial, out, weights, chunks, C: tl.constexpr, MANY: tl.cons
         at = (unit.to(tl.int64) * chunks + k)[:, None] * (25 + C) * C + slot * C + c[None, :]
         total += tl.load(partial + at, mask=(k < tl.where(used, chunks, 0))[:, None], other=0.0)
     place = tl.where(slot < 25, c * K * K + slot, K * K * C + (slot - 25) * C + c)
-    left = out + unit // 84 * weights + unit % 84 // 6 * (102 * C + 6 * C * C) + begin + place
+    source, node = _ends_at(unit % 84 // 6)
+    left = out + unit // 84 * weights + _weights(source, node, STRIDED, C) + begin + place
     tl.store(left, tl.sum(total, 0), mask=c < tl.where(used, C, 0))
 
 
