@@ -61,6 +61,10 @@ class Section(Mapping[str, Any]):
         """All of it."""
         return self.base.narrow(-1, self.first, self.layout.size)
 
+    def parted(self) -> dict[str, Any]:
+        """The dict itself, for those who use every leaf: cut at once, its gradient is put together at once."""
+        return _built(self.layout, iter(self.vector.split(list(_sizes(self.layout)), -1)))
+
     def __getitem__(self, key: str) -> Any:
         first, layout = self.layout.parts[key]
         return _over(self.base, self.first + first, layout)
@@ -79,6 +83,22 @@ def _over(base: Tensor, first: int, layout: Layout) -> Any:
     if layout.listed:
         return [_over(base, first + begin, part) for begin, part in layout.parts.values()]
     return Section(base, first, layout)
+
+
+def _sizes(layout: Layout) -> Iterator[int]:
+    """Of the leaves, in their order."""
+    if layout.shape is not None:
+        yield layout.size
+    for _, part in layout.parts.values():
+        yield from _sizes(part)
+
+
+def _built(layout: Layout, pieces: Iterator[Tensor]) -> Any:
+    """The tree of a layout from its leaves as stretches."""
+    if layout.shape is not None:
+        return next(pieces).view(layout.shape)
+    found = {key: _built(part, pieces) for key, (_, part) in layout.parts.items()}
+    return list(found.values()) if layout.listed else found
 
 
 class Joined(Problem):

@@ -185,3 +185,17 @@ def test_weights_of_a_cell_in_one_piece() -> None:
         shuffled = {edge: y[name][edge] for edge in reversed(y[name])}
         other = Joined(lambda: bp.Problem(lambda x, y: x, lambda x, y: x), {"cell": shuffled}).split(tree.ravel(shuffled))
         assert torch.equal(fast_module._flat(other["cell"]), pieces)
+
+
+def test_y_and_theta_go_through_a_folded_network_together() -> None:
+    network = FastDarts(channels=16, size=4, classes=3)
+    pictures = torch.randint(256, (12, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    problem = Search(network, pictures, torch.arange(12) % 3, Halves(12, batch=3), decay=1e-3)
+    assert problem.folded
+    x, y = start(network)
+    theta = start(network, seed=1)[1]
+    joined = Joined(lambda: problem, y)
+    batch = problem.batch("lower", "x", 0, 0)
+    found = joined.lower_pair(x, tree.ravel(y), tree.ravel(theta), batch)
+    wanted = [problem.lower(x, weights, batch) for weights in (y, theta)]
+    torch.testing.assert_close(torch.stack(found), torch.stack(wanted), rtol=1e-9, atol=1e-12)

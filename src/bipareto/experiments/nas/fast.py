@@ -48,7 +48,8 @@ class FastNasBench201(NasBench201):
             if c and c % self.cells == 0:
                 z = self._reduced(z, y, f"reduction{c // self.cells}")
             nodes = _blended if available(z, place.channels) else _nodes
-            z = nodes(self.space, place, weights[place.kind], y[f"cell{c}"], [z])[-1]
+            own = y[f"cell{c}"]
+            z = nodes(self.space, place, weights[place.kind], own.parted() if isinstance(own, Section) else own, [z])[-1]
         return torch.relu(_normalised(z)).mean((-2, -1), dtype=y["head"]["bias"].dtype)
 
     def _reduced(self, z: Tensor, y: Tree, name: str) -> Tensor:
