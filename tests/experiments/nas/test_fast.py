@@ -184,3 +184,16 @@ def test_weights_of_a_cell_in_one_piece() -> None:
         shuffled = {edge: y[name][edge] for edge in reversed(y[name])}
         other = Layout.of({"cell": shuffled}).split(tree.ravel(shuffled))
         assert torch.equal(fast_module._flat(other["cell"]), pieces)
+
+
+def test_y_and_theta_go_through_a_folded_network_together() -> None:
+    network = FastDarts(channels=16, size=4, classes=3)
+    pictures = torch.randint(256, (12, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    problem = Search(network, pictures, torch.arange(12) % 3, Halves(12, batch=3), decay=1e-3)
+    assert problem.folded
+    x, y = start(network)
+    theta = start(network, seed=1)[1]
+    batch = problem.batch("lower", "x", 0, 0)
+    wanted = torch.stack([problem.lower(x, weights, batch) for weights in (y, theta)])
+    for pair in ((y, theta), (tree.ravel(y), tree.ravel(theta))):
+        torch.testing.assert_close(torch.stack(problem.lower_pair(x, *pair, batch)), wanted, rtol=1e-9, atol=1e-12)

@@ -108,7 +108,8 @@ class Search(Problem):
         self.direct = frozenset(i for i, name in enumerate(objectives) if name != "loss")
         self.folded = network.folded
         self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
-        self._layout = Layout.of(network.start(0)[1])
+        self._weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
+        self._layout = Layout.of(self._weights)
         self.pixels = Pixels(images, halves.augmentation)
         tables = {"flops": flops_ratios(network, reading), "skip": skip_table(network.space), "pooling": pooling_table(network.space)}
         self._tables = tree.map_(lambda table: table.to(images.device), tables)
@@ -142,8 +143,12 @@ class Search(Problem):
     def _judged(self, x: Tree, y: Tree, pixels: Tensor, draw: Draw) -> Tensor:
         if self.clip is not None:
             y = _Clipped.apply(y if isinstance(y, Tensor) else tree.ravel(y), self.clip)  # type: ignore[no-untyped-call]
-        weights = self._layout.split(y) if isinstance(y, Tensor) else y
+        weights = self._parted(y) if isinstance(y, Tensor) else y
         return cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
+
+    def _parted(self, y: Tensor) -> Tree:
+        """The weights of a vector: for kernels that take a cell's in one piece as sections, else leaf by leaf, cut at once."""
+        return self._layout.split(y) if self.folded else tree.unravel(y, self._weights)
 
     def _value(self, name: str, x: Tree, y: Tree, draw: Draw) -> Tensor:
         if name == "loss":
