@@ -56,3 +56,11 @@ def test_other_steps_signs_and_layouts_stay_apart() -> None:
     found = counted(turned, leaves(0), leaves(1))
     assert found["bipareto.moved.default"] == 1
     assert found["aten.addcmul.default"] == 2
+
+
+def test_a_step_that_is_moved_itself_is_found_by_the_moves_that_use_it() -> None:
+    def step(a: list[Tensor], b: list[Tensor], s: Tensor, r: Tensor) -> tree.Tree:
+        first, second = s + a[2], r + b[2]  # joined, and then the step of two more moves
+        return [torch.addcmul(a[1], first, b[1]), torch.addcmul(b[1], first, a[1]), second]
+
+    assert counted(step, leaves(0), leaves(1)) == {"bipareto.moved.default": 2}

@@ -47,3 +47,9 @@ def test_a_cosine_falls_from_its_scale_to_its_floor_and_stays_there() -> None:
     s = Cosine(0.5, 100.0, 0.1)
     torch.testing.assert_close(s(torch.tensor([0.0, 50.0, 100.0, 1000.0])), torch.tensor([0.5, 0.3, 0.1, 0.1]))
     assert as_schedule(s, "alpha_y") == s
+
+
+@pytest.mark.parametrize("bad", [Cosine(0.5, 0.0), Cosine(0.5, -3.0), Cosine(0.5, 10.0, -0.1)])
+def test_a_cosine_without_an_end_or_with_steps_below_zero_is_refused(bad: Cosine) -> None:
+    with pytest.raises(InvalidInput, match=r"alpha_x = Cosine.*period > 0.*floor >= 0"):
+        as_schedule(bad, "alpha_x")
