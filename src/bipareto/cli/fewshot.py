@@ -67,7 +67,7 @@ def comparison(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir, _tuned(tuning))
+        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir, _tuned(tuning, learner))
         chosen = values.names(strengths) if strengths else (["moderate"] if tiny else ["weak", "moderate"])
         result = run(study, values.names(methods) if methods else COMPARED, chosen)
         found = summary(result)
@@ -188,9 +188,7 @@ def figures(
     results = [json.loads((run / "results.json").read_text("utf-8")) for run in runs]
     alone = [r for result in results for r in result["records"] if "trained_on" in r]
     for run, result in zip(runs, results, strict=True):
-        written += draw(result, target, run.name, alone)
-        if any(r.get("preference") for r in result["records"]):
-            written += write_tables(result, target, run.name)
+        written += draw(result, target, run.name, alone) + write_tables(result, target, run.name)
     out.say(f"wrote {', '.join(written)} to {target}")
     out.result({"files": written})
 
@@ -209,16 +207,20 @@ def _study(
     return Study(task, out_dir, steps or (24 if tiny else 2500), given, episodes=24 if tiny else 192, **options)
 
 
-def _tuned(path: Path | None) -> dict[str, Any] | None:
+def _tuned(path: Path | None, learner: str) -> dict[str, Any] | None:
     """The numbers by method that the tune command found."""
     if path is None:
         return None
+    remedy = f"make one with `bipareto experiment fewshot tune --learner {learner} --out DIR`"
     try:
-        return {name: found["numbers"] for name, found in json.loads(path.read_text("utf-8"))["methods"].items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(
-            f"{path} is not a tuning.json ({type(error).__name__}: {error}); make one with `bipareto experiment fewshot tune --out DIR`"
-        ) from error
+        told = json.loads(path.read_text("utf-8"))
+        found = {name: {key: float(value) for key, value in entry["numbers"].items()} for name, entry in told["methods"].items()}
+        tuned_for = told["learner"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"{path} is not a tuning.json ({type(error).__name__}: {error}); {remedy}") from error
+    if tuned_for != learner:
+        raise InvalidInput(f"{path} was tuned with the {tuned_for} learner, whose steps do not suit the {learner} learner; {remedy}")
+    return found
 
 
 def _tables(out: Output, found: dict[str, Any]) -> None:
