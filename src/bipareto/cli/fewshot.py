@@ -52,7 +52,9 @@ def comparison(
     ] = None, protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None, steps: Steps = None, device: Device = None,
     folder: Folder = None, tuning: Tuning = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """All methods under equal, weak and moderate preferences: accuracies and hypervolume.
+    """All methods under several preferences.
+
+    Equal, weak and moderate ones; accuracies on unseen classes and hypervolume.
 
     \b
     Examples:
@@ -78,13 +80,14 @@ def comparison(
 @commands.command()
 def tune(
     dataset: Dataset = "caltech101", learner: LearnerOption = "block", methods: Methods = None, protocol: ProtocolOption = "warm",
-    seeds: Seeds = None, steps: Annotated[int, typer.Option("--steps", metavar="T", min=1, help="Joint steps of a trial.")] = 500,
+    seed: Annotated[int, typer.Option("--seed", "--seeds", metavar="N", help="Start and draws of every trial.")] = 0,
+    steps: Annotated[int, typer.Option("--steps", metavar="T", min=1, help="Joint steps of a trial.")] = 500,
     device: Device = None, folder: Folder = None, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Eight short trials for every method, judged on validation classes.
+    """Each method's numbers, by short trials.
 
-    Trials run under the equal preference with the first seed.  With --out:
-    tuning.json, which the comparison takes.
+    Eight for each, under the equal preference, judged on validation classes.
+    With --out: tuning.json, which the comparison takes.
 
     \b
     Examples:
@@ -96,7 +99,7 @@ def tune(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(out, dataset, learner, protocol, "robust", seeds, steps, device, folder, False, out_dir)
+        study = _study(out, dataset, learner, protocol, "robust", [str(seed)], steps, device, folder, False, out_dir)
         found = run(study, values.names(methods) if methods else COMPARED)
     rows = [
         [
@@ -118,7 +121,9 @@ def sensitivity(
     steps: Steps = None, device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """MOMEHA against mu, gamma and the strength of preferences, with curves.
+    """MOMEHA against mu, gamma and strength.
+
+    The strength is that of preferences, weak to extreme; with curves on the way.
 
     \b
     Examples:
