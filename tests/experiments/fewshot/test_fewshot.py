@@ -252,6 +252,7 @@ def test_preferences_of_the_paper() -> None:
         (lambda: preferences(4, ["huge"]), "strength 'huge' is not known"),
         (lambda: Network("tree"), "learner is 'tree'"),  # type: ignore[arg-type]
         (lambda: Network(size=30), "cannot be halved 4 times"),
+        (lambda: Network(channels=48, fused=True), "channels = 48; fused kernels need a power of two"),
         (lambda: Episodic(bp.MOMEHA(), joint=0), "joint = 0"),
     ],
 )

@@ -98,6 +98,20 @@ def test_a_step_of_x_that_falls_to_zero_ends_no_run(protocol: str) -> None:
     assert train(generated("linear"), [Trial(method, EVEN, 0)], 5).reason == ("steps",)
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_learners_use_tf32_while_a_half_network_runs_and_only_then(before: bool) -> None:
+    products, made = torch.backends.cuda.matmul, generated("linear")
+    kept = products.allow_tf32
+    try:
+        products.allow_tf32 = before
+        for half in (False, True):
+            with replace(made, network=replace(made.network, half=half)).arithmetic():
+                assert products.allow_tf32 is (before or half)
+            assert products.allow_tf32 is before
+    finally:
+        products.allow_tf32 = kept
+
+
 # ---- summaries
 
 
@@ -216,6 +230,21 @@ def test_the_exploration_shows_every_preference_against_the_equal_one() -> None:
             assert heights == pytest.approx([0.04 if i == d else -0.02 for i in range(4)])
     without = [r for r in result()["records"] if r["preference"] is None]
     assert not figures._exploration(list(Figure().subplots(1, 2)), without, names)
+
+
+def test_preferred_domains_are_drawn_beside_those_trained_alone() -> None:
+    from matplotlib.figure import Figure
+
+    axes = list(Figure().subplots(1, 2))
+    alone = [record("momeha", None, 0, [0.3 + 0.05 * d + (0.02 if i == d else 0) for i in range(4)], trained_on=d) for d in range(4)]
+    twice = [record("momeha", favouring(1), 0, [0.0] * 4, curve=[])]
+    assert figures._strengths(axes, result()["records"] + twice, [f"domain {i + 1}" for i in range(4)], alone)
+    for axis, gain, single in zip(axes, (0.04, -0.02), (0.02, 0.0), strict=True):
+        dashed = [line.get_ydata()[0] for line in axis.get_lines() if line.get_linestyle() == "--"]
+        assert dashed == pytest.approx([0.3 + 0.05 * d + single for d in range(4)])
+        for bars in axis.containers:
+            assert list(bars.lines[0].get_ydata()) == pytest.approx([0.62, 0.62 + gain])
+        assert len(axis.containers) == 4
 
 
 def test_tables_hold_the_summary(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ class Task:
             learned, judged = (self._features(x, rows, flip) for rows, flip in zip((support, query), flips, strict=True))
             y = self.problem.adapted(learned, y0, steps, eta)
             accuracy = (self.network.logits(y, judged).argmax(-1) == right).double().mean(1)
-            loss = self.problem.judged(y, judged)
+            loss = self.network.losses(y, judged)
         return Judged(accuracy.reshape(episodes, -1).cpu(), loss.reshape(episodes, -1).cpu())
 
     def _features(self, x: Tree, rows: Tensor, flip: Tensor) -> Tensor:
