@@ -1,6 +1,8 @@
-"""What all tests share: a fixed seed and one profile for property tests."""
+"""What all tests share: a fixed seed, one profile for property tests, and a sweep to compare with."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,3 +21,13 @@ else:
 def _fixed_seed() -> None:
     """Tests that draw numbers draw the same ones alone and in the suite."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted sweep of the module's CONFIG."""
+    from bipareto import sweeps
+
+    path = tmp_path_factory.mktemp("reference") / "run"
+    sweeps.sweep(request.module.CONFIG, path)
+    return path

@@ -1,20 +1,36 @@
-"""Small problems that several test files use."""
+"""Small problems that several test files use, and command lines as users type them."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import struct
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 import bipareto as bp
+from bipareto.cli import main
 
-__all__ = ["DICT_PROBLEM", "DOUBLE", "dict_start", "nonconvex", "write_image_sets"]
+__all__ = ["DICT_PROBLEM", "DOUBLE", "answer", "call", "dict_start", "nonconvex", "write_image_sets"]
 
 DOUBLE = torch.float64
+
+
+def call(*words: object) -> int:
+    """The exit code of a command line, typed word by word."""
+    with pytest.raises(SystemExit) as end:
+        main([str(word) for word in words])
+    return int(end.value.code or 0)
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What a command with --json said last."""
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
 def nonconvex(d: int = 3, m: int = 2, seed: int = 0, device: str = "cpu") -> tuple[bp.Problem, Tensor, Tensor]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from bipareto.cli import main
 from bipareto.store import RunFolder
+from helpers import answer, call
 
 SWEEP = """
 problem: {name: quadratic, options: {dim: 2}}
@@ -18,16 +16,6 @@ preferences: {count: 3}
 steps: 20
 compile: false
 """
-
-
-def call(*words: object) -> int:
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    return int(end.value.code or 0)
-
-
-def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from bipareto.errors import InvalidInput
 from bipareto.hypergradient import CG, Neumann
 from bipareto.methods import METHODS
 from bipareto.scalarization import Fixed, Tracked
-from bipareto.schedule import Complement, Constant, Power
+from bipareto.schedule import Complement, Constant, Cosine, Power
 from bipareto.typed import dump_number, load_number, parse
 
 SMALL: dict[str, Any] = {"problem": {"name": "quadratic", "options": {"dim": 2}}, "method": {"numbers": "plain"}, "steps": 10}
@@ -127,6 +127,7 @@ def test_a_missing_key_and_a_wrong_file_are_named(tmp_path: Path) -> None:
         Constant(0.1),
         Power(1.0, -0.5),
         Complement(1, 2),
+        Cosine(0.3, 100.0, 0.01),
         Fixed((0.0, 1.0)),
         Tracked(0.1),
         CG(10),

@@ -48,13 +48,6 @@ ENVIRONMENT = os.environ | {
 }
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reference") / "run"
-    sweeps.sweep(CONFIG, path)
-    return path
-
-
 def test_every_name_has_an_engine() -> None:
     for name in ENGINES:
         assert type(engines.get(parse(EngineConfig, {"name": name}))) is ENGINES[name]

@@ -44,6 +44,24 @@ def test_moves_that_build_on_each_other_keep_their_order() -> None:
     assert counted(step, leaves(0), leaves(1)) == {"bipareto.moved.default": 3}
 
 
+def test_moves_of_one_kind_that_build_on_each_other_are_two() -> None:
+    found = counted(lambda a, b, s, _: tree.descend(tree.descend(a, s, b), s, b), leaves(0), leaves(1))
+    assert found == {"bipareto.moved.default": 2}
+
+
+def test_leaves_of_other_shapes_and_steps_of_another_kind_are_left_alone() -> None:
+    def broadcast(a: list[Tensor], b: list[Tensor], s: Tensor, _: Tensor) -> tree.Tree:
+        rows = [b[0][0], b[3][0]]
+        return [a[0] + rows[0], a[3] + rows[1]]
+
+    def single(a: list[Tensor], b: list[Tensor], s: Tensor, _: Tensor) -> tree.Tree:
+        s = s.float()
+        return [torch.addcmul(a[0], s, b[0]), torch.addcmul(a[1], s, b[1])]
+
+    for step in (broadcast, single):
+        assert "bipareto.moved.default" not in counted(step, leaves(0), leaves(1))
+
+
 def test_other_steps_signs_and_layouts_stay_apart() -> None:
     def step(a: list[Tensor], b: list[Tensor], s: Tensor, r: Tensor) -> tree.Tree:
         return [torch.addcmul(a[0], s, b[0]), torch.addcmul(a[1], r, b[1]), a[2] + b[2], a[3] - b[3]]
@@ -56,3 +74,11 @@ def test_other_steps_signs_and_layouts_stay_apart() -> None:
     found = counted(turned, leaves(0), leaves(1))
     assert found["bipareto.moved.default"] == 1
     assert found["aten.addcmul.default"] == 2
+
+
+def test_a_step_that_is_moved_itself_is_found_by_the_moves_that_use_it() -> None:
+    def step(a: list[Tensor], b: list[Tensor], s: Tensor, r: Tensor) -> tree.Tree:
+        first, second = s + a[2], r + b[2]  # joined, and then the step of two more moves
+        return [torch.addcmul(a[1], first, b[1]), torch.addcmul(b[1], first, a[1]), second]
+
+    assert counted(step, leaves(0), leaves(1)) == {"bipareto.moved.default": 2}

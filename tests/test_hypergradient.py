@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -175,3 +177,9 @@ def test_an_objective_without_y_and_a_lower_level_linear_in_y() -> None:
 def test_counts_must_be_positive(kind: type[Hypergradient]) -> None:
     with pytest.raises(InvalidInput, match=r"= 0; it must be a whole number of at least 1"):
         kind(0, 0.1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("make", [lambda: FiniteDifference(1, 0.1, eps=0.0), lambda: bp.WCPenalty(difference=0.0)])
+def test_a_difference_over_no_distance_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(InvalidInput, match=r"the shift .*must be > 0"):
+        make()

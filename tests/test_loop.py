@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import bipareto as bp
 from bipareto import tree
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.records import Record
+from bipareto.schedule import Cosine
 from bipareto.stepping import stepper
 from helpers import DOUBLE, nonconvex
 
@@ -98,6 +100,19 @@ def test_a_run_that_leaves_the_finite_numbers_stops_with_its_last_good_state(ter
     assert math.isfinite(float(answer.y))
     assert answer.steps == answer.failure.step
     assert f"step {answer.failure.step}" in str(answer.failure)
+
+
+@pytest.mark.parametrize("method", [METHOD, bp.WCMHGD(alpha_x=0.05), bp.FORUM(alpha_x=0.05)], ids=lambda m: type(m).__name__)
+@pytest.mark.filterwarnings("ignore:WCMHGD needs a strongly convex")
+def test_a_step_that_has_come_to_zero_is_no_failure_and_no_convergence(method: bp.methods.Method) -> None:
+    """x stays where it is; how stationary it is cannot be read off a move that is none."""
+    problem, x, y = nonconvex()
+    ending = replace(method, alpha_x=Cosine(0.05, 20.0))
+    longer, ended = (bp.solve(problem, x, y, method=ending, steps=steps, record_every=1, tol=1e-30) for steps in (30, 20))
+    assert (longer.reason, longer.steps) == ("steps", 30)
+    assert torch.equal(longer.x, ended.x)
+    assert torch.equal(longer.history["residual"].isnan(), torch.arange(30) >= 20)
+    assert longer.best.step < 20
 
 
 def test_steps_that_are_too_large_are_named_as_an_update() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.oracle import Counting
 from helpers import DOUBLE, nonconvex
 
 ONE = torch.ones(2, dtype=DOUBLE)
@@ -77,3 +78,17 @@ def test_a_sequence_of_objectives_is_the_stacked_function() -> None:
 def test_names_must_fit() -> None:
     with pytest.raises(InvalidInput, match="3 entries"):
         bp.Problem(upper, lower, names=["a", "b", "c"]).check(ONE, ONE)
+
+
+@pytest.mark.parametrize(
+    ("named", "words"), [({1}, "direct names objective 1, but it depends on y"), ({2}, "objective 2, but there are only 0 to 1")]
+)
+def test_an_objective_that_is_wrongly_called_direct_is_named(named: set[int], words: str) -> None:
+    """Its dependence on y would be left out of every hypergradient without a word."""
+    problem = bp.Problem(lambda x, y: torch.stack([x.square().sum(), (x - y).square().sum()]), lower)
+    problem.direct = frozenset({0} | named)
+    with pytest.raises(InvalidInput, match=words):
+        bp.MOMEHA().init(problem, ONE, ONE, [0.5, 0.5])
+    problem.direct = frozenset({0})
+    assert Counting(problem).direct == {0}
+    bp.MOMEHA().init(problem, ONE, ONE, [0.5, 0.5])  # without the warning that objective 0 does not depend on y

@@ -52,3 +52,9 @@ def test_a_cosine_falls_from_its_scale_to_its_floor_and_stays_there() -> None:
 def test_a_delayed_step_waits() -> None:
     s = Delayed(torch.tensor(2.0), torch.tensor(3.0), torch.tensor(0.5))
     assert s(torch.arange(5.0)).tolist() == [0.5, 0.5, 0.5, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("bad", [Cosine(0.5, 0.0), Cosine(0.5, -3.0), Cosine(0.5, 10.0, -0.1)])
+def test_a_cosine_without_an_end_or_with_steps_below_zero_is_refused(bad: Cosine) -> None:
+    with pytest.raises(InvalidInput, match=r"alpha_x = Cosine.*period > 0.*floor >= 0"):
+        as_schedule(bad, "alpha_x")

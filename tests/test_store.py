@@ -41,14 +41,6 @@ DATA: dict[str, Any] = {
 CONFIG = parse(SweepConfig, DATA)
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An uninterrupted run."""
-    path = tmp_path_factory.mktemp("reference") / "run"
-    sweeps.sweep(CONFIG, path)
-    return path
-
-
 def attempts(path: Path) -> list[list[int]]:
     """Per slice: the steps at which it was taken up."""
     files = sorted(path.glob("slices/*/attempts.jsonl"))

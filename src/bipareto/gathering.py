@@ -87,12 +87,14 @@ def _join(graph: fx.Graph, row: list[fx.Node]) -> None:
         kinds.setdefault((depth[node], move.s, move.sign, _meta(node).dtype), []).append(node)
     after = row[-1].next
     with graph.inserting_before(after):
-        for (_, s, sign, _), nodes in kinds.items():
+        for nodes in kinds.values():
             if len(nodes) == 1:
                 after.prepend(nodes[0])
                 continue
+            # Read again, not from the key: s may itself have been joined by now.
             moves = [move for move in map(_move, nodes) if move is not None]
-            joined = graph.call_function(torch.ops.bipareto.moved.default, ([m.u for m in moves], s, [m.v for m in moves], sign))
+            given = ([m.u for m in moves], moves[0].s, [m.v for m in moves], moves[0].sign)
+            joined = graph.call_function(torch.ops.bipareto.moved.default, given)
             for i, node in enumerate(nodes):
                 part = graph.call_function(operator.getitem, (joined, i))
                 part.meta = dict(node.meta)

@@ -200,6 +200,11 @@ class FiniteDifference(Neumann):
     eps: float = 0.01
     relative: bool = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.eps > 0:
+            raise InvalidInput(f"eps = {self.eps}; the shift must be > 0")
+
     @property
     def numbers(self) -> tuple[Any, ...]:
         return (self.eta, self.eps)
@@ -293,7 +298,11 @@ def lower_pullback(lower: Level, x: Tree, y: Tree) -> tuple[Tensor, Pair]:
 
 
 def difference_pair(lower: Level, x: Tree, y: Tree, eps: Any, relative: bool = True) -> Pair:
-    """The products of `lower_pullback` from two gradients of g each: see `FiniteDifference`."""
+    """rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y) from two gradients of g each, y shifted by +-e v: see `FiniteDifference`.
+
+    Args:
+        eps, relative: e = eps/||v||, or e = eps if not `relative`.
+    """
 
     def gradient(point: Tensor) -> Tensor:
         return tree.ravel(oracle.grad(lambda both: lower(*both), (x, tree.unravel(point, y))))

@@ -50,7 +50,7 @@ class Counting(Problem):
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.upper, problem.lower, sampler=problem.sampler, names=problem.names)
-        self._inner = problem
+        self._inner, self.direct = problem, problem.direct
         self.counts: Counter[str] = Counter()
 
     def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:

@@ -51,48 +51,32 @@ def _mean(value: Tensor) -> Tensor:
 
 def spread(value: Tensor) -> Tensor:
     """The identity, whose derivative averages over processes."""
-    return _Spread.apply(value)  # type: ignore[no-untyped-call]
+    return _Linked.apply(value, False)  # type: ignore[no-untyped-call]
 
 
 def average(value: Tensor) -> Tensor:
     """The mean over processes, whose derivative spreads."""
-    return _Average.apply(value)  # type: ignore[no-untyped-call]
+    return _Linked.apply(value, True)  # type: ignore[no-untyped-call]
 
 
-class _Spread(torch.autograd.Function):
-    @staticmethod
-    def forward(value: Tensor) -> Tensor:
-        return value.view_as(value)
+class _Linked(torch.autograd.Function):
+    """The mean over processes, or the identity: each is the other's derivative."""
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
+    def forward(value: Tensor, mean: bool) -> Tensor:
+        return _mean(value) if mean else value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return average(gradient)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: Tensor) -> None:
+        ctx.mean = inputs[1]
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None], value: Tensor) -> tuple[Tensor, int | None]:
-        return spread(value), in_dims[0]
-
-
-class _Average(torch.autograd.Function):
-    @staticmethod
-    def forward(value: Tensor) -> Tensor:
-        return _mean(value)
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return (spread if ctx.mean else average)(gradient), None
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return spread(gradient)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None], value: Tensor) -> tuple[Tensor, int | None]:
-        return average(value), in_dims[0]
+    def vmap(info: Any, in_dims: tuple[int | None, None], value: Tensor, mean: bool) -> tuple[Tensor, int | None]:
+        return (average if mean else spread)(value), in_dims[0]
 
 
 class DataParallel(Problem):
@@ -102,7 +86,7 @@ class DataParallel(Problem):
         sampler = problem.sampler
         assert sampler is not None
         super().__init__(problem.upper, problem.lower, sampler=_split(sampler) if split else sampler, names=problem.names)
-        self.inner = problem
+        self.inner, self.direct = problem, problem.direct
         #: where the data comes from, with its epochs and positions
         self.draws = getattr(problem, "draws", None)
 

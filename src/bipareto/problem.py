@@ -193,7 +193,12 @@ def _depends(value: Tensor, variable: Tree) -> bool:
 def _check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree, direct: frozenset[int]) -> None:
     if not _depends(g, y):
         raise InvalidInput("lower does not depend on y: there is nothing to solve at the lower level; check that g uses its second argument")
-    for i in range(f.shape[0]):
+    m = f.shape[0]
+    for i in direct:
+        if not 0 <= i < m or _depends(f[i], y):
+            found = "it depends on y" if 0 <= i < m else f"there are only 0 to {m - 1}"
+            raise InvalidInput(f"direct names objective {i}, but {found}; name there the objectives that do not use y")
+    for i in range(m):
         if _depends(f[i], y):
             continue
         if not _depends(f[i], x):

@@ -202,7 +202,9 @@ class Watch:
         self.best = seen if not self.best else tree.where_run(residual < self.best["residual"], seen, self.best)
 
     def _finite(self, state: State, info: Info) -> list[bool]:
-        values = [*tree.leaves(state.x), *tree.leaves(state.y), *info.values()]
+        # What is read off a move is not known where the step was zero, as at the end of a schedule: that is no failure.
+        seen = [torch.where(v.isnan(), 0, v) if name in ("stationarity", "residual") else v for name, v in info.items()]
+        values = [*tree.leaves(state.x), *tree.leaves(state.y), *seen]
         flags = [torch.isfinite(v).reshape(self.runs, -1).all(1) for v in values]
         return torch.stack(flags).all(0).tolist()
 

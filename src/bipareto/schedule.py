@@ -47,7 +47,10 @@ class Complement(NamedTuple):
 
 
 class Cosine(NamedTuple):
-    """s_t = floor + (scale - floor) (1 + cos(pi t/T)) / 2 for t <= T, then `floor`: steps that end gently after a known number T of them."""
+    """s_t = floor + (scale - floor) (1 + cos(pi t/T)) / 2 for t <= T, then `floor`: steps that end gently after a known number T of them.
+
+    `period` is T.  Where a step has come to zero the direction cannot be read off the move: `stationarity` and `residual` are NaN then.
+    """
 
     scale: Any
     period: Any
@@ -74,6 +77,8 @@ Schedule: TypeAlias = Constant | Power | Complement | Cosine | Delayed
 
 def as_schedule(value: Schedule | float, name: str) -> Schedule:
     """A number stands for the constant schedule."""
+    if isinstance(value, Cosine) and not (value.period > 0 and value.floor >= 0):
+        raise InvalidInput(f"{name} = {value}; a Cosine needs a period > 0, the steps after which it has ended, and a floor >= 0")
     if isinstance(value, (Constant, Power, Complement, Cosine, Delayed)):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):

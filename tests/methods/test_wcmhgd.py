@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,7 +11,8 @@ import bipareto as bp
 from bipareto import simplex
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.hypergradient import CG, FiniteDifference, Unrolled
-from bipareto.methods import WCMHGD
+from bipareto.methods import WCMHGD, Method, MoCo
+from bipareto.schedule import Power
 from helpers import DOUBLE, nonconvex
 from methods.quadratic import QUADRATIC, SLOPE, L, run, tchebycheff
 
@@ -37,6 +40,20 @@ def test_equations_line_by_line(steps: int | None, warm: bool) -> None:
                 lam = simplex.project(lam - 0.1 * (2 * K.T @ K @ lam - b))
         x = x - 0.05 * K @ lam
         torch.testing.assert_close((state.x, state.y, state.weights), (x, y, lam), rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("method", [WCMHGD(lower_steps=2, beta=Power(0.4, -1.0)), MoCo(lower_steps=2, lower_step=Power(0.4, -1.0))])
+def test_the_lower_steps_may_follow_a_schedule(method: Method) -> None:
+    problem = bp.Problem(
+        lambda x, y: torch.stack([y.square().sum() + 1, (x - 2).square().sum() + y.sum().exp()]), lambda x, y: (y - x).square().sum() / 2
+    )
+    state: Any = method.init(problem, torch.ones(2, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE), [0.5, 0.5] if method.uses_preference else None)
+    for t in range(3):
+        x, y = state.x, state.y
+        for _ in range(2):
+            y = y - 0.4 / (1 + t) * (y - x)
+        state, _ = method.step(problem, state)
+        torch.testing.assert_close(state.y, y, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:objective . does not depend on y")

@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import bipareto as bp
-from bipareto.cli import main
 from bipareto.errors import InvalidInput
 from bipareto.progress import last_record, progress
 from bipareto.report.curves import Source, read_curves
 from bipareto.report.runs import read_runs
 from bipareto.store import RunFolder
+from helpers import answer, call
 
 SWEEP = """
 problem: {name: quadratic, options: {dim: 2}}
@@ -27,16 +26,6 @@ steps: 40
 slice: 4
 compile: false
 """
-
-
-def call(*words: object) -> int:
-    with pytest.raises(SystemExit) as end:
-        main([str(word) for word in words])
-    return int(end.value.code or 0)
-
-
-def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,9 @@ def comparison(
     ] = None, protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None, steps: Steps = None, device: Device = None,
     folder: Folder = None, tuning: Tuning = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """All methods under equal, weak and moderate preferences: accuracies and hypervolume.
+    """All methods under several preferences.
+
+    Equal, weak and moderate ones; accuracies on unseen classes and hypervolume.
 
     \b
     Examples:
@@ -67,7 +69,7 @@ def comparison(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir, _tuned(tuning))
+        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir, _tuned(tuning, learner))
         chosen = values.names(strengths) if strengths else (["moderate"] if tiny else ["weak", "moderate"])
         result = run(study, values.names(methods) if methods else COMPARED, chosen)
         found = summary(result)
@@ -78,13 +80,14 @@ def comparison(
 @commands.command()
 def tune(
     dataset: Dataset = "caltech101", learner: LearnerOption = "block", methods: Methods = None, protocol: ProtocolOption = "warm",
-    seeds: Seeds = None, steps: Annotated[int, typer.Option("--steps", metavar="T", min=1, help="Joint steps of a trial.")] = 500,
+    seed: Annotated[int, typer.Option("--seed", "--seeds", metavar="N", help="Start and draws of every trial.")] = 0,
+    steps: Annotated[int, typer.Option("--steps", metavar="T", min=1, help="Joint steps of a trial.")] = 500,
     device: Device = None, folder: Folder = None, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Eight short trials for every method, judged on validation classes.
+    """Each method's numbers, by short trials.
 
-    Trials run under the equal preference with the first seed.  With --out:
-    tuning.json, which the comparison takes.
+    Eight for each, under the equal preference, judged on validation classes.
+    With --out: tuning.json, which the comparison takes.
 
     \b
     Examples:
@@ -96,7 +99,7 @@ def tune(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(out, dataset, learner, protocol, "robust", seeds, steps, device, folder, False, out_dir)
+        study = _study(out, dataset, learner, protocol, "robust", [str(seed)], steps, device, folder, False, out_dir)
         found = run(study, values.names(methods) if methods else COMPARED)
     rows = [
         [
@@ -118,7 +121,9 @@ def sensitivity(
     steps: Steps = None, device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """MOMEHA against mu, gamma and the strength of preferences, with curves.
+    """MOMEHA against mu, gamma and strength.
+
+    The strength is that of preferences, weak to extreme; with curves on the way.
 
     \b
     Examples:
@@ -188,9 +193,7 @@ def figures(
     results = [json.loads((run / "results.json").read_text("utf-8")) for run in runs]
     alone = [r for result in results for r in result["records"] if "trained_on" in r]
     for run, result in zip(runs, results, strict=True):
-        written += draw(result, target, run.name, alone)
-        if any(r.get("preference") for r in result["records"]):
-            written += write_tables(result, target, run.name)
+        written += draw(result, target, run.name, alone) + write_tables(result, target, run.name)
     out.say(f"wrote {', '.join(written)} to {target}")
     out.result({"files": written})
 
@@ -209,16 +212,20 @@ def _study(
     return Study(task, out_dir, steps or (24 if tiny else 2500), given, episodes=24 if tiny else 192, **options)
 
 
-def _tuned(path: Path | None) -> dict[str, Any] | None:
+def _tuned(path: Path | None, learner: str) -> dict[str, Any] | None:
     """The numbers by method that the tune command found."""
     if path is None:
         return None
+    remedy = f"make one with `bipareto experiment fewshot tune --learner {learner} --out DIR`"
     try:
-        return {name: found["numbers"] for name, found in json.loads(path.read_text("utf-8"))["methods"].items()}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(
-            f"{path} is not a tuning.json ({type(error).__name__}: {error}); make one with `bipareto experiment fewshot tune --out DIR`"
-        ) from error
+        told = json.loads(path.read_text("utf-8"))
+        found = {name: {key: float(value) for key, value in entry["numbers"].items()} for name, entry in told["methods"].items()}
+        tuned_for = told["learner"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"{path} is not a tuning.json ({type(error).__name__}: {error}); {remedy}") from error
+    if tuned_for != learner:
+        raise InvalidInput(f"{path} was tuned with the {tuned_for} learner, whose steps do not suit the {learner} learner; {remedy}")
+    return found
 
 
 def _tables(out: Output, found: dict[str, Any]) -> None:

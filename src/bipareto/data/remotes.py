@@ -26,8 +26,13 @@ class Remote:
     members: tuple[str, ...] = ()
 
 
-def _idx(base: str, folder: str, files: dict[str, tuple[str, float]]) -> tuple[Remote, ...]:
-    return tuple(Remote(f"{base}/{name}.gz", f"md5:{md5}", size, f"{folder}/{name}.gz") for name, (md5, size) in files.items())
+#: the four files of MNIST and of sets in its form
+_IDX = tuple(f"{part}-ubyte.gz" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"))
+
+
+def _idx(base: str, folder: str, *files: tuple[str, float]) -> tuple[Remote, ...]:
+    """The files of `_IDX` under that address, each with its md5 and its size."""
+    return tuple(Remote(f"{base}/{name}", f"md5:{md5}", size, f"{folder}/{name}") for name, (md5, size) in zip(_IDX, files, strict=True))
 
 
 REMOTES: dict[str, tuple[Remote, ...]] = {
@@ -79,22 +84,18 @@ REMOTES: dict[str, tuple[Remote, ...]] = {
     "mnist": _idx(
         "https://ossci-datasets.s3.amazonaws.com/mnist",
         "mnist",
-        {
-            "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", 9.9),
-            "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", 0.03),
-            "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", 1.6),
-            "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", 0.01),
-        },
+        ("f68b3c2dcbeaaa9fbdd348bbdeb94873", 9.9),
+        ("d53e105ee54ea40749a09fcbcd1e9432", 0.03),
+        ("9fb629c4189551a2d022fa330f9573f3", 1.6),
+        ("ec29112dd5afa0611ce80d1b7f02629c", 0.01),
     ),
     "fashion-mnist": _idx(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
         "fashion-mnist",
-        {
-            "train-images-idx3-ubyte": ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26.4),
-            "train-labels-idx1-ubyte": ("25c81989df183df01b3e8a0aad5dffbe", 0.03),
-            "t10k-images-idx3-ubyte": ("bef4ecab320f06d8554ea6380940ec79", 4.4),
-            "t10k-labels-idx1-ubyte": ("bb300cfdad3c16e7a12a480ee83cd310", 0.01),
-        },
+        ("8d4fb7e6c68d591d4c3dfef9ec88bf0d", 26.4),
+        ("25c81989df183df01b3e8a0aad5dffbe", 0.03),
+        ("bef4ecab320f06d8554ea6380940ec79", 4.4),
+        ("bb300cfdad3c16e7a12a480ee83cd310", 0.01),
     ),
     # torchvision's weights carry the beginning of their checksum in their name.
     "resnet18": (Remote("https://download.pytorch.org/models/resnet18-f37072fd.pth", "sha256:f37072fd", 47, "resnet18-f37072fd.pth"),),

@@ -13,7 +13,10 @@ def device_of(name: str | None) -> torch.device:
     """The device asked for; None is the GPU where there is one."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidInput(f"device {name!r} is not known; use cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInput(f"device {name!r} was asked for, but there is no CUDA device here; use --device cpu, or leave it out")
     return device

@@ -134,7 +134,7 @@ def nested_report(problem: Problem, before: State, after: State, info: Info, dra
 
 
 def moved(before: Tree, after: Tree, step: Tensor) -> Tensor:
-    """||direction|| read off a move of that step size."""
+    """||direction|| read off a move of that step size; NaN, not known, where the step is zero."""
     return tree.squared_norm(tree.sub(before, after)).sqrt() / step
 
 

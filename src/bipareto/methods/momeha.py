@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bipareto import oracle, scalarization, tree
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.common import moved
 from bipareto.problem import Problem
 from bipareto.scalarization import Fixed, Ideal, as_ideal
 from bipareto.schedule import Power, Schedule, as_schedule
@@ -241,8 +242,7 @@ class MOMEHA(Method):
         knobs, t = before.knobs, before.t
         lower, lower_theta = problem.lower_pair(before.x, before.y, after.theta, self._lower_batch(draw or {}, "x"))
         gap = lower - lower_theta - tree.squared_norm(tree.sub(after.theta, before.y)) / (2 * knobs.gamma)
-        d_x = tree.squared_norm(tree.sub(before.x, after.x)).sqrt() / knobs.alpha_x(t)
-        d_y = tree.squared_norm(tree.sub(before.y, after.y)).sqrt() / knobs.alpha_y(t)
+        d_x, d_y = moved(before.x, after.x, knobs.alpha_x(t)), moved(before.y, after.y, knobs.alpha_y(t))
         weigh = scalarization.get(self.scalarization).weights
         s = weigh(info["objectives"], before.preference, before.ideal, knobs.mu).sum()
         stationarity = knobs.c(t) / s * torch.hypot(d_x, d_y)

@@ -70,8 +70,8 @@ class WCPenalty(Method):
         alpha_x, alpha_y, eta: steps of x, of y, and of rho and delta; numbers or schedules.
         rho_init: the first rho, with delta = 0; None for the (rho, delta) that minimise P at the start, so that the weights
             omega begin where they belong instead of growing over 1/(u m eta) steps.  The paper's start is not known.
-        difference: products with second derivatives are taken from two gradients of g, y shifted by so much (`difference_pair`), for
-            losses that cannot be differentiated twice; None takes them exactly.
+        difference: g_xy grad_y g and g_yy grad_y g are taken from two gradients of g, at y shifted by that length either way along
+            grad_y g (`hypergradient.difference_pair`), for losses that cannot be differentiated twice; None takes them exactly.
     """
 
     traits = Traits("both", "convex", nested=False, certainty=70, reconstructed="places of u, v and eta, form of the slacks")
@@ -88,6 +88,8 @@ class WCPenalty(Method):
         common.positive_schedules(self, ["alpha_x", "alpha_y", "eta"])
         if not (self.u > 0 and self.v > 0):
             raise InvalidInput(f"u = {self.u}, v = {self.v}; both must be > 0")
+        if self.difference is not None and not self.difference > 0:
+            raise InvalidInput(f"difference = {self.difference}; the shift of y must be > 0, or None for exact products")
 
     @classmethod
     def paper(cls) -> Self:

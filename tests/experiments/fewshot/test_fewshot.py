@@ -17,12 +17,13 @@ import bipareto as bp
 from bipareto import oracle, tree
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
+from bipareto.experiments.devices import device_of
 from bipareto.experiments.fewshot.episodes import Episodes
 from bipareto.experiments.fewshot.network import LEARNERS, Learner, Network
 from bipareto.experiments.fewshot.problem import FewShot
 from bipareto.experiments.fewshot.settings import COMPARED, TRIALS, adaptation, configured, preferences
 from bipareto.experiments.fewshot.studies import Study, comparison, summary, tune
-from bipareto.experiments.fewshot.task import build, device_of, generated
+from bipareto.experiments.fewshot.task import build, generated
 from bipareto.experiments.fewshot.training import Trial, train
 from bipareto.methods.episodic import Episodic
 from bipareto.replay import traced
@@ -194,7 +195,7 @@ def test_a_broken_training_goes_on_to_the_same_backbones(tmp_path: Path, monkeyp
     recording = SliceFolder.recording
     monkeypatch.setattr(SliceFolder, "recording", lambda self, snapshot, seconds, keep: recording(self, snapshot, 0.0, keep))
     task = generated("linear")
-    trials = [Trial(configured("momeha", "linear", 4), (0.25,) * 4, 0)]
+    trials = [Trial(configured("momeha", "linear", 4, steps=12), (0.25,) * 4, 0)]
     whole = train(task, trials, 12, folder=tmp_path / "whole")
 
     def fall(step: int, x: object) -> None:
@@ -209,7 +210,7 @@ def test_a_broken_training_goes_on_to_the_same_backbones(tmp_path: Path, monkeyp
     for a, b, c in zip(*(tree.leaves(t.x) for t in (whole, resumed, read)), strict=True):
         assert torch.equal(a, b)
         assert torch.equal(a, c)
-    with pytest.raises(InvalidInput, match="holds a result of another steps"):
+    with pytest.raises(InvalidInput, match="holds backbones of other steps"):
         train(task, trials, 14, folder=tmp_path / "broken")
 
 
@@ -252,6 +253,7 @@ def test_preferences_of_the_paper() -> None:
         (lambda: preferences(4, ["huge"]), "strength 'huge' is not known"),
         (lambda: Network("tree"), "learner is 'tree'"),  # type: ignore[arg-type]
         (lambda: Network(size=30), "cannot be halved 4 times"),
+        (lambda: Network(channels=48, fused=True), "channels = 48; fused kernels need a power of two"),
         (lambda: Episodic(bp.MOMEHA(), joint=0), "joint = 0"),
     ],
 )

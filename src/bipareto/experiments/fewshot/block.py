@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
-from bipareto.experiments.fewshot.kernels import EPSILON
+from bipareto.experiments.fewshot.network import EPSILON
 from bipareto.triton_kernels import LIBRARY, jit, tl, triton
 
 __all__ = ["judged", "patches"]

@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from bipareto.drawing import COLOURS, MARKERS
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.settings import COMPARED
-from bipareto.experiments.fewshot.studies import summary
+from bipareto.experiments.fewshot.studies import comparable, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["draw", "write_tables"]
 
-#: Okabe and Ito's colours, told apart by most eyes, and markers for the rest.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00")
-_MARKERS = ("o", "s", "^", "D", "v")
 Records = list[dict[str, Any]]
-
 
 #: Figures with two panels.
 _WIDE = ("curves", "strengths", "exploration")
@@ -34,8 +31,9 @@ def draw(result: dict[str, Any], folder: Path, prefix: str, alone: Records | Non
     Args:
         alone: records of single-domain training, the reference of the preferences' strengths.
     """
-    records, names = result["records"], list(result["data"]["domains"]["names"]) if "names" in result["data"]["domains"] else None
-    domains = names or [f"domain {i + 1}" for i in range(len(records[0]["accuracy"]))]
+    records = result["records"]
+    # Their full names are too long for axes; results.json has them.
+    domains = [f"domain {i + 1}" for i in range(len(records[0]["accuracy"]))]
     kinds: dict[str, Callable[..., bool]] = {
         "mu": lambda a, r: _knob(a, r, "mu", domains),
         "gamma": lambda a, r: _knob(a, r, "gamma", domains),
@@ -63,7 +61,9 @@ def draw(result: dict[str, Any], folder: Path, prefix: str, alone: Records | Non
 
 
 def write_tables(result: dict[str, Any], folder: Path, prefix: str) -> list[str]:
-    """Write accuracies with hypervolumes, and what preferences change, as CSV; returns the names of the files."""
+    """Write accuracies with hypervolumes, and what preferences change, as CSV; returns the names of the files, none if nothing is comparable."""
+    if not comparable(result):
+        return []
     found = summary(result)
     names = [f"{prefix}-methods.csv", f"{prefix}-response.csv"]
     keys = ("accuracy", "accuracy_error", "hypervolume", "hypervolume_error", "hypervolume_equal", "hypervolume_equal_error", "untrained")
@@ -90,7 +90,7 @@ def _knob(axes: list[Axes], records: Records, name: str, domains: list[str]) -> 
     for d, domain in enumerate(domains):
         columns = [torch.tensor([r["accuracy"][d] for r in own if r[name] == value], dtype=torch.float64) for value in values]
         errors = [float(c.std() / len(c) ** 0.5) if len(c) > 1 else 0.0 for c in columns]
-        axes[0].errorbar(values, [float(c.mean()) for c in columns], errors, marker=_MARKERS[d], color=_COLOURS[d], capsize=3, label=domain)
+        axes[0].errorbar(values, [float(c.mean()) for c in columns], errors, marker=MARKERS[d], color=COLOURS[d], capsize=3, label=domain)
     axes[0].set_xscale("log", base=2)
     axes[0].set(xlabel=rf"$\{name}$", ylabel="test accuracy", title=f"Accuracy by domain against {name}")
     _finish(axes)
@@ -103,14 +103,13 @@ def _curves(axes: list[Axes], records: Records, domains: list[str]) -> bool:
     if not own:
         return False
     steps = [p["step"] for p in own[0]["curve"]]
-    domains = _short(domains)
     for d, domain in enumerate(domains):
-        style: dict[str, Any] = {"color": _COLOURS[d], "marker": _MARKERS[d], "markersize": 3}
+        style: dict[str, Any] = {"color": COLOURS[d], "marker": MARKERS[d], "markersize": 3}
         for axis, key in ((axes[0], "loss"), (axes[1], "accuracy")):
             rows = torch.tensor([[p[key][d] for p in r["curve"]] for r in own], dtype=torch.float64)
             axis.plot(steps, rows.mean(0).tolist(), label=f"{domain}, test", **style)
         training = torch.tensor([[row[d] for row in r["training"]["loss"]] for r in own], dtype=torch.float64).mean(0)
-        axes[0].plot(own[0]["training"]["step"], training.tolist(), color=_COLOURS[d], linestyle=":", label=f"{domain}, training")
+        axes[0].plot(own[0]["training"]["step"], training.tolist(), color=COLOURS[d], linestyle=":", label=f"{domain}, training")
     axes[0].set(xlabel="joint step", ylabel="cross entropy", title="Loss on the way")
     axes[1].set(xlabel="joint step", ylabel="accuracy", title="Accuracy on the way (unseen classes)")
     for axis in axes:
@@ -121,7 +120,7 @@ def _curves(axes: list[Axes], records: Records, domains: list[str]) -> bool:
 
 def _strengths(axes: list[Axes], records: Records, domains: list[str], alone: Records) -> bool:
     """The preferred domain's accuracy by the strength of the preference, and the mean of the others; dashed: trained on that domain alone."""
-    own = [r for r in records if r.get("preference") and r["method"] == "momeha" and not any(k in r for k in ("mu", "gamma"))]
+    own = [r for r in records if r.get("preference") and r["method"] == "momeha" and not {"mu", "gamma", "curve"} & r.keys()]
     weights = sorted({round(max(r["preference"]), 6) for r in own})
     if len(weights) < 2:
         return False
@@ -135,12 +134,12 @@ def _strengths(axes: list[Axes], records: Records, domains: list[str], alone: Re
             others.append(torch.cat([rows[:, :d], rows[:, d + 1 :]], 1).mean(1))
         for axis, columns in ((axes[0], mine), (axes[1], others)):
             errors = [float(c.std() / len(c) ** 0.5) if len(c) > 1 else 0.0 for c in columns]
-            style: dict[str, Any] = {"marker": _MARKERS[d], "color": _COLOURS[d], "capsize": 3}
+            style: dict[str, Any] = {"marker": MARKERS[d], "color": COLOURS[d], "capsize": 3}
             axis.errorbar(list(places), [float(c.mean()) for c in columns], errors, label=domain, **style)
         single = torch.tensor([r["accuracy"] for r in alone if r["trained_on"] == d], dtype=torch.float64)
         if len(single):
-            axes[0].axhline(float(single[:, d].mean()), color=_COLOURS[d], linestyle="--", linewidth=1)
-            axes[1].axhline(float(torch.cat([single[:, :d], single[:, d + 1 :]], 1).mean()), color=_COLOURS[d], linestyle="--", linewidth=1)
+            axes[0].axhline(float(single[:, d].mean()), color=COLOURS[d], linestyle="--", linewidth=1)
+            axes[1].axhline(float(torch.cat([single[:, :d], single[:, d + 1 :]], 1).mean()), color=COLOURS[d], linestyle="--", linewidth=1)
     for axis, title in zip(axes, ("The preferred domain", "The other domains, mean"), strict=True):
         axis.set_xticks(list(places), [f"{weight:.2f}" for weight in weights])
         axis.set(xlabel="weight of the preferred domain", ylabel="test accuracy", title=title)
@@ -151,7 +150,6 @@ def _strengths(axes: list[Axes], records: Records, domains: list[str], alone: Re
 def _exploration(axes: list[Axes], records: Records, domains: list[str]) -> bool:
     """What each preference changes in every domain against the equal one, mean over seeds: MOMEHA left, WC-penalty right."""
     shown: tuple[list[Any], list[Any]] = ([], [])
-    short = _short(domains)
     for axis, name in zip(axes, ("momeha", "wc-penalty"), strict=True):
         own = [r for r in records if r["method"] == name and r.get("group") == name and r["preference"]]
         means: dict[tuple[float, ...], torch.Tensor] = {}
@@ -165,10 +163,10 @@ def _exploration(axes: list[Axes], records: Records, domains: list[str]) -> bool
         for weights, mean in means.items():
             if mean is not even:
                 d = weights.index(max(weights))
-                style: dict[str, Any] = {"color": _COLOURS[d], "marker": _MARKERS[d], "linestyle": ":" if max(weights) < 0.35 else "-"}
-                axis.plot(range(len(domains)), (mean - even).tolist(), label=f"prefers {short[d]}, {max(weights):.2f}", **style)
+                style: dict[str, Any] = {"color": COLOURS[d], "marker": MARKERS[d], "linestyle": ":" if max(weights) < 0.35 else "-"}
+                axis.plot(range(len(domains)), (mean - even).tolist(), label=f"prefers {domains[d]}, {max(weights):.2f}", **style)
         axis.axhline(0, color="0.5", linewidth=1)
-        axis.set_xticks(range(len(domains)), short)
+        axis.set_xticks(range(len(domains)), domains)
         axis.set(ylabel="accuracy above that at equal weights", title=name)
         axis.grid(alpha=0.3)
         shown = axis.get_legend_handles_labels()
@@ -176,11 +174,6 @@ def _exploration(axes: list[Axes], records: Records, domains: list[str]) -> bool
         # One legend serves both.
         axes[0].get_figure().legend(*shown, loc="outside lower center", ncols=4, fontsize="small")  # type: ignore[union-attr]
     return bool(shown[0])
-
-
-def _short(domains: list[str]) -> list[str]:
-    """Names that fit under an axis."""
-    return [name if len(name) < 16 else f"domain {i + 1}" for i, name in enumerate(domains)]
 
 
 def _single(axes: list[Axes], records: Records, domains: list[str]) -> bool:
@@ -195,9 +188,8 @@ def _single(axes: list[Axes], records: Records, domains: list[str]) -> bool:
         for j, value in enumerate(row):
             colour = "black" if value - 0.2 > 0.6 * (max(map(max, rows)) - 0.2) else "white"
             axis.text(j, i, f"{value:.3f}", ha="center", va="center", color=colour, fontsize=9)
-    short = _short(domains)
-    axis.set_xticks(range(len(domains)), short, rotation=20, ha="right")
-    axis.set_yticks(range(len(domains)), short)
+    axis.set_xticks(range(len(domains)), domains)
+    axis.set_yticks(range(len(domains)), domains)
     axis.set(xlabel="judged on", ylabel="trained on", title="One domain alone: test accuracy")
     axis.figure.colorbar(shown, ax=axis, label="accuracy")
     return True
@@ -212,13 +204,13 @@ def _comparison(axes: list[Axes], records: Records, domains: list[str]) -> bool:
         rows = torch.tensor([r["accuracy"] for r in records if r["method"] == name and r["group"] == name], dtype=torch.float64)
         for d in range(len(domains)):
             at = d + 0.15 * (k - (len(methods) - 1) / 2)
-            axes[0].scatter([at] * len(rows), rows[:, d].tolist(), s=10, alpha=0.35, color=_COLOURS[k])
+            axes[0].scatter([at] * len(rows), rows[:, d].tolist(), s=10, alpha=0.35, color=COLOURS[k])
             label = name if d == 0 else None
-            axes[0].scatter(at, float(rows[:, d].max()), s=42, marker=_MARKERS[k], color=_COLOURS[k], edgecolors="black", label=label)
+            axes[0].scatter(at, float(rows[:, d].max()), s=42, marker=MARKERS[k], color=COLOURS[k], edgecolors="black", label=label)
     plain = torch.tensor([r["accuracy"] for r in records if r["method"] == "untrained"], dtype=torch.float64)
     if len(plain):
         axes[0].plot(range(len(domains)), plain.mean(0).tolist(), "k_", markersize=28, label="untrained")
-    axes[0].set_xticks(range(len(domains)), _short(domains))
+    axes[0].set_xticks(range(len(domains)), domains)
     axes[0].set(ylabel="test accuracy", title="All backbones; large marks: the best over preferences")
     _finish(axes)
     return True
@@ -236,7 +228,7 @@ def _training(axes: list[Axes], records: Records, domains: list[str]) -> bool:
         for value in rows.tolist():
             kept = 0.9 * kept + 0.1 * value
             smooth.append(kept)
-        axes[0].plot(own[0]["step"], smooth, color=_COLOURS[k], label=name)
+        axes[0].plot(own[0]["step"], smooth, color=COLOURS[k], label=name)
     axes[0].set(xlabel="joint step", ylabel="cross entropy", title=f"Training loss, {domains[0]}")
     _finish(axes)
     return True

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
+from bipareto.experiments.fewshot.network import EPSILON
 from bipareto.triton_kernels import LIBRARY, jit, tl, triton
 
-__all__ = ["EPSILON", "pooled"]
+__all__ = ["pooled"]
 
-EPSILON = 1e-5
 #: Programs per task that sum in parallel; their partial sums are added in a fixed order.
 _CHUNKS = 128
 _BLOCK = 32

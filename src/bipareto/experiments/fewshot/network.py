@@ -18,11 +18,12 @@ from torch.nn.functional import batch_norm, conv2d, max_pool2d, pad
 from bipareto.errors import InvalidInput
 from bipareto.tree import Tree
 
-__all__ = ["LEARNERS", "Learner", "Network"]
+__all__ = ["EPSILON", "LEARNERS", "Learner", "Network"]
 
 Learner = Literal["linear", "mlp", "block"]
 LEARNERS: tuple[Learner, ...] = ("linear", "mlp", "block")
-_EPSILON = 1e-5
+#: Added to variances by every normalisation, fused ones too.
+EPSILON = 1e-5
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ class Network:
             raise InvalidInput(f"learner is {self.learner!r}; choose one of {', '.join(LEARNERS)}")
         if self.size % 2**self.blocks:
             raise InvalidInput(f"images of {self.size} pixels cannot be halved {self.blocks} times; use a multiple of {2**self.blocks}")
+
+        if self.fused and self.channels & (self.channels - 1):
+            raise InvalidInput(f"channels = {self.channels}; fused kernels need a power of two, plain operations (fused=False) any number")
 
     @property
     def width(self) -> int:
@@ -145,7 +149,7 @@ class Network:
         tasks, n, C, h, w = z.shape
         z = layer["weight"].flatten(2) @ self._patches(z)
         # Every channel of every task is a channel of one normalisation.
-        z = batch_norm(z.flatten(0, 1)[None], None, None, layer["scale"].flatten(), layer["shift"].flatten(), training=True, eps=_EPSILON)
+        z = batch_norm(z.flatten(0, 1)[None], None, None, layer["scale"].flatten(), layer["shift"].flatten(), training=True, eps=EPSILON)
         return max_pool2d(torch.relu(z).reshape(tasks, C, n * h, w), 2).reshape(tasks, C, n, h // 2, w // 2).transpose(1, 2)
 
     def _patches(self, z: Tensor) -> Tensor:
@@ -168,4 +172,4 @@ def _normalised(z: Tensor, axes: tuple[int, ...]) -> Tensor:
     """z with mean 0 and variance 1 over `axes`, in float32 at least."""
     z = z.to(torch.promote_types(z.dtype, torch.float32))
     variance, mean = torch.var_mean(z, axes, correction=0, keepdim=True)
-    return (z - mean) * torch.rsqrt(variance + _EPSILON)
+    return (z - mean) * torch.rsqrt(variance + EPSILON)

@@ -50,12 +50,8 @@ class FewShot(Problem):
         """The backbone's view of a draw."""
         return self.network.features(x, self.pixels(batch))
 
-    def judged(self, y: Tree, features: Tensor) -> Tensor:
-        """Cross entropy per task, (tasks,); images stand class by class."""
-        return self.network.losses(y, features)
-
     def _losses(self, x: Tree, y: Tree, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return self.judged(y, self.features(x, batch))
+        return self.network.losses(y, self.features(x, batch))
 
     def _mean(self, x: Tree, y: Tree, batch: tuple[Tensor, Tensor]) -> Tensor:
         return self._losses(x, y, batch).mean()
@@ -71,12 +67,12 @@ class FewShot(Problem):
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
         """Both on the same features, which the backbone makes once."""
         features = self.features(x, batch)
-        return self.judged(y, features).mean(), self.judged(theta, features).mean()
+        return self.network.losses(y, features).mean(), self.network.losses(theta, features).mean()
 
     def adapted(self, features: Tensor, y0: Tree, steps: int, eta: float) -> Tree:
         """Learners after `steps` of size eta on g from y_0, for any number of tasks (each steps as it would among m domains)."""
         m = len(self.names or ())
         y = tree.map_(lambda leaf: leaf[:1].expand(len(features), *leaf.shape[1:]), y0)
         for _ in range(steps):
-            y = tree.add_scaled(y, -eta, oracle.grad(lambda v: self.judged(v, features).sum() / m, y))
+            y = tree.add_scaled(y, -eta, oracle.grad(lambda v: self.network.losses(v, features).sum() / m, y))
         return y

@@ -33,8 +33,7 @@ MOVING = {"linear": (0.3, 0.3), "mlp": (1.0, 0.1), "block": (1.0, 0.3)}
 #: Joint steps per episode.
 JOINT = 2
 
-#: What a method is tuned over with the block learner: the same number of trials for each, with its step of x and the number that matters
-#: most besides.
+#: What a method is tuned over with the block learner: its step of x and the number that matters most besides, eight trials for each.
 TRIALS: dict[str, list[dict[str, float]]] = {
     name: [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     for name, grid in {

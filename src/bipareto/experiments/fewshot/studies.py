@@ -7,8 +7,8 @@ with a record per backbone, from which tables and figures are made.
 from __future__ import annotations
 
 import json
-import platform
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,14 +19,15 @@ import torch
 
 from bipareto import tree
 from bipareto.durable import write_atomic
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.experiments.devices import machine_of
 from bipareto.experiments.fewshot.settings import COMPARED, TRIALS, Protocol, adaptation, configured, preferences
 from bipareto.experiments.fewshot.task import Task
 from bipareto.experiments.fewshot.training import Trial, train
 from bipareto.methods.base import Method
 from bipareto.methods.episodic import Episodic
 
-__all__ = ["Study", "comparison", "sensitivity", "single_domain", "summary", "tune"]
+__all__ = ["Study", "comparable", "comparison", "sensitivity", "single_domain", "summary", "tune"]
 
 #: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the paper.
 EPISODES, CURVE_EPISODES = 192, 48
@@ -138,7 +139,7 @@ class Study:
             "protocol": self.protocol,
             "preset": self.preset,
             "numbers": self.numbers,
-            "machine": torch.cuda.get_device_name() if task.device.type == "cuda" else f"{platform.machine()} CPU",
+            "machine": machine_of(task.device),
             "torch": torch.__version__,
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "seconds": self.seconds,
@@ -160,8 +161,13 @@ def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
     """Try every entry of `settings.TRIALS` under the equal preference, and take what does best on the validation classes.
 
     Returns:
-        By method: `numbers`, the best ones, and `trials`, each with its numbers and its mean accuracy (0 where it diverged).
+        By method: `numbers`, the best ones (none, hence the preset's, where every trial diverged), and `trials`, each with its numbers
+        and its mean accuracy over domains (0 where it diverged).
     """
+    if not all(study.task.domains.validation):
+        raise InvalidInput(f"the domains of {study.task.images.name} have no validation classes to tune on; take fc100 or caltech101, which have")
+    for name in methods:
+        study.method(name)  # a wrong name is told before the first training
     m, seed = len(study.task.domains), study.seeds[0]
     found: dict[str, Any] = {}
     for name in methods:
@@ -175,7 +181,9 @@ def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
             seen = study.judge(tree.select(trained.x, i), seed, part="validation")["accuracy"] if healthy else [0.0]
             judged.append({"numbers": numbers, "accuracy": sum(seen) / len(seen)})
         best = max(judged, key=lambda trial: trial["accuracy"])  # type: ignore[arg-type, return-value]
-        found[name] = {"numbers": best["numbers"], "trials": judged, "seconds": trained.seconds}
+        if not best["accuracy"]:
+            warnings.warn(f"every trial of {name} diverged; the preset's numbers are kept", BiparetoWarning, stacklevel=2)
+        found[name] = {"numbers": best["numbers"] if best["accuracy"] else {}, "trials": judged, "seconds": trained.seconds}
         if study.folder is not None:
             text = json.dumps({"steps": study.steps, "seed": seed, "learner": study.task.network.learner, "methods": found}, indent=1)
             write_atomic(study.folder / "tuning.json", partial(_write, text=text))
@@ -188,10 +196,11 @@ def comparison(study: Study, methods: Sequence[str] = COMPARED, strengths: Seque
     Args:
         strengths: which preferences beside the equal one; "strong" and "extreme" show the deterioration that the paper reports.
     """
-    study.untrained()
     wanted = preferences(len(study.task.domains), strengths)
-    for name in methods:
-        study.across(name, name, wanted if study.method(name).uses_preference else [None])
+    given = {name: wanted if study.method(name).uses_preference else [None] for name in methods}  # a wrong name is told before the first training
+    study.untrained()
+    for name, its in given.items():
+        study.across(name, name, its)
     return study.result()
 
 
@@ -201,10 +210,10 @@ def sensitivity(study: Study, values: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.
     Args:
         values: of mu and of gamma, each with the other at its preset value.
     """
+    method = study.method("momeha")
     study.untrained()
     m = len(study.task.domains)
     tilted = preferences(m, ["moderate"])[min(2, m)]
-    method = study.method("momeha")
     for name in ("mu", "gamma"):
         trials = [Trial(_with(method, name, value), tilted, seed) for seed in study.seeds for value in values]
         study.run(f"by-{name}", trials, [{"method": "momeha", name: value} for _ in study.seeds for value in values])
@@ -253,13 +262,15 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     """
     from bipareto.measures import hypervolume
 
-    # With another mu or gamma it is another method.
-    records = [r for r in result["records"] if not {"mu", "gamma"} & r.keys()]
-    plain = _mean([r["accuracy"] for r in records if r["method"] == "untrained"])
+    trained = comparable(result)
+    untrained = [r["accuracy"] for r in result["records"] if r["method"] == "untrained"]
+    if not trained or not untrained:
+        raise InvalidInput("these results hold no backbones to compare; run comparison or sensitivity to its end first")
+    plain = _mean(untrained)
     reference = [-0.2] * len(plain)
     methods: dict[str, Any] = {}
-    for name in dict.fromkeys(r["method"] for r in records if r["method"] != "untrained"):
-        own = [r for r in records if r["method"] == name]
+    for name in dict.fromkeys(r["method"] for r in trained):
+        own = [r for r in trained if r["method"] == name]
         per_seed = {seed: [r for r in own if r["seed"] == seed] for seed in result["seeds"]}
         accuracy = torch.tensor([_mean([r["accuracy"] for r in runs]) for runs in per_seed.values()], dtype=torch.float64)
         spread, alone = (
@@ -280,9 +291,15 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
             "equal": _equal(own),
             "response": _response(own),
         }
-    if not methods:
-        raise InvalidInput("these results hold no trained backbone; run a study first")
     return methods
+
+
+def comparable(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records of backbones that were trained on all domains with a method's own numbers, each once.
+
+    With another mu or gamma it is another method; a backbone with a curve is that of the same preference and seed once more.
+    """
+    return [r for r in result["records"] if r["method"] != "untrained" and not {"mu", "gamma", "curve", "trained_on"} & r.keys()]
 
 
 def _mean(rows: list[list[float]]) -> list[float]:

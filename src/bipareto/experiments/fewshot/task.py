@@ -22,7 +22,7 @@ from bipareto.experiments.fewshot.problem import FewShot
 from bipareto.sampler import generator
 from bipareto.tree import Tree
 
-__all__ = ["Judged", "Task", "build", "device_of", "generated"]
+__all__ = ["Judged", "Task", "build", "generated"]
 
 #: Tasks whose images go through the backbone at once: a few GiB.
 _AT_ONCE = 128
@@ -95,7 +95,7 @@ class Task:
         """
         classes = getattr(self.domains, part)
         if not all(classes):
-            raise InvalidInput(f"these domains have no {part} classes; judge on test")
+            raise InvalidInput(f"the domains of {self.images.name} have no {part} classes; judge on test")
         support, query, *flips = (rows.flatten(0, 1) for rows in self._episodes(part, classes).block(0, seed, episodes))
         ways = self.network.ways
         right = torch.arange(ways, device=self.device).repeat_interleave(query.shape[1] // ways)
@@ -103,7 +103,7 @@ class Task:
             learned, judged = (self._features(x, rows, flip) for rows, flip in zip((support, query), flips, strict=True))
             y = self.problem.adapted(learned, y0, steps, eta)
             accuracy = (self.network.logits(y, judged).argmax(-1) == right).double().mean(1)
-            loss = self.problem.judged(y, judged)
+            loss = self.network.losses(y, judged)
         return Judged(accuracy.reshape(episodes, -1).cpu(), loss.reshape(episodes, -1).cpu())
 
     def _features(self, x: Tree, rows: Tensor, flip: Tensor) -> Tensor:

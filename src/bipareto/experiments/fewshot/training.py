@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from bipareto import tree
-from bipareto.durable import StoreError
+from bipareto.durable import StoreError, write_atomic
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.task import Task
 from bipareto.loop import drive
@@ -71,10 +71,14 @@ def train(
     if first.method.oracles(len(task.domains))["hessian_products"]:
         task = replace(task, network=replace(task.network, twice=True))
     state = tree.stack([_begin(task, trial) for trial in trials])
-    key = {"trials": [trial.key() for trial in trials], "steps": steps, "network": repr(task.network), "data": task.images.name}
+    key = {
+        "trials": [trial.key() for trial in trials], "steps": steps, "network": repr(task.network), "data": task.images.name,
+        "domains": task.domains.train,
+    }  # fmt: skip
     part = None if folder is None else SliceFolder(folder)
     if part is not None and part.done:
-        return _read(part, key, state)
+        _claim(part, key)
+        return _read(part, state)
     draws = -(-steps // first.joint)
     every = draws if watch_every is None else max(1, watch_every // first.joint)
 
@@ -91,6 +95,7 @@ def train(
         with task.arithmetic():
             return _trained(drive(task.problem, first.method, state, seeds, callbacks=[look], **options), first.joint)
     with part.held(), task.arithmetic():
+        _claim(part, key)
         snapshot, _ = part.restore(state)
         part.note_attempt(0 if snapshot is None else snapshot.step)
         with part.recording(snapshot, seconds=30, keep=2) as record:
@@ -99,8 +104,7 @@ def train(
             raise StoreError(f"interrupted; the same command goes on from {part.path}")
         trained = _trained(run, first.joint)
         leaves = {f"x.{i}": leaf for i, leaf in enumerate(tree.leaves(trained.x))}
-        meta = key | {"seconds": trained.seconds, "reason": list(trained.reason)}
-        part.write_result(leaves | {"losses": trained.losses, "steps": trained.steps}, meta)
+        part.write_result(leaves | {"losses": trained.losses, "steps": trained.steps}, {"seconds": trained.seconds, "reason": list(trained.reason)})
     return trained
 
 
@@ -112,17 +116,25 @@ def _trained(run: Any, joint: int) -> Trained:
     return Trained(run.state.x, run.seconds, tuple(run.reason), run.history["objectives"].cpu(), run.history["step"] * joint)
 
 
-def _read(part: SliceFolder, key: dict[str, Any], template: Any) -> Trained:
+def _claim(part: SliceFolder, key: dict[str, Any]) -> None:
+    """Write down what a folder is for before its first checkpoint; refuse one that holds something else.
+
+    A checkpoint carries the numbers of its method, so going on from another's would silently keep those.
+    """
+    path = part.path / "trials.json"
+    text = json.dumps(key)
+    if not part.done and not part.checkpoints():
+        write_atomic(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+        return
+    found = json.loads(path.read_text("utf-8")) if path.exists() else {}
+    for name, wanted in json.loads(text).items():
+        if found.get(name) != wanted:
+            raise InvalidInput(f"{part.path} holds backbones of other {name}; use another folder, or remove this one")
+
+
+def _read(part: SliceFolder, template: Any) -> Trained:
     tensors, meta = part.read_result()
-    for name, wanted in key.items():
-        # Through JSON, as it was stored.
-        if meta[name] != _plain(wanted):
-            raise InvalidInput(f"{part.path} holds a result of another {name}; use another folder, or remove this one")
     x = template.x
     device = tree.first_leaf(x).device
     leaves = [tensors[f"x.{i}"].to(device) for i in range(len(tree.leaves(x)))]
     return Trained(tree.rebuild(x, leaves), meta["seconds"], tuple(meta["reason"]), tensors["losses"], tensors["steps"])
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value))
