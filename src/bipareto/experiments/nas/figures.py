@@ -129,7 +129,7 @@ def _curves(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
             axis.plot([s / steps[-1] for s in steps], values.tolist(), markersize=3, label=method, **_style(method))
         axis.set(xlabel="share of the search", ylabel=_LABELS[name], title=f"where {name} is preferred")
         axis.grid(alpha=0.3)
-    axes[0].legend(fontsize="small")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="small")
     return figure
 
 
@@ -161,7 +161,7 @@ def _exploration(result: dict[str, Any], known: KnownCells | None) -> Figure | N
         else:
             axis.set_xticks(range(len(names)), labels, rotation=15)
             axis.set_ylabel("1 - scaled objective (more is better)")
-    axes[-1].legend(fontsize="small", title="preference", title_fontsize="small")
+    figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="small", title="preference")
     return figure
 
 
