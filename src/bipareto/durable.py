@@ -34,6 +34,7 @@ __all__ = [
     "reporting",
     "write_atomic",
     "write_tensors",
+    "write_text",
 ]
 
 _CHECKSUM = "sha256"
@@ -85,6 +86,11 @@ def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """A text file in UTF-8, atomically."""
+    write_atomic(path, lambda partial: partial.write_bytes(text.encode()))
 
 
 def _sync(path: Path) -> None:

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from bipareto import tree
-from bipareto.durable import Damaged, MetricsLog, Position, RunLocked, lock, read_tensors, reporting, write_atomic, write_tensors
+from bipareto.durable import Damaged, MetricsLog, Position, RunLocked, lock, read_tensors, reporting, write_tensors, write_text
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import State
 from bipareto.records import Ended, Failure, Record, Snapshot
@@ -233,7 +233,7 @@ class RunFolder:
 
     def write_text(self, name: str, text: str) -> None:
         """A file of the run, atomically."""
-        write_atomic(self.path / name, lambda partial: partial.write_bytes(text.encode()))
+        write_text(self.path / name, text)
 
     def slice(self, index: int) -> SliceFolder:
         """The folder of one slice."""

@@ -11,14 +11,13 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from bipareto import tree
-from bipareto.durable import write_atomic
+from bipareto.durable import write_text
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.experiments.devices import machine_of
 from bipareto.experiments.fewshot.settings import COMPARED, TRIALS, Protocol, adaptation, configured, preferences
@@ -149,12 +148,7 @@ class Study:
     def write(self) -> None:
         """results.json, atomically."""
         if self.folder is not None:
-            text = json.dumps(self.result())
-            write_atomic(self.folder / "results.json", partial(_write, text=text))
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+            write_text(self.folder / "results.json", json.dumps(self.result()))
 
 
 def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
@@ -186,7 +180,7 @@ def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
         found[name] = {"numbers": best["numbers"] if best["accuracy"] else {}, "trials": judged, "seconds": trained.seconds}
         if study.folder is not None:
             text = json.dumps({"steps": study.steps, "seed": seed, "learner": study.task.network.learner, "methods": found}, indent=1)
-            write_atomic(study.folder / "tuning.json", partial(_write, text=text))
+            write_text(study.folder / "tuning.json", text)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from bipareto import tree
-from bipareto.durable import StoreError, write_atomic
+from bipareto.durable import StoreError, write_text
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.task import Task
 from bipareto.loop import drive
@@ -124,7 +124,7 @@ def _claim(part: SliceFolder, key: dict[str, Any]) -> None:
     path = part.path / "trials.json"
     text = json.dumps(key)
     if not part.done and not part.checkpoints():
-        write_atomic(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+        write_text(path, text)
         return
     found = json.loads(path.read_text("utf-8")) if path.exists() else {}
     for name, wanted in json.loads(text).items():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bipareto import tree
-from bipareto.durable import StoreError, write_atomic
+from bipareto.durable import StoreError, write_text
 from bipareto.errors import BiparetoError, InvalidInput
 from bipareto.experiments.nas.task import Task
 from bipareto.loop import drive
@@ -142,7 +142,7 @@ def _slice(task: Task, trials: list[Trial], part: SliceFolder | None, label: str
                     before = part.step
                     record(seen)
                     if part.step != before:
-                        _write_text(part.path / "seconds.json", json.dumps(spent + time.monotonic() - began))
+                        write_text(part.path / "seconds.json", json.dumps(spent + time.monotonic() - began))
 
                 run = drive(task.problem, trials[0].method, state, seeds, callbacks=[keep, tell], resume=snapshot, **options)
             if "interrupted" in run.reason:
@@ -200,11 +200,7 @@ def _check_owner(part: SliceFolder, key: dict[str, Any]) -> None:
 
 def _write_owner(part: SliceFolder, key: dict[str, Any]) -> None:
     if not (part.path / "search.json").exists():
-        _write_text(part.path / "search.json", json.dumps(key))
-
-
-def _write_text(path: Path, text: str) -> None:
-    write_atomic(path, lambda partial: partial.write_text(text, encoding="utf-8"))
+        write_text(part.path / "search.json", json.dumps(key))
 
 
 def _spent(part: SliceFolder) -> float:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bipareto import tree
 from bipareto.data import MissingData
-from bipareto.durable import write_atomic
+from bipareto.durable import write_text
 from bipareto.errors import InvalidInput
 from bipareto.experiments.devices import machine_of
 from bipareto.experiments.nas.genotype import Genotype, derive
@@ -137,8 +137,7 @@ class Study:
     def write(self) -> None:
         """results.json, atomically."""
         if self.folder is not None:
-            text = json.dumps(self.result())
-            write_atomic(self.folder / "results.json", lambda partial: partial.write_text(text, encoding="utf-8"))
+            write_text(self.folder / "results.json", json.dumps(self.result()))
 
 
 def compared(study: Study, methods: Sequence[str], strengths: Sequence[str] | None = None) -> dict[str, Any]:
