@@ -10,17 +10,14 @@ formula.  Here it is one for the statistics of each convolution and one for the 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bipareto.experiments.nas.cell import LIBRARY, add_blocks, block_of, fold, take_moments
+from bipareto.experiments.nas.cell import add_blocks, block_of, fold, take_moments
 from bipareto.experiments.nas.kernels import _normal, jit
-
-with suppress(ImportError):
-    import triton.language as tl
+from bipareto.triton_kernels import LIBRARY, tl
 
 __all__ = ["blend"]
 

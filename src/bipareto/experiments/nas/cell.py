@@ -16,8 +16,9 @@ from torch import Tensor
 
 from bipareto.experiments.nas import kernels as forward
 from bipareto.experiments.nas import kernels_backward as backward
+from bipareto.triton_kernels import LIBRARY
 
-__all__ = ["LIBRARY", "add_blocks", "available", "block_of", "cell", "fits", "fold", "normalised", "take_moments"]
+__all__ = ["add_blocks", "available", "block_of", "cell", "fits", "fold", "normalised", "take_moments"]
 
 EPSILON = 1e-5
 #: (first source, sources, first edge by source, edges) of what can be computed at once
@@ -86,7 +87,6 @@ class _Shape:
         return out[..., (first - 2) * self.C :], 4 * self.rows * self.C, self.C, 4 * self.C, 1
 
 
-LIBRARY = torch.library.Library("bipareto", "FRAGMENT")
 LIBRARY.define(
     "darts_cell(Tensor given, Tensor flat, Tensor mixture, Tensor skips, int side, bool strided)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"

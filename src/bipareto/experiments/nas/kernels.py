@@ -18,11 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-try:
-    import triton
-    import triton.language as tl
-except ImportError:  # torch's builds without CUDA bring none; this module can then be read, not used
-    triton = None
+from bipareto.triton_kernels import tl, triton
 
 __all__ = [
     "PRESENT", "add_kernel", "combine_kernel", "finish_kernel", "forward_kernel", "jit", "moments_kernel", "normalise_kernel", "pool_kernel",

@@ -10,12 +10,8 @@ Each edge has eight of them, in the order of the operations; the first, where "n
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from bipareto.experiments.nas.kernels import _edge, _ends, _ends_at, _layer, _normal, _place, _weights, jit
-
-with suppress(ImportError):
-    import triton.language as tl
+from bipareto.triton_kernels import tl
 
 __all__ = [
     "collect_kernel", "depthwise_weights_kernel", "edge_sums_kernel", "gather_kernel", "halves_kernel", "normal_backward_kernel",
