@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bipareto.cli import main
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoError, InvalidInput
 from bipareto.experiments import cleaning
 from bipareto.experiments.cleaning import SETS, Sizes
 from helpers import write_image_sets
@@ -109,6 +109,9 @@ def test_wrong_questions_are_refused(data: Path, tmp_path: Path) -> None:
         cleaning.run_cleaning(None, device="gpu0", data=data)
     with pytest.raises(InvalidInput, match="has 1797 images, but 17"):
         cleaning.cleaning_problem(0, Sizes(10000, 1000, 5000, 8), data=data)
-    (tmp_path / "x").write_bytes(b"nonsense")
-    with pytest.raises(InvalidInput, match="is not an idx file"):
-        cleaning.read_idx(tmp_path / "x")
+    broken = tmp_path / "mnist"
+    broken.mkdir()
+    for part in cleaning._FILES:
+        (broken / f"{part}-ubyte").write_bytes(b"nonsense")
+    with pytest.raises(BiparetoError, match="is not an idx file"):
+        cleaning.read_set("mnist", tmp_path)

@@ -31,7 +31,7 @@ def read_idx(path: Path) -> Tensor:
     except (EOFError, zlib.error) as error:
         raise DataError(f"{path} is damaged ({error}); {remedy}") from error
     if len(data) < 4 or data[:3] != b"\x00\x00\x08" or len(data) < 4 + 4 * data[3]:
-        raise DataError(f"{path} is no idx file of bytes: it begins with {data[:4].hex(' ') or 'nothing'}, not 00 00 08; {remedy}")
+        raise DataError(f"{path} is not an idx file of bytes: it begins with {data[:4].hex(' ') or 'nothing'}, not 00 00 08; {remedy}")
     body = 4 + 4 * data[3]
     shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, body, 4)]
     if len(data) - body != math.prod(shape):

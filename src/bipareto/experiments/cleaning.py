@@ -15,11 +15,9 @@ FORUM reports 90.79 and 82.37 % test accuracy for itself (T = 16, three seeds).
 from __future__ import annotations
 
 import csv
-import gzip
 import json
 import math
 import os
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,6 +29,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from bipareto import tree
+from bipareto.data.idx import read_mnist
 from bipareto.errors import InvalidInput
 from bipareto.experiments.devices import device_of, machine_of
 from bipareto.methods import FORUM, MOMEHA, Method
@@ -44,7 +43,8 @@ from bipareto.tree import Tree
 __all__ = ["FULL", "SETS", "SMALL", "CleaningTask", "Sizes", "cleaning_problem", "forum", "momeha", "read_set", "run_cleaning"]
 
 SETS = ("mnist", "fashion-mnist")
-CLASSES = 10
+CLASSES, SIDE = 10, 28
+_FILES = ("train-images-idx3", "t10k-images-idx3", "train-labels-idx1", "t10k-labels-idx1")
 #: where Debian's dataset-fashion-mnist puts its files
 DEBIAN = Path("/usr/share/datasets")
 #: what FORUM's authors report for it, in percent
@@ -64,16 +64,6 @@ FULL = Sizes(5000, 1000, 5000, 512)
 SMALL = Sizes(500, 200, 500, 32)
 
 
-def read_idx(path: Path) -> Tensor:
-    """The array of an idx file (plain or gzipped) of bytes."""
-    with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-        zero, kind, dims = struct.unpack(">HBB", file.read(4))
-        if zero != 0 or kind != 8:
-            raise InvalidInput(f"{path} is not an idx file of bytes")
-        shape = struct.unpack(f">{dims}I", file.read(4 * dims))
-        return torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).reshape(shape)
-
-
 def read_set(name: str, folder: Path | None = None) -> tuple[Tensor, Tensor]:
     """Images (n, 784) in [0, 1] and labels (n,) of one set, its training and test files together.
 
@@ -84,14 +74,9 @@ def read_set(name: str, folder: Path | None = None) -> tuple[Tensor, Tensor]:
     given = os.environ.get("BIPARETO_DATA")
     places = [folder] if folder is not None else [*([Path(given)] if given else []), DEBIAN]
     for place in places:
-        found = {}
-        for part in ("train-images-idx3", "t10k-images-idx3", "train-labels-idx1", "t10k-labels-idx1"):
-            paths = [path for suffix in ("", ".gz") if (path := place / name / f"{part}-ubyte{suffix}").exists()]
-            if paths:
-                found[part] = read_idx(paths[0])
-        if len(found) == 4:
-            images = torch.cat([found["train-images-idx3"], found["t10k-images-idx3"]]).flatten(1).float() / 255
-            return images, torch.cat([found["train-labels-idx1"], found["t10k-labels-idx1"]]).long()
+        if all(any((place / name / f"{part}-ubyte{suffix}").exists() for suffix in ("", ".gz")) for part in _FILES):
+            found = read_mnist(place / name, name, SIDE)
+            return found.images[:, 0].flatten(1).float() / 255, found.labels
     raise InvalidInput(
         f"the four idx files of {name} are in none of {', '.join(str(place / name) for place in places)}; put them into a folder DATA/{name} and set "
         "BIPARETO_DATA=DATA (Debian's package dataset-fashion-mnist has those of fashion-mnist)"
