@@ -35,7 +35,10 @@ from bipareto.stepping import stepper
 
 BATCH = 64
 BEGAN = time.perf_counter()
-SPACES: dict[str, tuple[Supernet, Supernet]] = {"darts": (Darts(), FastDarts()), "nas-bench-201": (NasBench201(), FastNasBench201())}
+SPACES: dict[str, tuple[Supernet, FastDarts | FastNasBench201]] = {
+    "darts": (Darts(), FastDarts()),
+    "nas-bench-201": (NasBench201(), FastNasBench201()),
+}
 
 
 class Results:
@@ -124,7 +127,7 @@ def agree(name: str, report: Results) -> None:
     doubled = [tree.map_(torch.Tensor.double, part) for part in point]
     (true_x, true_y), truth = judged(plain, batch[0].double(), batch[1])(*doubled)
     report(f"{name} agree: plain to float64", value=distance(wanted, truth), x=distance(wanted_x, true_x), y=distance(wanted_y, true_y))
-    for label, network in (("float32", fast), ("bfloat16", replace(fast, half=True))):  # type: ignore[call-arg]
+    for label, network in (("float32", fast), ("bfloat16", replace(fast, half=True))):
         (x, y), value = judged(network, *batch)(*point)
         report(f"{name} agree: {label} to plain", value=distance(value, wanted), x=distance(x, wanted_x), y=distance(y, wanted_y))
         report(f"{name} agree: {label} to float64", value=distance(value, truth), x=distance(x, true_x), y=distance(y, true_y))
@@ -135,7 +138,7 @@ def passes(name: str, report: Results) -> None:
     plain, fast = SPACES[name]
     exact(False)
     point, batch = start(plain), data()
-    half = replace(fast, half=True)  # type: ignore[call-arg]
+    half = replace(fast, half=True)
     networks = {"plain": plain, "fast": fast, "fast bfloat16": half}
     for label, network in networks.items():
         call = judged(network, *batch)
@@ -202,7 +205,7 @@ def profile(name: str, file: Path) -> None:
     _, fast = SPACES[name]
     exact(False)
     tables = []
-    for network in (fast, replace(fast, half=True)):  # type: ignore[call-arg]
+    for network in (fast, replace(fast, half=True)):
         point, batch = start(network), data()
         call = judged(network, *batch)
         call(*point)
@@ -261,7 +264,7 @@ def main() -> None:
             elif section == "pass":
                 passes(name, report)
             elif section == "step":
-                half = replace(fast, half=True)  # type: ignore[call-arg]
+                half = replace(fast, half=True)
                 # Each number of preferences is a recording of its own.
                 few = (1, 8) if name == "darts" else (1,)
                 steps(name, report, {"fast": (fast, (1, 4, 8)), "fast bfloat16": (half, few)})
