@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from bipareto.data import FC100, DataError, ImageSet, MissingData, WrongSize, fc100_classes, load
+from bipareto.data.idx import read_idx
 from bipareto.errors import BiparetoError, InvalidInput
 from data.makers import noise, write_cifar10, write_cifar100, write_container, write_idx, write_picture
 
@@ -338,3 +339,12 @@ def test_real_caltech101() -> None:
     assert counts["airplanes"] == 800
     assert min(counts.values()) == counts["inline_skate"] == 31
     assert "lossless" in found.note
+
+
+def test_an_idx_file_of_other_numbers_than_bytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "floats"
+    path.write_bytes(bytes([0, 0, 0x0D, 1, 0, 0, 0, 4, 1, 2, 3, 4]))
+    with pytest.raises(DataError, match="is not an idx file of bytes: it begins with 00 00 0d 01"):
+        read_idx(path)
+    path.write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 4, 1, 2, 3, 4]))
+    assert read_idx(path).tolist() == [1, 2, 3, 4]
