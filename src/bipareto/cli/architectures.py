@@ -72,7 +72,9 @@ def judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dic
     ]
     if rows:
         out.table(
-            "Rank correlation of the supernet's loss with the known accuracy", ["method", "draws", "Spearman", "Kendall", "of the better half"], rows
+            "Rank correlation of minus the supernet's loss with the known accuracy",
+            ["method", "draws", "Spearman", "Kendall", "of the better half"],
+            rows,
         )
     if find_spec("moocore") is None:
         out.say("moocore is not installed: hypervolumes are left to `bipareto experiment nas figures` on a machine that has it")

@@ -166,7 +166,7 @@ def _exploration(result: dict[str, Any], known: KnownCells | None) -> Figure | N
 
 
 def _ranking(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
-    """The supernet's loss of random cells against their known accuracy, one supernet of each method."""
+    """Minus the supernet's loss of random cells against their known accuracy, one supernet of each method."""
     if known is None or not result["rankings"]:
         return None
     methods = _methods(result["rankings"])
@@ -176,8 +176,9 @@ def _ranking(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
     for axis, method in zip(axes, methods, strict=True):
         ranking = next(r for r in result["rankings"] if r["method"] == method)
         accuracy = known.accuracies["cifar10"][torch.tensor(ranking["cells"])]
-        axis.scatter(ranking["loss"], accuracy.tolist(), s=10, color=_style(method)["color"])
-        correlation = spearmanr([-loss for loss in ranking["loss"]], accuracy.numpy()).statistic
-        axis.set(xlabel="loss with the supernet's weights", ylabel="known accuracy in %", title=f"{method}: Spearman {correlation:.2f}")
+        score = [-loss for loss in ranking["loss"]]
+        axis.scatter(score, accuracy.tolist(), s=10, color=_style(method)["color"])
+        correlation = spearmanr(score, accuracy.numpy()).statistic
+        axis.set(xlabel="minus the loss with the supernet's weights", ylabel="known accuracy in %", title=f"{method}: Spearman {correlation:.2f}")
         axis.grid(alpha=0.3)
     return figure
