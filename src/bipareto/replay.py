@@ -127,13 +127,16 @@ class ReplayedStepper(Stepper):
         seen: list[list[Tensor]] = []
         with torch.cuda.graph(self.graph, stream=main):
             torch._foreach_copy_(self.before, self.now)
-            for own, drawn in branches:
-                stream = torch.cuda.Stream()
+            # All branches leave before any is waited for: else each would begin where the one before it ends.
+            streams = [torch.cuda.Stream() for _ in branches]
+            for stream in streams:
                 stream.wait_stream(main)
+            for stream, (own, drawn) in zip(streams, branches, strict=True):
                 with torch.cuda.stream(stream):
                     after, info = step(own, drawn)
                     torch._foreach_copy_(own, after)
                     seen.append(info)
+            for stream in streams:
                 main.wait_stream(stream)
             gathered = [torch.stack(values) if self.branched else values[0] for values in zip(*seen, strict=True)]
         self.info = dict(zip(names, gathered, strict=True))

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bipareto as bp
 from bipareto import tree
-from bipareto.experiments.nas import blend, kernels, kernels_backward
+from bipareto.experiments.nas import bench_cell, conv, kernels, kernels_backward
 from bipareto.experiments.nas import fast as fast_module
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto.experiments.nas.problem import Halves, Search
@@ -116,7 +116,7 @@ class Launches:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         monkeypatch.setattr(fast_module, "available", lambda *_: True)
-        for module in (blend, kernels, kernels_backward):
+        for module in (bench_cell, conv, kernels, kernels_backward):
             for name in [name for name in vars(module) if name.endswith("_kernel")]:
                 monkeypatch.setattr(module, name, self._stand_in(name))
 
@@ -178,12 +178,12 @@ def test_weights_of_a_cell_in_one_piece() -> None:
     y = FastDarts(channels=2, size=8).start(0)[1]
     sections = Layout.of(y).split(tree.ravel(y))
     for name in ("cell0", "cell1"):
-        pieces = fast_module._flat(sections[name])
+        pieces = fast_module._flat(FastDarts.space, sections[name])
         assert pieces.data_ptr() == sections[name].base.data_ptr()
-        assert torch.equal(pieces, fast_module._flat(y[name]))
+        assert torch.equal(pieces, fast_module._flat(FastDarts.space, y[name]))
         shuffled = {edge: y[name][edge] for edge in reversed(y[name])}
         other = Layout.of({"cell": shuffled}).split(tree.ravel(shuffled))
-        assert torch.equal(fast_module._flat(other["cell"]), pieces)
+        assert torch.equal(fast_module._flat(FastDarts.space, other["cell"]), pieces)
 
 
 def test_y_and_theta_go_through_a_folded_network_together() -> None:

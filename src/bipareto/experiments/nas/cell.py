@@ -47,11 +47,13 @@ def _tiles(rows: int, C: int) -> int:
     return -(-rows // block_of(C))
 
 
-def add_blocks(partial: Tensor, sums: Tensor, edges: tuple[int, int] | None = None) -> None:
-    """sums (R, total, numbers) of partial (R, total, tiles, numbers), for all units or those of some edges, (first, how many)."""
+def add_blocks(partial: Tensor, sums: Tensor, edges: tuple[int, int] | None = None, stretch: tuple[int, int] | None = None) -> None:
+    """sums (R, total, numbers) of partial (R, total, tiles, numbers); for those of some edges, or a stretch of each run, (first, how many)."""
     runs, total, numbers = sums.shape
     W = 32 if numbers % 32 == 0 else 16
-    width, offset = (edges[1] * total // 14, 16 * edges[0]) if edges else (total, 0)
+    offset, width = stretch or (0, total)
+    if edges:
+        offset, width = 16 * edges[0], edges[1] * total // 14
     tiles = partial.shape[-2]
     forward.add_kernel[(runs * width, numbers // W)](
         partial, sums, tiles, width, total, offset, total // 14, numbers, W, _MANY, edges is not None

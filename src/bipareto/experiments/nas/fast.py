@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, max_pool2d, pad
 
-from bipareto.experiments.nas.blend import blend
+from bipareto.experiments.nas.bench_cell import bench_cell
 from bipareto.experiments.nas.cell import available, cell, fits, normalised
+from bipareto.experiments.nas.conv import convolved
 from bipareto.experiments.nas.spaces import DARTS, Block, Conv, Operation, Space
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Place
 from bipareto.sections import Section
@@ -40,14 +41,20 @@ class FastNasBench201(NasBench201):
 
     half: bool = False
 
+    @property
+    def folded(self) -> bool:
+        """The kernels of `bench_cell` and `conv` take any number of runs."""
+        return fits(self.channels)
+
     def features(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
+        if available(images, self.channels):
+            return self._fused(weights, y, images)
         z = _channels_last(images.to(torch.bfloat16) if self.half else images)
         z = _normalised(_wide(z, [y["stem"][0]], self.parts["stem"].convs[0]))
         for c, place in enumerate(self.places):
             if c and c % self.cells == 0:
                 z = self._reduced(z, y, f"reduction{c // self.cells}")
-            nodes = _blended if available(z, place.channels) else _nodes
-            z = nodes(self.space, place, weights[place.kind], y[f"cell{c}"], [z])[-1]
+            z = _nodes(self.space, place, weights[place.kind], y[f"cell{c}"], [z])[-1]
         return torch.relu(_normalised(z)).mean((-2, -1), dtype=y["head"]["bias"].dtype)
 
     def _reduced(self, z: Tensor, y: Tree, name: str) -> Tensor:
@@ -55,6 +62,20 @@ class FastNasBench201(NasBench201):
         through = _normalised(_wide(torch.relu(z), y[name][:1], first))
         through = _normalised(_wide(torch.relu(through), y[name][1:2], second))
         return through + _wide(avg_pool2d(z, 2), y[name][2:], shortcut)
+
+    def _fused(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
+        """The same by kernels.  Tensors are (1, n * side^2, channels): one run, to which `vmap` adds others."""
+        n, kind = images.shape[0], torch.bfloat16 if self.half else images.dtype
+        z = normalised(convolved(_columns(images.to(kind)), _stem(y), self.size))
+        for c, place in enumerate(self.places):
+            if c and c % self.cells == 0:
+                first, second, shortcut = y[f"reduction{c // self.cells}"]
+                through = normalised(convolved(z, first, place.side, stride=2, relu=True))
+                through = normalised(convolved(through, second, place.side, relu=True))
+                average = z.unflatten(1, (n, place.side, 2, place.side, 2)).mean((3, 5)).flatten(1, 3)
+                z = through + convolved(average, shortcut, place.side)
+            z = bench_cell(z, _flat(self.space, y[f"cell{c}"])[None], weights[place.kind][None], place.side)
+        return torch.relu(normalised(z)).unflatten(1, (n, -1)).mean((0, 2), dtype=y["head"]["bias"].dtype)
 
 
 @dataclass(frozen=True)
@@ -87,8 +108,7 @@ class FastDarts(Darts):
     def _fused(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
         """The same by the kernels of `cell`.  Tensors are (1, n * side^2, channels): one run, to which `vmap` adds others."""
         n, kind = images.shape[0], torch.bfloat16 if self.half else images.dtype
-        stem = pad(y["stem"][0].permute(0, 2, 3, 1).flatten(1), (0, 5))
-        older = newer = normalised(_pointwise(_columns(images.to(kind)), stem))
+        older = newer = normalised(_pointwise(_columns(images.to(kind)), _stem(y)))
         for c, place in enumerate(self.places):
             inputs = [
                 _halved(torch.relu(z), w, n) if conv.halves else _pointwise(torch.relu(z), w)
@@ -100,9 +120,9 @@ class FastDarts(Darts):
         return newer.unflatten(1, (n, -1)).mean((0, 2), dtype=y["head"]["bias"].dtype)
 
 
-def _flat(y: Tree) -> Tensor:
+def _flat(space: Space, y: Tree) -> Tensor:
     """All weights of a cell in one vector, edge by edge and operation by operation; no copy where they lie like that already."""
-    edges, names = [str(edge) for edge in DARTS.edges], DARTS.names
+    edges, names = [str(edge) for edge in space.edges], space.names
     if isinstance(y, Section) and list(y) == edges and all(list(y[edge]) == [name for name in names if name in y[edge]] for edge in edges):
         return y.vector
     return torch.cat([weight.flatten() for edge in edges for name in names for weight in y[edge].get(name, ())])
@@ -114,7 +134,12 @@ def _fused_cell(given: Tensor, mixture: Tensor, y: Tree, n: int, side: int, stri
     if strided:
         leaving = [[y[str(edge)]["skip_connect"][0] for edge in DARTS.edges if edge.source == s] for s in (0, 1)]
         skips = torch.cat([_skips(torch.relu(given[:, s]), leaving[s], n) for s in (0, 1)], 1)
-    return cell(given, _flat(y)[None], mixture[None], skips, side, strided)
+    return cell(given, _flat(DARTS, y)[None], mixture[None], skips, side, strided)
+
+
+def _stem(y: Tree) -> Tensor:
+    """The stem's weights as those of a pixel of `_columns`: (outputs, 32)."""
+    return pad(y["stem"][0].permute(0, 2, 3, 1).flatten(1), (0, 5))
 
 
 def _columns(images: Tensor) -> Tensor:
@@ -158,10 +183,7 @@ def _channels_last(z: Tensor) -> Tensor:
 
 
 def _normalised(z: Tensor, scale: Tensor | None = None) -> Tensor:
-    """Batch norm of (n, channels, H, W), times a scale per channel; by our kernels where they can be used."""
-    if available(z, z.shape[1] & -z.shape[1]):
-        out = normalised(_rows(z), None if scale is None else scale[None])
-        return out.view(z.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
+    """Batch norm of (n, channels, H, W), times a scale per channel."""
     return batch_norm(z, None, None, scale, None, training=True)
 
 
@@ -197,29 +219,6 @@ def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence
             states.append(sent[:, 0])
             sent = sent[:, 1:]
     return states
-
-
-def _blended(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence[Tensor]) -> list[Tensor]:
-    """The nodes of a NAS-Bench-201 cell by `blend`, in the same layout (n, C, H, W)."""
-    states, C = list(given), place.channels
-    leaving, mixtures = _by_source(space, mixture)
-    sent = _rows(states[0])[..., :0]
-    for source, edges in enumerate(leaving):
-        z = states[source]
-        rectified = torch.relu(z)
-        c1, c3 = (
-            _rows(_wide(rectified, [y[str(space.edges[e])][name][0] for e in edges], Conv(C, C, kernel)))
-            for name, kernel in (("nor_conv_1x1", 1), ("nor_conv_3x3", 3))
-        )
-        average = avg_pool2d(z, 3, 1, 1, count_include_pad=False)
-        sent = blend(c1, c3, _rows(z), _rows(average), sent, mixtures[source][None])
-        states.append(sent[..., :C].unflatten(1, z.permute(0, 2, 3, 1).shape[:-1])[0].permute(0, 3, 1, 2))
-    return states
-
-
-def _rows(z: Tensor) -> Tensor:
-    """(1, n H W, C) of (n, C, H, W)."""
-    return z.permute(0, 2, 3, 1).flatten(0, 2)[None]
 
 
 def _by_source(space: Space, mixture: Tensor) -> tuple[list[list[int]], tuple[Tensor, ...]]:

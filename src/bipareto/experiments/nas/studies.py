@@ -154,12 +154,14 @@ def ranked(task: Task, y: Tree, choices: Tensor) -> Tensor:
     """The validation loss (n,) of cells (n, edges) with the weights of a supernet, batch norm by the batch."""
     problem = task.problem
     batch = problem.batch("upper", "full")
-    found = []
+    cells = tree.stack([Genotype.of(NAS_BENCH_201, {"cell": cell}).logits() for cell in choices])
+    cells = tree.map_(lambda leaf: leaf.to(tree.first_leaf(y)), cells)
     with torch.no_grad():
-        for cell in choices:
-            one_hot = Genotype.of(NAS_BENCH_201, {"cell": cell}).logits()
-            found.append(problem.loss(tree.map_(lambda leaf: leaf.to(tree.first_leaf(y)), one_hot), y, batch))
-    return torch.stack(found).double().cpu()
+        if problem.folded:
+            losses = torch.func.vmap(lambda x: problem.loss(x, y, batch), chunk_size=10)(cells)
+        else:
+            losses = torch.stack([problem.loss(tree.select(cells, i), y, batch) for i in range(len(choices))])
+    return losses.double().cpu()
 
 
 def described(genotype: Genotype, known: KnownCells | None) -> dict[str, Any]:
