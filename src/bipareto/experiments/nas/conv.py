@@ -51,7 +51,7 @@ def conv_kernel(
         mask = inside & (down >= 0) & (down < S) & (across >= 0) & (across < S)
         v = tl.load(here + (i * S + j) * (PARTS * IN) + part * IN, mask=mask[:, None], other=0.0)
         if RELU:
-            v = tl.maximum(v, 0.0)
+            v = tl.maximum(v, 0.0).to(v.dtype)
         found += tl.dot(v, tl.load(weight + step * IN * channels).to(v.dtype), input_precision=PRECISION)
     found = found.to(out.dtype.element_ty)
     tl.store(out + (group * rows + row)[:, None] * channels + o[None, :], found, mask=inside[:, None])
@@ -119,7 +119,7 @@ def conv_weights_kernel(
         near = (image * S + down) * S + across
         v = tl.load(z + run * z_run + near[:, None] * inputs + c[None, :], mask=mask[:, None], other=0.0)
         if RELU:
-            v = tl.maximum(v, 0.0)
+            v = tl.maximum(v, 0.0).to(v.dtype)
         G = tl.load(g + (group * rows + row)[:, None] * outputs + o[None, :], mask=mask[:, None], other=0.0)
         found += tl.dot(tl.trans(v), G, input_precision=PRECISION)
     left = partial + ((group * TAPS + tap) * chunks + part) * inputs * outputs
