@@ -25,6 +25,8 @@ EPSILON = 1e-5
 _LEVELS = ((0, 2, 0, 8), (2, 1, 8, 3), (3, 1, 11, 2), (4, 1, 13, 1))
 #: rows that one program of a weight gradient adds up
 _CHUNK = 1024
+#: numbers of a state that it takes at a time: four to a thread, since each is multiplied into as many sums as there are taps
+_TAP_BLOCK = 512
 _MANY = 64
 
 
@@ -197,9 +199,10 @@ def _cell_weights(
     # Layers that look at the cell's inputs, at its nodes, and at other layers.
     for second, source0, edge0, edges in ((False, 0, 0, 8), (False, 2, 8, 6), (True, 0, 0, 14)):
         z, z_run, z_source, z_row, stride = s.source(source0, out)
-        steps = (0, 0, C) if second else (z_run, z_source, z_row)
+        stride, z_row = (1, C) if second else (stride, z_row)
         backward.depthwise_weights_kernel[(chunks, s.R * edges * (2 if second else 4))](
-            z, gd, p, stats, partial, rows, edges, edge0, source0, *steps, chunk, chunks, C, s.block, side, 1 if second else stride, second
+            z, gd, p, stats, partial, rows, edges, edge0, source0, z_run, z_source, chunk, chunks,
+            C, max(1, _TAP_BLOCK // C), side, stride, z_row, second,
         )  # fmt: skip
     backward.collect_kernel[(s.R * 84, 25 + C)](partial, found, s.weights, chunks, C, 16, strided)
     return found

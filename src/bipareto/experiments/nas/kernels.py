@@ -86,6 +86,12 @@ def _place(row, side: tl.constexpr):
 
 
 @jit
+def _within(place, side: tl.constexpr):
+    """Whether a coordinate lies in the image; one comparison, since a negative one is large as an unsigned number."""
+    return place.to(tl.uint32) < side
+
+
+@jit
 def _moments_of(v, mask, count, at, c, C):
     """Leave mean and squared deviations of a block at `at`."""
     mean = tl.sum(tl.where(mask, v, 0.0), 0) / count

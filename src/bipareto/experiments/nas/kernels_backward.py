@@ -10,7 +10,7 @@ Each edge has eight of them, in the order of the operations; the first, where "n
 
 from __future__ import annotations
 
-from bipareto.experiments.nas.kernels import _edge, _ends, _ends_at, _layer, _normal, _place, _weights, jit
+from bipareto.experiments.nas.kernels import _edge, _ends, _ends_at, _layer, _normal, _place, _weights, _within, jit
 from bipareto.triton_kernels import tl
 
 __all__ = [
@@ -78,24 +78,9 @@ def _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, r
 
 @jit
 def pointwise_kernel(
-    g,
-    halves,
-    p,
-    flat,
-    mixture,
-    stats,
-    sums,
-    half_sums,
-    gd,
-    rows,
-    edges,
-    edge0,
-    weights,
-    C: tl.constexpr,
-    BLOCK: tl.constexpr,
-    FIRST: tl.constexpr,
-    STRIDED: tl.constexpr,
-):
+    g, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, weights,
+    C: tl.constexpr, BLOCK: tl.constexpr, FIRST: tl.constexpr, STRIDED: tl.constexpr,
+):  # fmt: skip
     """The gradient of the depthwise outputs: of layers 2 to 5, or where FIRST of 0 and 1."""
     OPS: tl.constexpr = 2 if FIRST else 4
     unit = tl.program_id(1)
@@ -115,22 +100,9 @@ def pointwise_kernel(
 
 @jit
 def halves_kernel(
-    gd,
-    p,
-    flat,
-    stats,
-    halves,
-    partial,
-    rows,
-    edges,
-    edge0,
-    weights,
-    tiles,
-    C: tl.constexpr,
-    BLOCK: tl.constexpr,
-    H: tl.constexpr,
-    STRIDED: tl.constexpr,
-):
+    gd, p, flat, stats, halves, partial, rows, edges, edge0, weights, tiles,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDED: tl.constexpr,
+):  # fmt: skip
     """The gradient of the normalised layers 0 and 1, behind ReLU and the depthwise convolution of layers 4 and 5, and its two sums."""
     tile, unit = tl.program_id(0), tl.program_id(1)
     run, q = (unit // (edges * 2)).to(tl.int64), unit % 2
@@ -292,44 +264,66 @@ def pointwise_weights_kernel(g, halves, p, d, mixture, stats, sums, half_sums, p
 
 
 @jit
-def depthwise_weights_kernel(
-    z, gd, p, stats, partial, rows, edges, edge0, source0, z_run, z_source, z_row, chunk, chunks,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, SECOND: tl.constexpr,
+def _tap_sums(
+    at, behind, mean, rstd, left, start, last, c,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, SECOND: tl.constexpr,
+    K: tl.constexpr, DILATION: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums over `chunk` rows of the gradient of a layer's depthwise weights, tap by tap."""
-    OPS: tl.constexpr = 2 if SECOND else 4
+    """Over the rows from `start` to `last`, in one pass, for every tap: the sum of the gradient times what the tap sees."""
     S: tl.constexpr = H * STRIDE
+    totals = ()
+    for _ in tl.static_range(K * K):
+        totals += (tl.zeros((BLOCK, C), tl.float32),)  # type: ignore[assignment]
+    for first in range(start, last, BLOCK):
+        row = first + tl.arange(0, BLOCK)
+        inside = row < last
+        image, y, x = _place(row, H)
+        G = tl.load(behind + row[:, None] * C + c[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
+        pixel = row if STRIDE == 1 else (image * S + y * STRIDE) * S + x * STRIDE
+        here = at + pixel[:, None] * ROW + c[None, :]
+        more = ()
+        for tap in tl.static_range(K * K):
+            down, across = (tap // K - K // 2) * DILATION, (tap % K - K // 2) * DILATION
+            mask = (inside & _within(y * STRIDE + down, S) & _within(x * STRIDE + across, S))[:, None]
+            if SECOND:  # minus infinity, so that ReLU makes zero of what lies outside
+                v = tl.load(here + (down * S + across) * ROW, mask=mask, other=float("-inf")).to(tl.float32) - mean
+            else:
+                v = tl.load(here + (down * S + across) * ROW, mask=mask, other=0.0).to(tl.float32)
+            more += (totals[tap] + tl.maximum(v, 0.0) * G,)  # type: ignore[assignment]
+        totals = more
+    for tap in tl.static_range(K * K):
+        found = tl.sum(totals[tap], 0)
+        tl.store(left + tap * C, found * rstd if SECOND else found)
+
+
+@jit
+def depthwise_weights_kernel(
+    z, gd, p, stats, partial, rows, edges, edge0, source0, z_run, z_source, chunk, chunks,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, SECOND: tl.constexpr,
+):  # fmt: skip
+    """Partial sums over `chunk` rows of the gradient of a layer's depthwise weights."""
+    OPS: tl.constexpr = 2 if SECOND else 4
     part, unit = tl.program_id(0), tl.program_id(1)
     run, q = (unit // (edges * OPS)).to(tl.int64), unit % OPS + (4 if SECOND else 0)
     source, node = _ends(edge0 + unit % (edges * OPS) // OPS)
     group = (run * 14 + _edge(source, node)) * 6 + q
-    K, dilation, _ = _layer(q, C)
     c = tl.arange(0, C)
     if SECOND:
         at = p + (group - 4) * rows * C
-        mean = tl.load(stats + (group - 4) * 2 * C + c)[None, :]
-        rstd = tl.load(stats + (group - 4) * 2 * C + C + c)[None, :]
+        mean, rstd = tl.load(stats + (group - 4) * 2 * C + c)[None, :], tl.load(stats + (group - 4) * 2 * C + C + c)
     else:
-        at = z + run * z_run + (source - source0).to(tl.int64) * z_source
-    last = tl.minimum((part + 1) * chunk, rows)
+        at, mean, rstd = z + run * z_run + (source - source0).to(tl.int64) * z_source, 0.0, 1.0
     left = partial + (group * chunks + part) * (25 + C) * C + c
+    start, last = part * chunk, tl.minimum((part + 1) * chunk, rows)
     behind = gd + group * rows * C
-    for tap in range(K * K):
-        i, j = (tap // K - K // 2) * dilation, (tap % K - K // 2) * dilation
-        total = tl.zeros((BLOCK, C), tl.float32)
-        shift = (i * S + j) * z_row
-        for first in range(part * chunk, last, BLOCK):
-            row = first + tl.arange(0, BLOCK)
-            image, y, x = _place(row, H)
-            down, across = y * STRIDE + i, x * STRIDE + j
-            mask = ((row < last) & (down >= 0) & (down < S) & (across >= 0) & (across < S))[:, None]
-            here = row if STRIDE == 1 else (image * S + y * STRIDE) * S + x * STRIDE
-            v = tl.load(at + shift + here[:, None] * z_row + c[None, :], mask=mask, other=0.0).to(tl.float32)
-            if SECOND:
-                v = (v - mean) * rstd
-            # Outside of the image the gradient is loaded as zero, whatever v has become there.
-            total += tl.maximum(v, 0.0) * tl.load(behind + row[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
-        tl.store(left + tap * C, tl.sum(total, 0))
+    if q % 4 == 0:
+        _tap_sums(at, behind, mean, rstd, left, start, last, c, C, BLOCK, H, STRIDE, ROW, SECOND, 3, 1)
+    elif q % 4 == 1:
+        _tap_sums(at, behind, mean, rstd, left, start, last, c, C, BLOCK, H, STRIDE, ROW, SECOND, 5, 1)
+    elif q % 4 == 2:
+        _tap_sums(at, behind, mean, rstd, left, start, last, c, C, BLOCK, H, STRIDE, ROW, SECOND, 3, 2)
+    else:
+        _tap_sums(at, behind, mean, rstd, left, start, last, c, C, BLOCK, H, STRIDE, ROW, SECOND, 5, 2)
 
 
 @jit
