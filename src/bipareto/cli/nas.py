@@ -145,6 +145,36 @@ def compare(
 
 
 @commands.command()
+def tune(
+    methods: Annotated[
+        list[str] | None, typer.Option("--methods", metavar="NAME,..", help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.")
+    ] = None, dataset: Dataset = "cifar10", supernet: SupernetOption = None, half: Half = False, strengths: Strengths = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws; not one that is compared with.")] = 0,
+    steps: Steps = None, warmup: Warmup = None, together: Together = None, device: Device = None, folder: Folder = None, tiny: Tiny = False,
+    out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Each method's step of x, by three trials side by side, judged as in compare.
+
+    \b
+    Examples:
+      bipareto experiment nas tune --out runs/tuning
+      bipareto experiment nas tune --tiny --methods mb-momeha --steps 4
+    """
+    from bipareto.experiments.nas.settings import METHODS
+    from bipareto.experiments.nas.studies import Study, tuned
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        task, known = _task(
+            out, dataset, "proxy", device, folder, tiny, out_dir, space=None, supernet=supernet, half=half or None, objectives=None,
+            steps=steps, warmup=warmup,
+        )  # fmt: skip
+        study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
+        result = tuned(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None)
+    out.result(judged(out, result, known) | {"seconds": result["seconds"]})
+
+
+@commands.command()
 def derive(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a search or comparison, or a genotype's JSON file.")],
     folder: Folder = None, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,

@@ -16,9 +16,9 @@ from bipareto.errors import InvalidInput
 from bipareto.experiments.nas import judging
 from bipareto.experiments.nas.genotype import Genotype
 from bipareto.experiments.nas.known import KnownCells, _all_flops
-from bipareto.experiments.nas.settings import preset
+from bipareto.experiments.nas.settings import TRIALS, preset
 from bipareto.experiments.nas.spaces import NAS_BENCH_201
-from bipareto.experiments.nas.studies import Study, compared, ranked
+from bipareto.experiments.nas.studies import Study, compared, ranked, tuned
 from bipareto.experiments.nas.task import generated
 
 SMALL = replace(preset("tiny"), channels=2, batch=6, steps=2)
@@ -146,3 +146,15 @@ def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
         assert result.exit_code != 0
         text = result.stderr + str(result.exception)
         assert message in text, text
+
+
+def test_trials_of_a_method_differ_in_the_step_of_x_alone() -> None:
+    study = Study(generated(replace(SMALL, steps=1, warmup=0.5)), None, [0], cells=0)
+    tuned(study, ["moco"])
+    labels = [f"moco, alpha_x = {value:g}" for value in TRIALS["moco"]]
+    assert [r["method"] for r in study.records] == [label for label in labels for _ in range(4)]
+    numbers = {r["numbers"].replace(f"Delayed(value={value}", "Delayed(value=") for r, value in zip(study.records[::4], TRIALS["moco"], strict=True)}
+    assert len({r["numbers"] for r in study.records}) == 3
+    assert len({text.split("before=")[0] for text in numbers}) == 1
+    # Equal work has equal shares of the time.
+    assert len(set(study.seconds.values())) == 1

@@ -182,7 +182,7 @@ def _forward(given: Tensor, flat: Tensor, mixture: Tensor, side: int) -> tuple[T
     for source, (z, edges) in enumerate(zip(_states(given, nodes), _LEVELS, strict=True)):
         for w, c, stats in ((w1, c1, stats1), (w3, c3, stats3)):
             convolve(z, w, c, side, True, edges, partial)
-            _finish(partial, stats, rows, C, edges.count, edges.offset)
+            _finish(partial, stats, rows, C, edges.number, edges.offset)
         out = last if source == 2 else nodes[:, source]
         node_kernel[(tiles, R)](
             given, nodes, c1, c3, stats1, stats3, mixture, out, rows, source, given.stride(0), out.stride(0), C, block, side
@@ -206,10 +206,10 @@ def _backward(
     partial, sums = stats1.new_empty(R, 6, tiles, 5 * C), stats1.new_empty(R, 6, 5 * C)
     for source, (z, edges) in reversed(list(enumerate(zip(_states(given, nodes), _LEVELS, strict=True)))):
         out = grown[:, source - 1] if source else to_given
-        where = (rows, edges.count, edges.offset, source)
-        sums_kernel[(tiles, R * edges.count)](grown, z, c1, c3, stats1, stats3, partial, *where, tiles, z.stride(0), C, block, side)
-        add_blocks(partial, sums, stretch=(edges.offset, edges.count))
-        behind_kernel[(tiles, R * edges.count)](grown, c1, c3, stats1, stats3, mixture, sums, to_c1, to_c3, *where, C, block)
+        where = (rows, edges.number, edges.offset, source)
+        sums_kernel[(tiles, R * edges.number)](grown, z, c1, c3, stats1, stats3, partial, *where, tiles, z.stride(0), C, block, side)
+        add_blocks(partial, sums, stretch=(edges.offset, edges.number))
+        behind_kernel[(tiles, R * edges.number)](grown, c1, c3, stats1, stats3, mixture, sums, to_c1, to_c3, *where, C, block)
         passed_kernel[(tiles, R)](grown, mixture, out, *where, out.stride(0), C, block, side)
         back(to_c3, w3, z, out, side, True, edges, add=True)
         back(to_c1, w1, z, out, side, True, edges, add=True)
@@ -267,4 +267,4 @@ def bench_cell(given: Tensor, flat: Tensor, mixture: Tensor, side: int) -> Tenso
         mixture: (R, 6, 5) float32.
         side: of the images.
     """
-    return _BenchCell.apply(given, flat, mixture, side)[0]  # type: ignore[no-untyped-call]
+    return _BenchCell.apply(given, flat, mixture, side)[0]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bipareto.experiments.nas.cell import add_blocks, block_of, fold
-from bipareto.experiments.nas.kernels import _moments_of, _place, jit
+from bipareto.experiments.nas.kernels import _place, jit
 from bipareto.triton_kernels import LIBRARY, tl
 
 __all__ = ["Edges", "back", "convolve", "convolved", "weight_gradient"]
@@ -27,22 +27,30 @@ _CHUNK, _BLOCK = 1024, 64
 
 
 @jit
+def _lanes(OUT: tl.constexpr, CHANNELS: tl.constexpr):
+    """Outputs of a program, OUT of those of all edges one after the other: edge, and channel of it."""
+    lane = tl.program_id(2) * OUT + tl.arange(0, OUT)
+    return lane // CHANNELS, lane % CHANNELS
+
+
+@jit
 def conv_kernel(
-    z, w, out, partial, rows, edges, offset, total, tiles, z_run, channels,
-    IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
-    RELU: tl.constexpr, MOMENTS: tl.constexpr, PRECISION: tl.constexpr,
+    z, w, out, partial, rows, edges, offset, total, tiles, z_run,
+    IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr,
+    TAPS: tl.constexpr, RELU: tl.constexpr, MOMENTS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """One edge, OUT of its `channels` outputs from PARTS times IN inputs; with MOMENTS those of the outputs, whose channels are OUT."""
+    """OUT of the edges' outputs, CHANNELS each, from PARTS times IN inputs; with MOMENTS those of the outputs too."""
     S: tl.constexpr = H * STRIDE
-    tile, unit = tl.program_id(0), tl.program_id(1)
-    run = (unit // edges).to(tl.int64)
-    group = run * total + offset + unit % edges
-    c, o = tl.arange(0, IN), tl.program_id(2) * OUT + tl.arange(0, OUT)
+    tile, run = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    e, o = _lanes(OUT, CHANNELS)
+    used = (e < edges)[None, :]
+    group = run * total + offset + e
+    c = tl.arange(0, IN)
     row = tile * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
     image, y, x = _place(row, H)
     here = z + run * z_run + ((image * S + y * STRIDE) * S + x * STRIDE)[:, None] * (PARTS * IN) + c[None, :]
-    weight = w + group * (TAPS * PARTS * IN) * channels + c[:, None] * channels + o[None, :]
+    weight = w + (group * (TAPS * PARTS * IN) * CHANNELS + o)[None, :] + c[:, None] * CHANNELS
     found = tl.zeros((BLOCK, OUT), tl.float32)
     for step in range(TAPS * PARTS):
         tap, part = step // PARTS, step % PARTS
@@ -52,12 +60,16 @@ def conv_kernel(
         v = tl.load(here + (i * S + j) * (PARTS * IN) + part * IN, mask=mask[:, None], other=0.0)
         if RELU:
             v = tl.maximum(v, 0.0).to(v.dtype)
-        found += tl.dot(v, tl.load(weight + step * IN * channels).to(v.dtype), input_precision=PRECISION)
+        found += tl.dot(v, tl.load(weight + step * IN * CHANNELS, mask=used, other=0.0).to(v.dtype), input_precision=PRECISION)
     found = found.to(out.dtype.element_ty)
-    tl.store(out + (group * rows + row)[:, None] * channels + o[None, :], found, mask=inside[:, None])
+    tl.store(out + (group * rows * CHANNELS + o)[None, :] + row[:, None] * CHANNELS, found, mask=inside[:, None] & used)
     if MOMENTS:
-        count = tl.minimum(rows - tile * BLOCK, BLOCK)
-        _moments_of(found.to(tl.float32), inside[:, None], count, partial + (group * tiles + tile) * 2 * OUT, o, OUT)
+        v = tl.where(inside[:, None], found.to(tl.float32), 0.0)
+        mean = tl.sum(v, 0) / tl.minimum(rows - tile * BLOCK, BLOCK)
+        off = tl.where(inside[:, None], v - mean[None, :], 0.0)
+        left = partial + (group * tiles + tile) * 2 * CHANNELS + o
+        tl.store(left, mean, mask=e < edges)
+        tl.store(left + CHANNELS, tl.sum(off * off, 0), mask=e < edges)
 
 
 @jit
@@ -97,19 +109,21 @@ def conv_back_kernel(
 
 @jit
 def conv_weights_kernel(
-    z, g, partial, rows, edges, offset, total, z_run, inputs, outputs, chunk, chunks,
-    IN: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
+    z, g, partial, rows, edges, offset, total, z_run, inputs, chunk, chunks,
+    IN: tl.constexpr, OUT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
     RELU: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums over `chunk` rows of the gradient of one tap's weights, IN times OUT of them."""
+    """Partial sums over `chunk` rows of the gradient of one tap's weights: IN inputs, OUT of the edges' outputs, CHANNELS each."""
     S: tl.constexpr = H * STRIDE
     part, unit = tl.program_id(0), tl.program_id(1)
-    run, tap = (unit // (edges * TAPS)).to(tl.int64), unit % TAPS
-    group = run * total + offset + unit // TAPS % edges
+    run, tap = (unit // (TAPS * (inputs // IN))).to(tl.int64), unit % TAPS
+    e, o = _lanes(OUT, CHANNELS)
+    used = (e < edges)[None, :]
+    group = run * total + offset + e
     i, j = tap // 3 - TAPS // 9, tap % 3 - TAPS // 9
-    c = tl.program_id(2) // (outputs // OUT) * IN + tl.arange(0, IN)
-    o = tl.program_id(2) % (outputs // OUT) * OUT + tl.arange(0, OUT)
+    c = unit // TAPS % (inputs // IN) * IN + tl.arange(0, IN)
     last = tl.minimum((part + 1) * chunk, rows)
+    behind = g + (group * rows * CHANNELS + o)[None, :]
     found = tl.zeros((IN, OUT), tl.float32)
     for first in range(part * chunk, last, BLOCK):
         row = first + tl.arange(0, BLOCK)
@@ -120,17 +134,17 @@ def conv_weights_kernel(
         v = tl.load(z + run * z_run + near[:, None] * inputs + c[None, :], mask=mask[:, None], other=0.0)
         if RELU:
             v = tl.maximum(v, 0.0).to(v.dtype)
-        G = tl.load(g + (group * rows + row)[:, None] * outputs + o[None, :], mask=mask[:, None], other=0.0)
+        G = tl.load(behind + row[:, None] * CHANNELS, mask=mask[:, None] & used, other=0.0)
         found += tl.dot(tl.trans(v), G, input_precision=PRECISION)
-    left = partial + ((group * TAPS + tap) * chunks + part) * inputs * outputs
-    tl.store(left + c[:, None] * outputs + o[None, :], found)
+    left = partial + (((group * TAPS + tap) * chunks + part) * inputs * CHANNELS + o)[None, :] + c[:, None] * CHANNELS
+    tl.store(left, found, mask=used)
 
 
 class Edges(NamedTuple):
     """Those of a launch: the first, how many, and how many a run has in all."""
 
     offset: int = 0
-    count: int = 1
+    number: int = 1
     total: int = 1
 
 
@@ -147,6 +161,11 @@ def _together(channels: int) -> int:
     return min(64, channels & -channels)
 
 
+def _wide(lanes: int) -> int:
+    """Outputs of one program: all edges' together share what is read, at most 128."""
+    return min(128, 1 << (lanes - 1).bit_length())
+
+
 def convolve(z: Tensor, w: Tensor, out: Tensor, side: int, relu: bool, edges: Edges = _ALONE, partial: Tensor | None = None) -> None:
     """Write the convolutions of z (R, n S^2, inputs) into `out` (R, edges, n side^2, outputs), and moments of blocks into `partial`.
 
@@ -154,14 +173,15 @@ def convolve(z: Tensor, w: Tensor, out: Tensor, side: int, relu: bool, edges: Ed
         z: its first axis may have any stride.
         w: (R, edges, taps, inputs, outputs).
         relu: convolve max(z, 0).
-        partial: (R, edges, tiles, 2, outputs), outputs a power of two.
+        partial: (R, edges, tiles, 2, outputs), tiles of `block_of(outputs)` rows.
     """
     (R, _, rows, outputs), inputs = out.shape, z.shape[-1]
-    IN, OUT = _together(inputs), outputs if partial is not None else _together(outputs)
-    tiles = -(-rows // block_of(OUT))
-    conv_kernel[(tiles, R * edges.count, outputs // OUT)](
-        z, w, out, out if partial is None else partial, rows, edges.count, edges.offset, edges.total, tiles, z.stride(0), outputs,
-        IN, inputs // IN, OUT, block_of(OUT), side, _stride(z, rows), w.shape[2], relu, partial is not None, _precision(),
+    IN, OUT = _together(inputs), _wide(edges.number * outputs)
+    block = block_of(_together(outputs) if partial is None else outputs)
+    tiles = -(-rows // block)
+    conv_kernel[(tiles, R, -(-edges.number * outputs // OUT))](
+        z, w, out, out if partial is None else partial, rows, edges.number, edges.offset, edges.total, tiles, z.stride(0),
+        IN, inputs // IN, OUT, outputs, block, _side(w, side), _stride(z, rows), w.shape[2], relu, partial is not None, _precision(),
     )  # fmt: skip
 
 
@@ -171,24 +191,29 @@ def back(g: Tensor, w: Tensor, z: Tensor, out: Tensor, side: int, relu: bool, ed
     outputs = g.shape[-1]
     IN, OUT = _together(outputs), _together(inputs)
     conv_back_kernel[(-(-rows // block_of(OUT)), R, inputs // OUT)](
-        g, w, z, out, g.shape[2], edges.count, edges.offset, edges.total, z.stride(0), out.stride(0), inputs,
-        IN, outputs // IN, OUT, block_of(OUT), side, _stride(z, g.shape[2]), w.shape[2], relu, add, _precision(),
+        g, w, z, out, g.shape[2], edges.number, edges.offset, edges.total, z.stride(0), out.stride(0), inputs,
+        IN, outputs // IN, OUT, block_of(OUT), _side(w, side), _stride(z, g.shape[2]), w.shape[2], relu, add, _precision(),
     )  # fmt: skip
 
 
 def weight_gradient(g: Tensor, z: Tensor, taps: int, side: int, relu: bool, partial: Tensor, edges: Edges = _ALONE) -> None:
     """Partial sums (R, edges * taps, chunks, inputs * outputs) of the weights' gradient; `chunks_of` says how many."""
     (R, _, rows, outputs), inputs = g.shape, z.shape[-1]
-    IN, OUT = _together(inputs), _together(outputs)
-    conv_weights_kernel[(chunks_of(rows), R * edges.count * taps, inputs // IN * (outputs // OUT))](
-        z, g, partial, rows, edges.count, edges.offset, edges.total, z.stride(0), inputs, outputs, _CHUNK, chunks_of(rows),
-        IN, OUT, _BLOCK, side, _stride(z, rows), taps, relu, _precision(),
+    IN, OUT = _together(inputs), _wide(edges.number * outputs)
+    conv_weights_kernel[(chunks_of(rows), R * inputs // IN * taps, -(-edges.number * outputs // OUT))](
+        z, g, partial, rows, edges.number, edges.offset, edges.total, z.stride(0), inputs, _CHUNK, chunks_of(rows),
+        IN, OUT, outputs, _BLOCK, side if taps > 1 else 1, _stride(z, rows), taps, relu, _precision(),
     )  # fmt: skip
 
 
 def chunks_of(rows: int) -> int:
     """Partial sums of a weight's gradient."""
     return -(-rows // _CHUNK)
+
+
+def _side(w: Tensor, side: int) -> int:
+    """To a 1x1 convolution every pixel is an image: one kernel for all sides."""
+    return side if w.shape[2] > 1 else 1
 
 
 def _stride(z: Tensor, rows: int) -> int:
@@ -260,4 +285,4 @@ def convolved(z: Tensor, weight: Tensor, side: int, stride: int = 1, relu: bool 
     """
     outputs, inputs = weight.shape[:2]
     taps = weight.reshape(outputs, inputs, -1).permute(2, 1, 0)
-    return _Conv.apply(z, taps[None], side, stride, relu)  # type: ignore[no-untyped-call]
+    return _Conv.apply(z, taps[None], side, stride, relu)

@@ -108,10 +108,10 @@ class FastDarts(Darts):
     def _fused(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
         """The same by the kernels of `cell`.  Tensors are (1, n * side^2, channels): one run, to which `vmap` adds others."""
         n, kind = images.shape[0], torch.bfloat16 if self.half else images.dtype
-        older = newer = normalised(_pointwise(_columns(images.to(kind)), _stem(y)))
+        older = newer = normalised(convolved(_columns(images.to(kind)), _stem(y), self.size))
         for c, place in enumerate(self.places):
             inputs = [
-                _halved(torch.relu(z), w, n) if conv.halves else _pointwise(torch.relu(z), w)
+                _halved(z, w, n) if conv.halves else convolved(z, w, math.isqrt(z.shape[1] // n), relu=True)
                 for z, w, conv in zip((older, newer), y[f"before{c}"], self.parts[f"before{c}"].convs, strict=True)
             ]
             given = normalised(torch.stack(inputs, 1).flatten(0, 1)).unflatten(0, (1, 2))
@@ -133,7 +133,7 @@ def _fused_cell(given: Tensor, mixture: Tensor, y: Tree, n: int, side: int, stri
     skips = given[:, :0]
     if strided:
         leaving = [[y[str(edge)]["skip_connect"][0] for edge in DARTS.edges if edge.source == s] for s in (0, 1)]
-        skips = torch.cat([_skips(torch.relu(given[:, s]), leaving[s], n) for s in (0, 1)], 1)
+        skips = torch.cat([_skips(given[:, s], leaving[s], n, side) for s in (0, 1)], 1)
     return cell(given, _flat(DARTS, y)[None], mixture[None], skips, side, strided)
 
 
@@ -150,11 +150,6 @@ def _columns(images: Tensor) -> Tensor:
     return torch.cat([*near, framed.new_zeros(n, side, side, 5)], -1).reshape(1, -1, 32)
 
 
-def _pointwise(z: Tensor, weight: Tensor) -> Tensor:
-    """A convolution of one pixel, or of columns: (1, rows, outputs) from (1, rows, inputs)."""
-    return z @ weight.flatten(1).to(z.dtype).T
-
-
 def _parities(z: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The even and the odd pixels of (1, n S^2, C), each (1, n S^2 / 4, C)."""
     side = math.isqrt(z.shape[1] // n)
@@ -164,16 +159,17 @@ def _parities(z: Tensor, n: int) -> tuple[Tensor, Tensor]:
 
 
 def _halved(z: Tensor, weight: Tensor, n: int) -> Tensor:
-    """FactorizedReduce's convolution: half of the outputs from the even pixels, half from the odd ones."""
+    """FactorizedReduce's convolution of the rectified state: half of the outputs from the even pixels, half from the odd ones."""
+    side = math.isqrt(z.shape[1] // n) // 2
     parts = zip(_parities(z, n), weight.chunk(2), strict=True)
-    return torch.cat([_pointwise(pixels, half) for pixels, half in parts], -1)
+    return torch.cat([convolved(pixels, half, side, relu=True) for pixels, half in parts], -1)
 
 
-def _skips(z: Tensor, weights: Sequence[Tensor], n: int) -> Tensor:
-    """The strided skips of all edges that leave a rectified state: (1, E, rows, C)."""
+def _skips(z: Tensor, weights: Sequence[Tensor], n: int, side: int) -> Tensor:
+    """The strided skips of all edges that leave a state: (1, E, rows, C)."""
     E, C = len(weights), z.shape[-1]
     halves = (torch.cat([weight.chunk(2)[h] for weight in weights]) for h in (0, 1))
-    parts = [_pointwise(pixels, half).unflatten(-1, (E, C // 2)) for pixels, half in zip(_parities(z, n), halves, strict=True)]
+    parts = [convolved(pixels, half, side, relu=True).unflatten(-1, (E, C // 2)) for pixels, half in zip(_parities(z, n), halves, strict=True)]
     return torch.cat(parts, -1).transpose(1, 2)
 
 

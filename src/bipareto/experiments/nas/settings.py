@@ -22,7 +22,7 @@ from bipareto.methods import MBMOMEHA, WCMHGD, Method, MoCo, WCPenalty
 from bipareto.preferences import favouring
 from bipareto.schedule import Cosine, Delayed, Power, Schedule
 
-__all__ = ["METHODS", "PRESETS", "Settings", "configured", "default_preferences", "preset"]
+__all__ = ["METHODS", "PRESETS", "TRIALS", "Settings", "configured", "default_preferences", "preset"]
 
 #: The paper's methods, ours first, and the baseline with one objective.
 METHODS = ("mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts")
@@ -30,8 +30,12 @@ METHODS = ("mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts")
 #: A step of first-order DARTS runs the network twice, one of MB-MOMEHA six times: for equal time it gets three times the steps.
 DARTS_STEPS = 3
 
-#: Steps of x and of the weights, the same for every method (the weights' by averaged gradients, ten times SGD's with momentum 0.9).
-ALPHA_X, ALPHA_Y = 1.0, 0.2
+#: Step of the weights, the same for every method (by averaged gradients, ten times SGD's with momentum 0.9).
+ALPHA_Y = 0.2
+
+#: Step of x, by method, and what it was chosen from (`bipareto experiment nas tune`).
+ALPHA_X = {"mb-momeha": 1.0, "wc-mhgd": 1.0, "wc-penalty": 1.0, "moco": 1.0, "darts": 3e-3}
+TRIALS = dict.fromkeys(METHODS[:4], (1.0, 3.0, 10.0)) | {"darts": (1e-3, 3e-3, 1e-2)}
 
 
 @dataclass(frozen=True)
@@ -116,25 +120,25 @@ def preset(name: str) -> Settings:
     return PRESETS[name]
 
 
-def configured(name: str, settings: Settings) -> Method:
-    """A method with its numbers.
+def configured(name: str, settings: Settings, alpha_x: float | None = None) -> Method:
+    """A method with its numbers; with another step of x where one is given.
 
     "paper": the paper's.  Its step 0.05 on averaged gradients moves a logit by some 0.05 in 1,000 steps, so that nothing is decided
-    in a short search.  "ours": steps of x and y for a search of about 1,000 steps, the same for all methods; what belongs to a
-    method alone (gamma, mu, c_t; u, D; v, eta; beta, gamma) stays as the paper has it where that works, see docs/nas.md.
+    in a short search.  "ours": steps for a search of about 1,000 steps, that of x tuned for each method; what belongs to a method
+    alone (gamma, mu, c_t; u, D; v, eta; beta, gamma) stays as the paper has it where that works, see docs/nas.md.
     """
     if name not in METHODS:
         raise InvalidInput(f"method {name!r} takes no part in this experiment; choose from {', '.join(METHODS)}")
     if settings.numbers == "paper":
         return _paper(name)
-    x, y = _waiting(ALPHA_X, settings), _falling(ALPHA_Y, settings)
+    x, y = _waiting(alpha_x or ALPHA_X[name], settings), _falling(ALPHA_Y, settings)
     one_step = FiniteDifference(terms=1, eta=ALPHA_Y, eps=0.01, relative=True)
     numbers: dict[str, Method] = {
         "mb-momeha": MBMOMEHA(gamma=8.0, mu=4.0, alpha_theta=y, alpha_x=x, alpha_y=y, beta=0.9, c=Power(1.0, 1 / 16)),
         "wc-mhgd": WCMHGD(alpha_x=x, u=10.0, lower_steps=4, beta=y, hypergradient=one_step, qp_steps=8, qp_lr=0.01),
         "wc-penalty": WCPenalty(u=0.01, v=0.2, alpha_x=x, alpha_y=y, eta=0.01, difference=0.01),
         "moco": MoCo(alpha_x=x, beta=0.1, gamma=0.1, lower_steps=1, lower_step=y, hypergradient=one_step),
-        "darts": FirstOrder(alpha_x=_waiting(3e-3, settings), alpha_y=_falling(0.1 * ALPHA_Y, settings)),
+        "darts": FirstOrder(alpha_x=x, alpha_y=_falling(0.1 * ALPHA_Y, settings)),
     }
     return numbers[name]
 

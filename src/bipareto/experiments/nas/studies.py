@@ -25,14 +25,14 @@ from bipareto.experiments.nas.genotype import Genotype, derive
 from bipareto.experiments.nas.known import DATASETS, KnownCells, load_known
 from bipareto.experiments.nas.objectives import cost
 from bipareto.experiments.nas.search import Found, Trial, search
-from bipareto.experiments.nas.settings import DARTS_STEPS, configured, default_preferences
+from bipareto.experiments.nas.settings import DARTS_STEPS, TRIALS, configured, default_preferences
 from bipareto.experiments.nas.spaces import NAS_BENCH_201
 from bipareto.experiments.nas.standalone import sized
 from bipareto.experiments.nas.task import Task
 from bipareto.sampler import generator
 from bipareto.tree import Tree
 
-__all__ = ["Study", "compared", "described", "looked_up", "ranked"]
+__all__ = ["Study", "compared", "described", "looked_up", "ranked", "tuned"]
 
 #: Random cells by which a supernet's ranking is judged.
 CELLS = 150
@@ -64,28 +64,32 @@ class Study:
     rankings: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self, name: str, wanted: Sequence[tuple[float, ...]], steps: int = 1) -> None:
+    def run(self, name: str, wanted: Sequence[tuple[float, ...]], steps: int = 1, variants: Sequence[float] | None = None) -> None:
         """One method under all preferences with every seed; one without preferences is run as often, on other draws.
 
         Args:
             name: of the method.
             wanted: preferences.
             steps: how many times the steps of the settings.
+            variants: steps of x to try, each recorded as a method of its own; None for the method's own.
         """
         task = self.task.lasting(steps)
-        method = configured(name, task.settings)
-        if method.uses_preference:
-            trials = [Trial(method, w, seed) for seed in self.seeds for w in wanted]
-        else:
+        labelled, trials = [], []
+        for value in variants or (None,):
+            method = configured(name, task.settings, value)
+            label = name if value is None else f"{name}, alpha_x = {value:g}"
             # As many runs as the others have preferences, so that nobody wins by having drawn more often.
-            trials = [Trial(method, None, 1000 * k + seed) for seed in self.seeds for k in range(len(wanted))]
+            of_seed = [(w, 0) if method.uses_preference else (None, 1000 * k) for k, w in enumerate(wanted)]
+            own = [Trial(method, w, seed + more) for seed in self.seeds for w, more in of_seed]
+            labelled += [label] * len(own)
+            trials += own
         folder = None if self.folder is None else self.folder / name
         found = search(task, trials, folder=folder, together=self.together, label=name, progress=self.progress, say=self.say)
-        self.seconds[name] = found.seconds
-        for i, trial in enumerate(trials):
-            self.records.append({"method": name, "numbers": repr(method), **self._record(task, trial, found, i)})
+        for i, (label, trial) in enumerate(zip(labelled, trials, strict=True)):
+            self.records.append({"method": label, "numbers": repr(trial.method), **self._record(task, trial, found, i)})
+            self.seconds[label] = found.seconds * labelled.count(label) / len(labelled)
         for i in range(0, len(trials) if self.cells else 0, len(wanted)):
-            self._rank(name, trials[i], found, i)
+            self._rank(labelled[i], trials[i], found, i)
         self.write()
 
     def _record(self, task: Task, trial: Trial, found: Found, i: int) -> dict[str, Any]:
@@ -147,6 +151,14 @@ def compared(study: Study, methods: Sequence[str], strengths: Sequence[str] | No
     wanted = default_preferences(len(study.task.settings.objectives), strengths)
     for name in methods:
         study.run(name, wanted, DARTS_STEPS if name == "darts" else 1)
+    return study.result()
+
+
+def tuned(study: Study, methods: Sequence[str], strengths: Sequence[str] | None = None) -> dict[str, Any]:
+    """Every method with each step of x that is worth a trial (`settings.TRIALS`), side by side; records are labelled with the step."""
+    wanted = default_preferences(len(study.task.settings.objectives), strengths)
+    for name in methods:
+        study.run(name, wanted, DARTS_STEPS if name == "darts" else 1, TRIALS[name])
     return study.result()
 
 
