@@ -34,7 +34,7 @@ DARTS_STEPS = 3
 ALPHA_Y = 0.2
 
 #: Step of x, by method, and what it was chosen from (`bipareto experiment nas tune`).
-ALPHA_X = {"mb-momeha": 1.0, "wc-mhgd": 1.0, "wc-penalty": 1.0, "moco": 1.0, "darts": 3e-3}
+ALPHA_X = {"mb-momeha": 10.0, "wc-mhgd": 10.0, "wc-penalty": 10.0, "moco": 10.0, "darts": 3e-3}
 TRIALS = dict.fromkeys(METHODS[:4], (1.0, 3.0, 10.0)) | {"darts": (1e-3, 3e-3, 1e-2)}
 
 
@@ -105,7 +105,7 @@ class Settings:
 
 
 PRESETS = {
-    "proxy": Settings(),
+    "proxy": Settings(warmup=0.2),
     "paper": Settings(
         space="darts", steps=19_500, objectives=("loss", "flops", "skip", "pooling"), reading="paper", numbers="paper", clip=None, cosine=False
     ),
