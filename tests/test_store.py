@@ -204,6 +204,30 @@ def test_a_folder_in_use_and_an_empty_one_are_refused(reference: Path, tmp_path:
         sweeps.resume(tmp_path)
 
 
+def test_a_slice_is_kept_for_what_it_was_begun_with(tmp_path: Path) -> None:
+    part = SliceFolder(tmp_path / "slice")
+    long = [list(range(50))]
+    owner = {"data": "digits", "settings": {"batch": 6, "sizes": (3, 4), "clip": None}, "trials": long}
+    with part.held():
+        part.claim({"data": "letters"}, "search")
+        part.claim(owner, "search")  # nothing was computed yet, so nothing is lost
+        (part.path / "step-000000000001.safetensors").touch()
+        part.claim(owner, "search")
+    other = {"data": "digits", "settings": {"batch": 8, "sizes": (3, 5), "clip": None}, "trials": [*long, []], "new": 1}
+    said = r"slice holds another search \(batch = 6, not 8; sizes = \[3, 4\], not \[3, 5\]; trials; new\); use another folder, or the same settings"
+    written = (part.path / "owner.json").read_bytes()
+    for done in (False, True):
+        if done:
+            part.write_result({}, {})
+        with pytest.raises(InvalidInput, match=said):
+            part.claim(other, "search")
+        part.claim(owner, "search")
+        assert (part.path / "owner.json").read_bytes() == written
+    (part.path / "owner.json").unlink()
+    with pytest.raises(InvalidInput, match=r"another search \(data; settings; trials\)"):
+        part.claim(owner, "search")
+
+
 def test_other_versions_are_told(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = stopped(tmp_path, monkeypatch)
     manifest = RunFolder(path).manifest()
