@@ -172,7 +172,7 @@ def _exploration(axes: list[Axes], records: Records, domains: list[str]) -> bool
         shown = axis.get_legend_handles_labels()
     if shown[0]:
         # One legend serves both.
-        axes[0].get_figure().legend(*shown, loc="outside lower center", ncols=4, fontsize="small")  # type: ignore[union-attr]
+        axes[0].figure.legend(*shown, loc="outside lower center", ncols=4, fontsize="small")
     return bool(shown[0])
 
 
