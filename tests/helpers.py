@@ -18,7 +18,7 @@ from torch import Tensor
 import bipareto as bp
 from bipareto.cli import main
 
-__all__ = ["DICT_PROBLEM", "DOUBLE", "answer", "attempts", "call", "dict_start", "nonconvex", "wait_for", "write_image_sets"]
+__all__ = ["DICT_PROBLEM", "DOUBLE", "answer", "attempts", "call", "dict_start", "nonconvex", "quadratic", "wait_for", "write_image_sets"]
 
 DOUBLE = torch.float64
 
@@ -68,6 +68,16 @@ def nonconvex(d: int = 3, m: int = 2, seed: int = 0, device: str = "cpu") -> tup
         return (0.5 * u.square() + 1.5 * u.sin().square()).sum()
 
     return bp.Problem(upper, lower), normal(d), normal(d)
+
+
+def quadratic(scale: Tensor | None = None) -> tuple[bp.Problem, Tensor, Tensor]:
+    """Two objectives over a lower level with y* = x, and a start away from everything."""
+    factors = torch.ones(2, dtype=DOUBLE) if scale is None else scale
+
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return factors * torch.stack([(x - 1).square().sum() + y.square().sum() + 1, x.square().sum() + (y - 2).square().sum() + 1])
+
+    return bp.Problem(upper, lambda x, y: (y - x).square().sum() / 2), torch.full((3,), 0.3, dtype=DOUBLE), torch.full((3,), -0.5, dtype=DOUBLE)
 
 
 def dict_start() -> tuple[dict[str, Tensor], list[Tensor]]:
