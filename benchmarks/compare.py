@@ -1,6 +1,7 @@
 """Every method on problems with known fronts, from three starts, under an equal budget: the figures and pictures of docs/methods.md.
 
     python benchmarks/compare.py [--problem NAME ...] [--workers 2] [--amount 80000] [--machine WORDS]
+    python benchmarks/compare.py --method NAME    # this one again, beside the rows that the others have
     python benchmarks/compare.py --page           # only write the page again
 
 Start 0 is the problem's own, the others are random.  Each (problem, method, start) is one job of one thread; with the default
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from concurrent.futures import ProcessPoolExecutor
 from datetime import date
@@ -40,6 +42,14 @@ def job(problem: str, method: str, start: int, amount: int) -> dict[str, Any]:
     return found.figures() | {"start": start, "seconds": round(time.process_time() - began, 1), "objectives": rows}
 
 
+def published(problem: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows that the problem's file holds, of the same budget."""
+    held = json.loads((options.results / f"{problem}.json").read_text("utf-8"))
+    if held["amount"] != options.amount:
+        raise SystemExit(f"{problem}.json is of {held['amount']} gradients per run, not {options.amount}; give --amount {held['amount']}")
+    return held["rows"]
+
+
 def publish(problem: str, rows: list[dict[str, Any]], options: argparse.Namespace) -> None:
     """The problem's file and picture."""
     known = bp.problems.get(problem)
@@ -51,13 +61,15 @@ def publish(problem: str, rows: list[dict[str, Any]], options: argparse.Namespac
     }  # fmt: skip
     (options.results / f"{problem}.json").write_text(json.dumps(finite(about | {"rows": rows})) + "\n", encoding="utf-8")
     own = sorted((row for row in rows if row["start"] == 0 and row["runs"]), key=lambda row: row["distance_to_front"])
-    plot_comparison({row["method"]: torch.tensor(row["objectives"]) for row in own}, known, options.images / f"compare-{problem}.png")
+    points = {row["method"]: torch.tensor([[math.nan if v is None else v for v in point] for point in row["objectives"]]) for row in own}
+    plot_comparison(points, known, options.images / f"compare-{problem}.png")
 
 
 def main() -> None:
     """Run, write, print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--problem", action="append", choices=PROBLEMS, help="only these; repeatable")
+    parser.add_argument("--method", action="append", choices=bp.methods.METHODS, help="only these, the rows of the others stay; repeatable")
     parser.add_argument("--workers", type=int, default=2, help="jobs at a time")
     parser.add_argument("--amount", type=int, default=80_000, help="gradients per run, a Hessian product counted as two")
     parser.add_argument("--machine", default="2-core x86 CPU", help="what to write beside the figures")
@@ -69,7 +81,9 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     if not options.page:
         names = options.problem or list(PROBLEMS)
-        jobs = [(name, method, start) for name in names for method in applicable(bp.problems.get(name)) for start in STARTS]
+        methods = {name: applicable(bp.problems.get(name)) for name in names}
+        wanted = {name: [method for method in methods[name] if method in (options.method or methods[name])] for name in names}
+        jobs = [(name, method, start) for name in names for method in wanted[name] for start in STARTS]
         with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
             running = [pool.submit(job, *what, options.amount) for what in jobs]
             rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
@@ -79,7 +93,8 @@ def main() -> None:
                 figures = f"distance {row['distance_to_front']:.2e}  {row['seconds']:.0f} s"
                 print(f"{number:3d}/{len(jobs)}  {name:14s} {method:11s} start {start}  {figures}", flush=True)
         for name in names:
-            publish(name, rows[name], options)
+            kept = [row for row in published(name, options) if row["method"] not in options.method] if options.method else []
+            publish(name, sorted(rows[name] + kept, key=lambda row: methods[name].index(row["method"])), options)
     (options.docs / "methods.md").write_text(methods_page(options.results), encoding="utf-8")
 
 

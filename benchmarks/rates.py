@@ -32,6 +32,7 @@ from torch import Tensor
 import bipareto as bp
 from bipareto import scalarization, tree
 from bipareto.constants import Deterministic
+from bipareto.drawing import COLOURS, save
 from bipareto.methods.admissible import bounds_of
 from bipareto.methods.momeha import MomehaState
 from bipareto.monitors import Gap, Stationarity
@@ -47,7 +48,6 @@ SEEDS, NOISE, DELTA = 20, 0.1, 0.05
 WARMUP = {"quadratic": 0, "pl-sin2": 300}
 #: noise is drawn for this many steps at a time
 BLOCK = 1000
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
 Draws = Callable[[int], dict[str, Any]]
 
@@ -210,10 +210,10 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
     from matplotlib.figure import Figure
 
     theorem = rows[0]["theorem"]
-    figure = Figure(figsize=(11, 5), layout="constrained")
+    figure = Figure(figsize=(11, 5.6), layout="constrained")
     panels: Any = figure.subplots(1, 2)
     for axes, key, label in zip(panels, ("gap", "stationarity"), ("gap  g − v_γ  at T", "smallest H_p up to T  (drawn from 1e-12)"), strict=True):
-        for row, colour in zip(rows, COLOURS, strict=True):
+        for row, colour in zip(rows, COLOURS[: len(rows)], strict=True):
             T = torch.tensor(row["curves"]["T"], dtype=torch.float64).flatten()
             values = torch.tensor(row["curves"][key], dtype=torch.float64).clamp_min(1e-12)
             axes.loglog(T, values, color=colour, lw=1.3, label=[row["case"], *[None] * (values.shape[1] - 1)])
@@ -223,11 +223,10 @@ def picture(rows: list[dict[str, Any]], path: Path) -> None:
         axes.set_xlabel("T   (the constants are fitted on the shaded decade)")
         axes.set_ylabel(label)
         axes.grid(visible=True, which="major", lw=0.4)
-        axes.legend(fontsize=7, loc="upper right" if key == "gap" else "lower left")
-    panels[0].set_ylim(top=10 * panels[0].get_ylim()[1])  # room for the legend
+        axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False)  # inside it would cover curves
     runs = f"means over {SEEDS} seeds, noise {NOISE} on every gradient coordinate" if theorem == 2 else "three preferences"
     figure.suptitle(f"Theorem {theorem}, measured against its orders ({runs})")
-    figure.savefig(path, dpi=130, metadata={"Software": None})
+    save(figure, path)
 
 
 def main() -> None:

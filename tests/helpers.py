@@ -1,10 +1,12 @@
-"""Small problems that several test files use, and command lines as users type them."""
+"""What several test files use: small problems, command lines as users type them, what a run folder tells, waiting."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import struct
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch import Tensor
 import bipareto as bp
 from bipareto.cli import main
 
-__all__ = ["DICT_PROBLEM", "DOUBLE", "answer", "call", "dict_start", "nonconvex", "write_image_sets"]
+__all__ = ["DICT_PROBLEM", "DOUBLE", "answer", "attempts", "call", "dict_start", "nonconvex", "quadratic", "wait_for", "write_image_sets"]
 
 DOUBLE = torch.float64
 
@@ -31,6 +33,22 @@ def call(*words: object) -> int:
 def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """What a command with --json said last."""
     return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def attempts(run: Path) -> list[list[dict[str, Any]]]:
+    """Per slice of a run: by whom and at which step it was taken up; a line that is being written is left out."""
+    files = sorted(run.glob("slices/*/attempts.jsonl"))
+    return [[json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")] for file in files]
+
+
+def wait_for(look: Callable[[], Any], seconds: float = 60) -> Any:
+    """What `look` finds, once it finds something."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.02)
+    raise AssertionError(f"nothing happened within {seconds} s")
 
 
 def nonconvex(d: int = 3, m: int = 2, seed: int = 0, device: str = "cpu") -> tuple[bp.Problem, Tensor, Tensor]:
@@ -50,6 +68,16 @@ def nonconvex(d: int = 3, m: int = 2, seed: int = 0, device: str = "cpu") -> tup
         return (0.5 * u.square() + 1.5 * u.sin().square()).sum()
 
     return bp.Problem(upper, lower), normal(d), normal(d)
+
+
+def quadratic(scale: Tensor | None = None) -> tuple[bp.Problem, Tensor, Tensor]:
+    """Two objectives over a lower level with y* = x, and a start away from everything."""
+    factors = torch.ones(2, dtype=DOUBLE) if scale is None else scale
+
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return factors * torch.stack([(x - 1).square().sum() + y.square().sum() + 1, x.square().sum() + (y - 2).square().sum() + 1])
+
+    return bp.Problem(upper, lambda x, y: (y - x).square().sum() / 2), torch.full((3,), 0.3, dtype=DOUBLE), torch.full((3,), -0.5, dtype=DOUBLE)
 
 
 def dict_start() -> tuple[dict[str, Tensor], list[Tensor]]:

@@ -15,8 +15,7 @@ import bipareto as bp
 from bipareto import doctor
 from bipareto.cli import main
 from bipareto.errors import BiparetoWarning, InvalidInput
-
-DOUBLE = torch.float64
+from helpers import DOUBLE, quadratic
 
 
 def healthy(name: str, steps: int, **options: Any) -> tuple[Any, Any]:
@@ -61,16 +60,6 @@ def test_noise_is_no_disease() -> None:
     known, method = healthy("pl-sin2", 600, noise=0.1, dim=3)
     found = bp.solve(known, known.x0, known.y0, method=method, steps=600, compile=False)
     assert doctor.diagnose(found, start=(known.x0, known.y0)) == []
-
-
-def quadratic(scale: Tensor | None = None) -> tuple[bp.Problem, Tensor, Tensor]:
-    """Two objectives over a lower level with y* = x, and a start away from everything."""
-    factors = torch.ones(2, dtype=DOUBLE) if scale is None else scale
-
-    def upper(x: Tensor, y: Tensor) -> Tensor:
-        return factors * torch.stack([(x - 1).square().sum() + y.square().sum() + 1, x.square().sum() + (y - 2).square().sum() + 1])
-
-    return bp.Problem(upper, lambda x, y: (y - x).square().sum() / 2), torch.full((3,), 0.3, dtype=DOUBLE), torch.full((3,), -0.5, dtype=DOUBLE)
 
 
 GOOD: dict[str, Any] = {"gamma": 1.0, "alpha_theta": 0.3, "alpha_x": 0.5, "alpha_y": 0.3, "c": bp.schedule.Power(10.0, 0.3), "mu": 2.0}

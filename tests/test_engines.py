@@ -25,6 +25,7 @@ from bipareto.durable import StoreError
 from bipareto.engines import ENGINES, Local, Processes
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.typed import parse
+from helpers import attempts, wait_for
 
 CONFIG = parse(
     SweepConfig,
@@ -101,15 +102,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(look: Any, seconds: float = 60) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if found := look():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"nothing happened within {seconds} s")
-
-
 def test_without_ray_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InvalidInput, match=r"pip install 'bipareto\[ray\]'"):
@@ -161,7 +153,7 @@ def test_a_loss_that_cannot_be_batched_runs_one_by_one(tmp_path: Path, monkeypat
     (tmp_path / "whole/slices/00001/step-000000000040.safetensors").unlink()
     sweeps.resume(tmp_path / "whole")
     assert (tmp_path / "whole/front.csv").read_bytes() == written
-    assert [item["step"] for item in attempts(tmp_path / "whole") if item["step"]] == [36]
+    assert [item["step"] for part in attempts(tmp_path / "whole") for item in part if item["step"]] == [36]
 
 
 def test_an_interrupted_sweep_says_how_to_go_on(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,10 +229,6 @@ def on_ray(path: Path, address: str | None = None, steps: int = 40) -> None:
     subprocess.run(command, check=True, env=ENVIRONMENT)
 
 
-def attempts(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for file in path.glob("slices/*/attempts.jsonl") for line in file.read_text().splitlines() if line.endswith("}")]
-
-
 @contextmanager
 def beside(look: Any) -> Iterator[None]:
     """Call something again and again while the body runs."""
@@ -273,7 +261,7 @@ def test_ray_gives_the_same_front_though_a_worker_is_killed(tmp_path: Path) -> N
 
     with beside(kill):
         on_ray(tmp_path / "run", steps=steps)
-    taken = attempts(tmp_path / "run")
+    taken = [item for part in attempts(tmp_path / "run") for item in part]
     assert killed
     assert len(taken) == 4, "three slices, one of them twice"
     assert max(item["step"] for item in taken) > 0, "the slice went on from its checkpoint"
@@ -288,7 +276,7 @@ def test_two_ray_nodes_share_a_sweep(tmp_path: Path) -> None:
     sweeps.sweep(replace(CONFIG, steps=steps), tmp_path / "reference")
 
     def note() -> None:
-        for item in attempts(tmp_path / "run"):
+        for item in (item for part in attempts(tmp_path / "run") for item in part):
             try:
                 nodes.add(Path(f"/proc/{item['pid']}/stat").read_text().rpartition(")")[2].split()[1])  # the parent: its raylet
             except FileNotFoundError:

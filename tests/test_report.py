@@ -7,8 +7,11 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 import torch
+from matplotlib.colors import to_hex
 
-from bipareto import problems
+from bipareto import drawing, problems
+from bipareto.experiments.nas.settings import METHODS as SEARCHES
+from bipareto.methods import METHODS
 from bipareto.pareto import ParetoFront
 from bipareto.preferences import grid
 from bipareto.report import plot_front, write_csv
@@ -55,6 +58,22 @@ def test_methods_without_preferences_have_no_colour_bar(tmp_path: Path) -> None:
             plot_front(some_front(2, preferences=preferences), None, tmp_path / f"{name}.svg")
     assert "weight of" in words(tmp_path / "with.svg")
     assert "weight of" not in words(tmp_path / "without.svg")
+
+
+def test_a_method_has_one_colour_in_every_picture() -> None:
+    own = {name: tuple(drawing.styles([name])[0].values()) for name in {*METHODS, *SEARCHES}}
+    assert len(set(own.values())) == len(own)
+    points = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
+    for names in (["moco", "momeha"], ["momeha", "forum", "moco"]):
+        (axes,) = drawing.draw_fronts(dict.fromkeys(names, points)).axes
+        assert [to_hex(dots.get_facecolor()[0]) for dots in axes.collections] == [own[name][0].lower() for name in names]
+        (axes,) = drawing.draw_hypervolumes({f"run {name}": [1.0] for name in names}, methods=names).axes
+        assert [to_hex(bar.get_facecolor()) for bar in axes.patches] == [own[name][0].lower() for name in names]
+    # Two runs of one method, and runs of unknown ones, are told apart from it.
+    found = [style["color"] for style in drawing.styles(["a", "momeha", "b", "momeha"])]
+    assert found[1] == own["momeha"][0]
+    assert len(set(found)) == 4
+    assert len(drawing.styles([str(i) for i in range(20)])) == 20
 
 
 def test_equal_fronts_give_equal_files(tmp_path: Path) -> None:

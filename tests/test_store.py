@@ -26,6 +26,7 @@ from bipareto.problems import get
 from bipareto.records import Record, Run, Snapshot
 from bipareto.store import RunFolder, SliceFolder
 from bipareto.typed import parse
+from helpers import attempts, wait_for
 
 DATA: dict[str, Any] = {
     "problem": {"name": "quadratic", "options": {"dim": 2}},
@@ -41,10 +42,9 @@ DATA: dict[str, Any] = {
 CONFIG = parse(SweepConfig, DATA)
 
 
-def attempts(path: Path) -> list[list[int]]:
+def taken_up(path: Path) -> list[list[int]]:
     """Per slice: the steps at which it was taken up."""
-    files = sorted(path.glob("slices/*/attempts.jsonl"))
-    return [[json.loads(line)["step"] for line in file.read_text().splitlines()] for file in files]
+    return [[item["step"] for item in part] for part in attempts(path)]
 
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, index: int, step: int) -> None:
@@ -110,7 +110,7 @@ def test_a_stopped_run_goes_on_where_it_was(reference: Path, tmp_path: Path, mon
     found = sweeps.status(path)
     assert (found.state, found.slices_done) == ("stopped", 1)
     sweeps.resume(path)
-    assert attempts(path) == [[0], [0, 24], [0]]
+    assert taken_up(path) == [[0], [0, 24], [0]]
     for name in ("front.csv", "measures.json", "slices/00001/metrics.jsonl"):
         assert (path / name).read_bytes() == (reference / name).read_bytes(), name
 
@@ -143,7 +143,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(damage: str, reference
     newest.write_bytes({"truncated": data[: len(data) // 2], "empty": b""}.get(damage, data))
     with pytest.warns(BiparetoWarning, match="damaged.*the one before it was used"):
         sweeps.resume(path)
-    assert attempts(path)[1] == [0, 20]
+    assert taken_up(path)[1] == [0, 20]
     assert (path / "front.csv").read_bytes() == (reference / "front.csv").read_bytes()
 
 
@@ -155,7 +155,7 @@ def test_damaged_metrics_begin_the_slice_anew(reference: Path, tmp_path: Path, m
     metrics.write_bytes(data)
     with pytest.warns(BiparetoWarning, match=r"metrics.jsonl is damaged"):
         sweeps.resume(path)
-    assert attempts(path)[1] == [0, 0]
+    assert taken_up(path)[1] == [0, 0]
     assert (path / "front.csv").read_bytes() == (reference / "front.csv").read_bytes()
 
 
@@ -202,6 +202,30 @@ def test_a_folder_in_use_and_an_empty_one_are_refused(reference: Path, tmp_path:
         sweeps.sweep(CONFIG, reference)
     with pytest.raises(InvalidInput, match="holds no run"):
         sweeps.resume(tmp_path)
+
+
+def test_a_slice_is_kept_for_what_it_was_begun_with(tmp_path: Path) -> None:
+    part = SliceFolder(tmp_path / "slice")
+    long = [list(range(50))]
+    owner = {"data": "digits", "settings": {"batch": 6, "sizes": (3, 4), "clip": None}, "trials": long}
+    with part.held():
+        part.claim({"data": "letters"}, "search")
+        part.claim(owner, "search")  # nothing was computed yet, so nothing is lost
+        (part.path / "step-000000000001.safetensors").touch()
+        part.claim(owner, "search")
+    other = {"data": "digits", "settings": {"batch": 8, "sizes": (3, 5), "clip": None}, "trials": [*long, []], "new": 1}
+    said = r"slice holds another search \(batch = 6, not 8; sizes = \[3, 4\], not \[3, 5\]; trials; new\); use another folder, or the same settings"
+    written = (part.path / "owner.json").read_bytes()
+    for done in (False, True):
+        if done:
+            part.write_result({}, {})
+        with pytest.raises(InvalidInput, match=said):
+            part.claim(other, "search")
+        part.claim(owner, "search")
+        assert (part.path / "owner.json").read_bytes() == written
+    (part.path / "owner.json").unlink()
+    with pytest.raises(InvalidInput, match=r"another search \(data; settings; trials\)"):
+        part.claim(owner, "search")
 
 
 def test_other_versions_are_told(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,9 +289,7 @@ def test_of_two_processes_that_resume_one_run_one_refuses(reference: Path, tmp_p
     entered, go = tmp_path / "entered", tmp_path / "go"
     first = subprocess.Popen([sys.executable, "-c", HELD, run, entered, go])
     try:
-        deadline = time.monotonic() + 60
-        while not entered.exists() and first.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_for(lambda: entered.exists() or first.poll() is not None)
         assert entered.exists()
         second = subprocess.run([sys.executable, "-m", "bipareto", "resume", run, "-q"], capture_output=True, text=True, check=False, timeout=60)
         assert second.returncode == 2
@@ -279,7 +301,7 @@ def test_of_two_processes_that_resume_one_run_one_refuses(reference: Path, tmp_p
         first.kill()
         first.wait()
     assert (run / "front.csv").read_bytes() == (reference / "front.csv").read_bytes()
-    assert attempts(run) == [[0], [0, 24], [0]]
+    assert taken_up(run) == [[0], [0, 24], [0]]
 
 
 # Death by signal, at moments that nobody chose.
@@ -310,7 +332,7 @@ def kill_and_resume(path: Path, reference: Path, seconds: float) -> bool:
     assert (path / "front.csv").read_bytes() == (reference / "front.csv").read_bytes()
     for name, written in finished.items():
         assert (path / "slices" / name / "result.safetensors").stat().st_mtime_ns == written
-    taken = attempts(path)
+    taken = taken_up(path)
     assert sum(len(steps) for steps in taken) <= len(taken) + 1, taken
     return os.WIFSIGNALED(status)
 

@@ -1,11 +1,13 @@
 """Pictures for publication, by matplotlib: numbers in, a figure out, one function each.
 
-Colours are Okabe and Ito's, which most eyes tell apart, with a marker of its own for each; a weight is shown by viridis.
+Colours are Okabe and Ito's, which most eyes tell apart, with a marker of its own for each; a method has the same ones in every
+picture.  A weight is shown by viridis.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import cycle
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +18,44 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "MARKERS", "draw_convergence", "draw_front", "draw_fronts", "draw_hypervolumes", "draw_radar", "labels_for", "save"]
+__all__ = ["COLOURS", "MARKERS", "draw_convergence", "draw_front", "draw_fronts", "draw_hypervolumes", "draw_radar", "labels_for", "save", "styles"]
 
 #: Okabe and Ito's colours
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 #: a marker for each of them
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+#: A method's colour and marker.  MOMEHA's forms share a colour, and so do MOML and DARTS, which meet in no experiment.
+_OF_METHOD = {
+    "momeha": (COLOURS[0], "o"),
+    "mb-momeha": (COLOURS[0], "p"),
+    "meha": (COLOURS[0], "h"),
+    "wc-mhgd": (COLOURS[1], "s"),
+    "wc-penalty": (COLOURS[2], "^"),
+    "moco": (COLOURS[3], "D"),
+    "moml": (COLOURS[4], "v"),
+    "darts": (COLOURS[4], "*"),
+    "forum": (COLOURS[5], "P"),
+    "gmoba": (COLOURS[6], "X"),
+}
 _EXACT = "0.75"
 
 
 def labels_for(m: int, names: Sequence[str] | None = None) -> Sequence[str]:
     """The given names, or f_1, f_2, ... in mathematics."""
     return names or [rf"$f_{{{i + 1}}}$" for i in range(m)]
+
+
+def styles(names: Sequence[str]) -> list[dict[str, Any]]:
+    """A colour and a marker for each name: a method's own where it first occurs; the others take, in their order, colours that are left.
+
+    >>> [style["color"] for style in styles(["moco", "momeha", "momeha"])] == [COLOURS[3], COLOURS[0], COLOURS[1]]
+    True
+    """
+    taken = {_OF_METHOD[name][0] for name in names if name in _OF_METHOD}
+    pairs = list(zip(COLOURS, MARKERS, strict=True))
+    left = cycle([pair for pair in pairs if pair[0] not in taken] or pairs)
+    own = [_OF_METHOD[name] if name in _OF_METHOD and name not in names[:i] else next(left) for i, name in enumerate(names)]
+    return [{"color": colour, "marker": marker} for colour, marker in own]
 
 
 def save(figure: Figure, path: str | PathLike[str]) -> None:
@@ -76,11 +104,15 @@ def draw_front(
     return figure
 
 
-def draw_fronts(fronts: Mapping[str, Tensor], *, exact: Tensor | None = None, names: Sequence[str] | None = None, title: str = "") -> Figure:
+def draw_fronts(
+    fronts: Mapping[str, Tensor], *, methods: Sequence[str] | None = None, exact: Tensor | None = None, names: Sequence[str] | None = None,
+    title: str = "",
+) -> Figure:  # fmt: skip
     """Several fronts over the exact one: the plane for two objectives, parallel coordinates for more.
 
     Args:
         fronts: name -> objectives (R, m), in the order of the legend.
+        methods: that found them, for their colours; None where they are the names.
         exact, names, title: as in `draw_front`.
     """
     figure = _figure(7.2)
@@ -104,9 +136,8 @@ def draw_fronts(fronts: Mapping[str, Tensor], *, exact: Tensor | None = None, na
             axes.fill_between(range(m), low.tolist(), high.tolist(), color=_EXACT, alpha=0.5, label="range of the exact front")
         axes.set_xticks(range(m), labels)
         axes.set_ylabel("value of the objective")
-    for index, (name, objectives) in enumerate(fronts.items()):
+    for (name, objectives), style in zip(fronts.items(), styles(methods or list(fronts)), strict=True):
         points = objectives.detach().cpu()
-        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
         if m == 2:
             outside = int(((points < low - margin) | (points > high + margin) | ~points.isfinite()).any(1).sum())
             axes.scatter(*points.T.tolist(), s=34, alpha=0.8, label=_plain(f"{name} ({outside} outside)" if outside else name), **style)
@@ -130,9 +161,8 @@ def draw_radar(rows: Mapping[str, Tensor], low: Tensor, high: Tensor, *, names: 
     axes: Any = figure.add_subplot(projection="polar")
     m = len(low)
     angles = [2 * torch.pi * i / m for i in range(m)]
-    for index, (label, row) in enumerate(rows.items()):
+    for (label, row), style in zip(rows.items(), styles(list(rows)), strict=True):
         radius = ((high - row) / (high - low).clamp_min(1e-300)).clamp(0, 1).tolist()
-        style: dict[str, Any] = {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
         axes.plot([*angles, angles[0]], [*radius, radius[0]], label=_plain(label), **style)
     axes.set_xticks(angles, labels_for(m, names))
     axes.set_rlim(0, 1)
@@ -168,20 +198,23 @@ def draw_convergence(steps: Sequence[float], curves: Mapping[str, Sequence[Seque
     return figure
 
 
-def draw_hypervolumes(values: Mapping[str, Sequence[float]], *, exact: float | None = None, title: str = "") -> Figure:
+def draw_hypervolumes(
+    values: Mapping[str, Sequence[float]], *, methods: Sequence[str] | None = None, exact: float | None = None, title: str = ""
+) -> Figure:
     """One bar per method, the mean over its seeds, with its standard deviation and the seeds themselves.
 
     Args:
         values: name -> hypervolume by seed.
+        methods: as in `draw_fronts`.
         exact: that of the exact front, drawn as a line.
         title: a heading.
     """
     figure = _figure(max(4.8, 1.2 * len(values)), 4.2)
     axes: Any = figure.add_subplot()
-    for index, found in enumerate(values.values()):
+    for index, (found, style) in enumerate(zip(values.values(), styles(methods or list(values)), strict=True)):
         numbers = torch.tensor(found, dtype=torch.float64)
         spread = float(numbers.std()) if len(numbers) > 1 else None
-        axes.bar(index, float(numbers.mean()), yerr=spread, capsize=5, color=COLOURS[index % len(COLOURS)], alpha=0.6)
+        axes.bar(index, float(numbers.mean()), yerr=spread, capsize=5, color=style["color"], alpha=0.6)
         axes.scatter([index] * len(numbers), numbers.tolist(), color="black", s=12, zorder=3)
     if exact is not None:
         axes.axhline(exact, color="black", linestyle="--", linewidth=1)

@@ -26,7 +26,7 @@ from bipareto import envelope, tree
 from bipareto import scalarization as scalarizations
 from bipareto.constants import Deterministic, Stochastic
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.methods.momeha import Knobs, MomehaState
+from bipareto.methods.momeha import Knobs, MomehaState, Momentum
 from bipareto.problem import Problem
 from bipareto.records import Record
 from bipareto.scalarization import Scalarization
@@ -370,19 +370,20 @@ def _momentum_errors(problem: Problem, form: Scalarization) -> Callable[[MomehaS
     def errors(start: MomehaState, end: MomehaState, here: MomehaState) -> _Errors:
         """The directions of the step start -> end against the momenta of `here`."""
         x, y, theta, knobs, m = start.x, start.y, start.theta, start.knobs, here.momentum
+        assert isinstance(m, Momentum)
         c, gamma = knobs.c(start.t), knobs.gamma
 
         def F(x_: Tree, y_: Tree) -> Tensor:
             return form.value(problem.upper(x_, y_, upper), start.preference, start.ideal, knobs.mu)
 
         d_theta = torch.func.grad(lambda v: problem.lower(x, v, lower))(theta)
-        e_theta = tree.map_(lambda a, d, u, v: a - d - (u - v) / gamma, m.theta, d_theta, theta, y)  # type: ignore[union-attr]
+        e_theta = tree.map_(lambda a, d, u, v: a - d - (u - v) / gamma, m.theta, d_theta, theta, y)
         F_x = torch.func.grad(F, argnums=0)(x, y)
         d_x = torch.func.grad(lambda v: problem.lower(v, y, lower) - problem.lower(v, end.theta, lower))(x)
-        e_x = tree.map_(lambda a, f, d: a - f / c - d, m.x, F_x, d_x)  # type: ignore[union-attr]
+        e_x = tree.map_(lambda a, f, d: a - f / c - d, m.x, F_x, d_x)
         F_y = torch.func.grad(F, argnums=1)(end.x, y)
         d_y = torch.func.grad(lambda v: problem.lower(end.x, v, lower))(y)
-        e_y = tree.map_(lambda a, f, d, u, v: a - f / c - d - (u - v) / gamma, m.y, F_y, d_y, end.theta, y)  # type: ignore[union-attr]
+        e_y = tree.map_(lambda a, f, d, u, v: a - f / c - d - (u - v) / gamma, m.y, F_y, d_y, end.theta, y)
         change = (1 / c - 1 / knobs.c(here.t)).square()
         own_theta, own_x, own_y, tilt_x, tilt_y = map(tree.squared_norm, (e_theta, e_x, e_y, F_x, F_y))
         return _Errors(own_theta, own_x, own_y, change * tilt_x, change * tilt_y)

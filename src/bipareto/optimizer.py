@@ -135,4 +135,5 @@ class Optimizer:
         self.state = tree.rebuild(self.state, [new.to(old) for new, old in zip(state["state"], held, strict=True)])
         self.steps, self.seed = state["steps"], state["seed"]
         if state["data"] is not None:
-            self.problem.draws.load_state_dict(state["data"])  # type: ignore[attr-defined]
+            draws: Any = getattr(self.problem, "draws", None)
+            draws.load_state_dict(state["data"])

@@ -68,12 +68,15 @@ def estimate(problem: Problem, x0: Any, y0: Any, *, radius: float | None = None,
     def extremes(product: probes.Product, like: Tensor) -> tuple[float, float]:
         return probes.lanczos(product, probes.normal(like, stream), 16)
 
+    def in_y(product: probes.Product, zero: Tensor) -> probes.Product:
+        return lambda v: product(torch.cat([zero, v]))[split:]
+
     L_g = L_f = rho_y = 0.0
     for point in points:
         product = probes.hessian(lower, point)
         L_g = max(L_g, *map(abs, extremes(product, point)))
         zero = point[:split] * 0
-        low, _ = extremes(lambda v, product=product, zero=zero: product(torch.cat([zero, v]))[split:], point[split:])  # type: ignore[misc]
+        low, _ = extremes(in_y(product, zero), point[split:])
         rho_y = max(rho_y, -low)
         L_f = max([L_f, *(abs(value) for f_i in uppers for value in extremes(probes.hessian(f_i, point), point))])
     return Smoothness(SAFETY * L_g, SAFETY * L_f, SAFETY * rho_y if rho_y > 1e-9 * L_g else 0.0)

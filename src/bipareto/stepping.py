@@ -110,7 +110,13 @@ class CompiledStepper(Stepper):
             self.template = tree.map_(lambda leaf: 0, state)
         # Leaves that share memory (theta_0 is y_0) would compile to a graph of their own, good for the first step only.
         seen: set[int] = set()
-        state = tree.map_(lambda leaf: leaf.clone() if leaf.data_ptr() in seen or seen.add(leaf.data_ptr()) else leaf, state)  # type: ignore[func-returns-value]
+
+        def alone(leaf: Tensor) -> Tensor:
+            shared = leaf.data_ptr() in seen
+            seen.add(leaf.data_ptr())
+            return leaf.clone() if shared else leaf
+
+        state = tree.map_(alone, state)
         numbers = self._pick(state, "number")
         stacked = torch.stack(numbers, -1) if numbers else state.t.new_zeros((*state.t.shape, 0))
         return self._pick(state, "moved"), self._pick(state, "kept"), stacked

@@ -5,6 +5,7 @@
     RUN/lock                     held by the process that runs the sweep; it dies with it
     RUN/slices/00000/            one slice of runs that are stepped side by side
         attempts.jsonl           a line whenever somebody begins or goes on with the slice
+        owner.json               what it is for, where no manifest says so
         metrics.jsonl            a line per record, for all its runs
         step-000000500.safetensors   checkpoints, the last few
         result.safetensors       present when the slice is done
@@ -82,6 +83,24 @@ class SliceFolder:
         line = json.dumps({"step": step, "pid": os.getpid(), "host": socket.gethostname(), "time": time.time()})
         with reporting(self.path / "attempts.jsonl"), (self.path / "attempts.jsonl").open("a", encoding="utf-8") as file:
             file.write(line + "\n")
+
+    def claim(self, owner: Mapping[str, Any], what: str) -> None:
+        """Write down what a slice is for before its first checkpoint; refuse one that holds something else.
+
+        A checkpoint carries the numbers of its method, so going on from another's would silently keep those.  A slice that is not done
+        must be `held` meanwhile.
+
+        Args:
+            owner: all that decides the result, as JSON.
+            what: is kept here, for the message, e.g. "search".
+        """
+        path, text = self.path / "owner.json", json.dumps(owner)
+        if not self.done and not self.checkpoints():
+            write_text(path, text)
+            return
+        found = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        if differ := list(_differences(found, json.loads(text))):
+            raise InvalidInput(f"{self.path} holds another {what} ({'; '.join(differ)}); use another folder, or the same settings to go on with it")
 
     def restore(self, template: State) -> tuple[Snapshot | None, list[str]]:
         """The newest checkpoint that is whole, its history included, and what was found wrong with newer ones.
@@ -176,6 +195,17 @@ class SliceFolder:
     def read_result(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """What `write_result` wrote."""
         return read_tensors(self.path / "result.safetensors")
+
+
+def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
+    """What is wanted and was not found, as "batch = 6, not 8"; of what would fill lines the name alone."""
+    for name, value in wanted.items():
+        held = found.get(name)
+        if isinstance(held, dict) and isinstance(value, dict):
+            yield from _differences(held, value)
+        elif held != value:
+            said = f"{name} = {held!r}, not {value!r}"
+            yield said if name in found and len(said) <= 100 else name
 
 
 def _name_of(step: int) -> str:

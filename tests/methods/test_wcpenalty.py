@@ -9,7 +9,7 @@ from torch import Tensor
 import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.methods import WCPenalty
-from helpers import DOUBLE, nonconvex
+from helpers import DOUBLE, nonconvex, quadratic
 from methods.quadratic import QUADRATIC, run, tchebycheff
 
 
@@ -63,6 +63,32 @@ def test_a_flat_lower_level_is_no_obstacle() -> None:
     flat = bp.problems.get("merely-convex")
     found = run(WCPenalty.tuned(flat, flat.x0, flat.y0, steps=2000), 2000, flat)
     assert found.distance.max() < 0.05
+
+
+def known(name: str, **options: int) -> tuple[bp.Problem, Tensor, Tensor]:
+    problem = bp.problems.get(name, **options)
+    return problem, problem.x0, problem.y0
+
+
+TUNED = [quadratic(), known("mo-sin"), known("tp2-s"), known("ridge"), known("pl-sin2", m=3), nonconvex(m=4, seed=1)]
+
+
+@pytest.mark.parametrize("budget", [400, 20_000])
+@pytest.mark.parametrize(("problem", "x", "y"), TUNED, ids=["quadratic", "mo-sin", "tp2-s", "ridge", "pl-sin2", "nonconvex"])
+def test_tuned_steps_descend_whatever_the_preference(problem: bp.Problem, x: Tensor, y: Tensor, budget: int) -> None:
+    """P falls from the first step on, near every corner of the simplex and in its middle: the steps are below 2 over its curvature."""
+    method = WCPenalty.tuned(problem, x, y, steps=budget)
+    m = problem.check(x, y)
+    corners = torch.full((m, m), 0.04 / (m - 1), dtype=DOUBLE).fill_diagonal_(0.96)
+    for w in (*corners, torch.full((m,), 1 / m, dtype=DOUBLE)):
+        state, before = method.init(problem, x, y, w), torch.inf
+        for _ in range(30):
+            residual = torch.func.grad(problem.lower, argnums=1)(state.x, state.y)
+            excess = w * problem.upper(state.x, state.y) + state.delta - state.rho
+            value = float(state.rho + method.u / 2 * excess.square().sum() + method.v / 2 * residual.square().sum())
+            assert value <= before + 1e-12 * abs(value)
+            before = value
+            state, _ = method.step(problem, state)
 
 
 def test_what_it_cannot_do_it_says() -> None:

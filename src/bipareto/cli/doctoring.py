@@ -71,7 +71,8 @@ def write_run(found: ParetoFront, path: Path) -> None:
     arrays = {f"history.{name}": value for name, value in found.run.history.items() if name != "step"}
     arrays |= {f"state.{i}": leaf for i, leaf in enumerate(tree.leaves(found.run.state))} | {"preference": found.preference}
     failure = json.dumps([None if f is None else [f.step, f.term] for f in found.failure])
-    np.savez_compressed(path / FILE, failure=np.array(failure), **{name: value.detach().cpu().numpy() for name, value in arrays.items()})  # type: ignore[arg-type]
+    saved: dict[str, Any] = {name: value.detach().cpu().numpy() for name, value in arrays.items()}
+    np.savez_compressed(path / FILE, failure=np.array(failure), **saved)
 
 
 def _read(run: Path) -> Case:

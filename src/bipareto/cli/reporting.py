@@ -87,9 +87,9 @@ def _figures(found: list[ReportRun], data: dict[str, Any], folder: Path, form: s
         if (curves := read_curves(run.sources, data["names"])) is not None:
             drawn.plot_convergence(curves, target(f"convergence{suffix}"))
     if len(found) > 1 and data["comparable"]:
-        fronts = {run.name: run.front for run in found}
-        drawn.plot_comparison({name: front.objectives for name, front in fronts.items()}, found[0].known, target("comparison"))
-        drawn.plot_hypervolumes(fronts, data["reference"], target("hypervolume"), exact=data["exact_hypervolume"])
+        fronts, methods = {run.name: run.front for run in found}, [run.method for run in found]
+        drawn.plot_comparison({name: front.objectives for name, front in fronts.items()}, found[0].known, target("comparison"), methods=methods)
+        drawn.plot_hypervolumes(fronts, data["reference"], target("hypervolume"), methods=methods, exact=data["exact_hypervolume"])
     return [str(path) for path in written]
 
 

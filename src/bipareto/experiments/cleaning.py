@@ -30,6 +30,7 @@ from torch.nn.functional import cross_entropy
 
 from bipareto import tree
 from bipareto.data.idx import read_mnist
+from bipareto.drawing import styles
 from bipareto.errors import InvalidInput
 from bipareto.experiments.devices import device_of, machine_of
 from bipareto.methods import FORUM, MOMEHA, Method
@@ -360,11 +361,10 @@ def _plot(rows: list[dict[str, Any]], path: Path) -> None:
         dots = left.scatter(*zip(*(row["test"] for row in ours), strict=True), edgecolors="black", s=50, label="MOMEHA", **colours)
         figure.colorbar(dots, ax=left, label=f"preference for {SETS[0]}")
     others = [row for row in rows if row["preference"] is None]
+    forum: dict[str, Any] = {"edgecolors": "black", **styles(["forum"])[0]}
     if others:
-        left.scatter(
-            *zip(*(row["test"] for row in others), strict=True), marker="X", s=80, color="tab:red", edgecolors="black", label="FORUM, our code"
-        )
-    left.scatter(*REPORTED, marker="*", s=160, color="tab:orange", edgecolors="black", label="FORUM, as reported at full size")
+        left.scatter(*zip(*(row["test"] for row in others), strict=True), s=80, label="FORUM, our code", **forum)
+    left.scatter(*REPORTED, s=160, label="FORUM, as reported at full size", **forum | {"marker": "*"})
     left.set(xlabel=f"test accuracy on {SETS[0]} (%)", ylabel=f"test accuracy on {SETS[1]} (%)", title="Half of the training labels are wrong")
     left.legend()
     left.grid(alpha=0.3)

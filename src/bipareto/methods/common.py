@@ -7,7 +7,7 @@ steps on g alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,13 +15,14 @@ from torch import Tensor
 from bipareto import oracle, simplex, tree
 from bipareto.errors import InvalidInput
 from bipareto.hypergradient import Hypergradient, Hypergradients, Level, descend, jacobian
-from bipareto.methods.base import Draw, Info, Start, State
+from bipareto.methods.base import Draw, Info, Method, Start, State
 from bipareto.problem import Problem
 from bipareto.schedule import as_schedule
 from bipareto.simplex import Weights
 from bipareto.tree import Tree
 
 __all__ = [
+    "knobs",
     "lower_of",
     "moved",
     "nested",
@@ -178,6 +179,15 @@ def require_positive(name: str, f: Tensor) -> None:
             f"{name} minimises max_i w_i f_i and needs every f_i > 0, but {', '.join(bad)} at the start; add a constant to that objective, "
             "or use MOMEHA, which takes an ideal point (MOMEHA(ideal=...))"
         )
+
+
+K = TypeVar("K", bound=NamedTuple)
+
+
+def knobs(kind: type[K], method: Method, start: Start, **others: Any) -> K:
+    """The numbers of a run as 0-d tensors like its objectives: the method's fields of those names, and the others as given."""
+    found = kind._make(others[name] if name in others else getattr(method, name) for name in kind._fields)
+    return tree.numbers(found, start.objectives.dtype, start.objectives.device)
 
 
 def positive_schedules(method: Any, names: Sequence[str]) -> None:

@@ -106,9 +106,8 @@ class FORUM(Method):
     def begin(self, start: Start, preference: Any = None) -> ForumState:
         f = start.objectives
         self.checked_preference(preference, f)
-        knobs = ForumKnobs(self.alpha_x, self.alpha_y, self.eta, self.rho, self.beta)  # type: ignore[arg-type]
         # The paper's average starts from zero, which beta_0 = 1 forgets at once; equal weights keep other beta on the simplex.
-        return ForumState(start.x, start.y, common.uniform(f), common.zero(start), tree.numbers(knobs, f.dtype, f.device))
+        return ForumState(start.x, start.y, common.uniform(f), common.zero(start), common.knobs(ForumKnobs, self, start))
 
     def step(self, problem: Problem, state: ForumState, draw: Draw | None = None) -> tuple[ForumState, Info]:
         x, y, average, t, knobs = state

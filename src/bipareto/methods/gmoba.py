@@ -14,7 +14,7 @@ from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.schedule import Schedule
-from bipareto.tree import Tree, first_leaf, numbers, ravel
+from bipareto.tree import Tree, first_leaf, ravel
 
 __all__ = ["GMOBA", "GmobaState"]
 
@@ -100,8 +100,7 @@ class GMOBA(Method):
         f = start.objectives
         self.checked_preference(preference, f)
         v = torch.zeros(f.shape[0], ravel(start.y).numel(), dtype=f.dtype, device=first_leaf(start.y).device)
-        knobs = GmobaKnobs(self.alpha_x, self.beta, self.eta)  # type: ignore[arg-type]
-        return GmobaState(start.x, start.y, v, common.uniform(f), common.zero(start), numbers(knobs, f.dtype, f.device))
+        return GmobaState(start.x, start.y, v, common.uniform(f), common.zero(start), common.knobs(GmobaKnobs, self, start))
 
     def step(self, problem: Problem, state: GmobaState, draw: Draw | None = None) -> tuple[GmobaState, Info]:
         x, y, v, _, t, knobs = state

@@ -122,8 +122,8 @@ class MoCo(Method):
         f = start.objectives
         self.checked_preference(preference, f)
         tracked = torch.zeros(f.shape[0], tree.ravel(start.x).numel(), dtype=f.dtype, device=f.device)
-        knobs = MocoKnobs(self.alpha_x, self.beta, self.gamma, self.rho, self.lower_step, self.hypergradient.numbers)  # type: ignore[arg-type]
-        return MocoState(start.x, start.y, tracked, common.uniform(f), common.zero(start), tree.numbers(knobs, f.dtype, f.device))
+        knobs = common.knobs(MocoKnobs, self, start, hypergradient=self.hypergradient.numbers)
+        return MocoState(start.x, start.y, tracked, common.uniform(f), common.zero(start), knobs)
 
     def step(self, problem: Problem, state: MocoState, draw: Draw | None = None) -> tuple[MocoState, Info]:
         knobs, t = state.knobs, state.t

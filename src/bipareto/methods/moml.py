@@ -13,7 +13,7 @@ from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.schedule import Schedule
-from bipareto.tree import Tree, numbers
+from bipareto.tree import Tree
 
 __all__ = ["MOML", "MomlState"]
 
@@ -105,8 +105,8 @@ class MOML(Method):
     def begin(self, start: Start, preference: Any = None) -> MomlState:
         f = start.objectives
         self.checked_preference(preference, f)
-        knobs = MomlKnobs(self.alpha_x, self._estimate.numbers, self.weight_lr)  # type: ignore[arg-type]
-        return MomlState(start.x, start.y, common.uniform(f), common.zero(start), numbers(knobs, f.dtype, f.device))
+        knobs = common.knobs(MomlKnobs, self, start, hypergradient=self._estimate.numbers)
+        return MomlState(start.x, start.y, common.uniform(f), common.zero(start), knobs)
 
     def step(self, problem: Problem, state: MomlState, draw: Draw | None = None) -> tuple[MomlState, Info]:
         knobs = state.knobs

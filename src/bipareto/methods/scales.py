@@ -8,13 +8,17 @@ The rules, each with its reason:
   longest step for which plain descent on each f_i(x, y*(x)) cannot fail near the start.
 - under noise (a problem with a sampler) x's steps fall like (1 + t)^(-1/2).
 - penalties grow with the budget, in the units of the problem: u beside 1/(w f), v beside the curvature of f over the squared
-  one of g; steps are inverses of the curvature of the penalised function.  The theory's T^(1/4) belongs to steps that no probe
-  has measured; with these, T^(1/2)/4 still converges within the budget and leaves less bias.
+  one of g.  The theory's T^(1/4) belongs to steps that no probe has measured; with these, T^(1/2)/4 still converges within the
+  budget and leaves less bias.
+- steps of a penalised function are inverses of its curvature u sum_i w_i^2 grad f_i grad f_i^T + sum_i omega_i w_i hess f_i + ...,
+  which is convex in w and so largest at a corner of the simplex: w = omega = e_i.  One step serves all preferences, so it is
+  taken there, at the start and at the lower solution near it; that of equal weights is up to m^2 times too long near a corner.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -107,24 +111,29 @@ def probe_penalty(problem: Problem, x0: Any, y0: Any, *, steps: int | None = Non
     flat = tree.ravel(y)
     low, high = probes.lanczos(probes.hessian(probes.lower_in_y(problem, x, y), flat), probes.normal(flat, stream), SOLVER_ITERATIONS)
     largest = max(abs(low), abs(high)) or 1.0
-    both = tree.ravel((x, y))
+    start, both = tree.ravel((x, y0)), tree.ravel((x, y))
     with torch.no_grad():
         f = problem.upper(x, y, problem.batch("upper", "full"))
     m = f.shape[0]
-    curvatures = [probes.lanczos(probes.hessian(probes.objective_in_both(problem, i, x, y), both), probes.normal(both, stream), 8) for i in range(m)]
+    objectives = [probes.objective_in_both(problem, i, x, y) for i in range(m)]
+    curvatures = [probes.lanczos(probes.hessian(objective, both), probes.normal(both, stream), 8) for objective in objectives]
     growth = 0.25 * (steps or STEPS) ** 0.5
-    u = 4 * growth * m / max(float(f.abs().mean()), 1e-12)
+    u = growth * m / max(float(f.abs().mean()), 1e-12)
     v = growth * max(abs(end) for pair in curvatures for end in pair) / (m * largest * max(low, largest / 3))
+    lower = probes.lower_in_both(problem, x, y)
 
-    def penalised(point: Tensor) -> Tensor:
-        values = torch.stack([probes.objective_in_both(problem, i, x, y)(point) for i in range(m)])
-        gradient = torch.func.grad(probes.lower_in_both(problem, x, y))(point)[-flat.numel() :]
-        # Equal preferences; omega is 1/m each, as at a fixed point.
-        return 0.5 * u / m**2 * (values - f + 1 / u).square().sum() + 0.5 * v * gradient.square().sum()
+    def corner(objective: Callable[[Tensor], Tensor], here: Tensor) -> float:
+        """The curvature of P at a point, in the corner of the simplex that belongs to the objective."""
+        level = objective(here) - 1 / u  # rho, so that omega = 1
 
-    low, high = probes.lanczos(probes.hessian(penalised, both), probes.normal(both, stream), SOLVER_ITERATIONS)
+        def penalised(point: Tensor) -> Tensor:
+            gradient = torch.func.grad(lower)(point)[-flat.numel() :]
+            return 0.5 * u * (objective(point) - level).square() + 0.5 * v * gradient.square().sum()
+
+        return max(map(abs, probes.lanczos(probes.hessian(penalised, here), probes.normal(here, stream), SOLVER_ITERATIONS)))
+
     # The blocks z and (rho, delta) each take half of the room that a step has.
-    alpha = 0.9 / max(abs(low), abs(high), 1e-12)
+    alpha = 0.9 / max(1e-12, *(corner(objective, here) for objective in objectives for here in (start, both)))
     eta = 0.9 / (u * (m + 1))
     falling = problem.sampler is not None
     return {"u": u, "v": v} | {

@@ -13,7 +13,7 @@ from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.schedule import Schedule
-from bipareto.tree import Tree, numbers
+from bipareto.tree import Tree
 
 __all__ = ["WCMHGD", "WcmhgdState"]
 
@@ -119,9 +119,9 @@ class WCMHGD(Method):
 
     def begin(self, start: Start, preference: Any = None) -> WcmhgdState:
         f = start.objectives
-        knobs = WcmhgdKnobs(self.alpha_x, self.u, self.beta, self.hypergradient.numbers, self.qp_lr)  # type: ignore[arg-type]
+        knobs = common.knobs(WcmhgdKnobs, self, start, hypergradient=self.hypergradient.numbers)
         r = self.checked_preference(preference, f)
-        return WcmhgdState(start.x, start.y, r, common.uniform(f), common.zero(start), numbers(knobs, f.dtype, f.device))
+        return WcmhgdState(start.x, start.y, r, common.uniform(f), common.zero(start), knobs)
 
     def step(self, problem: Problem, state: WcmhgdState, draw: Draw | None = None) -> tuple[WcmhgdState, Info]:
         knobs, r = state.knobs, state.preference

@@ -19,7 +19,7 @@ from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.problem import Problem
 from bipareto.schedule import Schedule
-from bipareto.tree import Tree, numbers
+from bipareto.tree import Tree
 
 __all__ = ["WCPenalty", "WcpenaltyState"]
 
@@ -128,8 +128,8 @@ class WCPenalty(Method):
             delta = (rho - w * f).clamp_min(0)
         else:
             rho, delta = torch.full_like(common.zero(start), self.rho_init), torch.zeros_like(f)
-        knobs = WcpenaltyKnobs(self.u, self.v, self.alpha_x, self.alpha_y, self.eta, self.difference or 0.0)  # type: ignore[arg-type]
-        return WcpenaltyState(start.x, start.y, rho, delta, w, common.zero(start), numbers(knobs, f.dtype, f.device))
+        knobs = common.knobs(WcpenaltyKnobs, self, start, difference=self.difference or 0.0)
+        return WcpenaltyState(start.x, start.y, rho, delta, w, common.zero(start), knobs)
 
     def step(self, problem: Problem, state: WcpenaltyState, draw: Draw | None = None) -> tuple[WcpenaltyState, Info]:
         x, y, rho, delta, w, t, knobs = state

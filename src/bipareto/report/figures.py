@@ -43,19 +43,23 @@ def plot_front(
     drawing.save(drawing.draw_front(front.objectives, preference=front.preference, exact=exact, names=labels, title=heading), path)
 
 
-def plot_comparison(fronts: Mapping[str, Tensor], known: KnownProblem | None = None, path: str | PathLike[str] = "comparison.png") -> None:
+def plot_comparison(
+    fronts: Mapping[str, Tensor], known: KnownProblem | None = None, path: str | PathLike[str] = "comparison.png", *,
+    methods: Sequence[str] | None = None,
+) -> None:  # fmt: skip
     """Draw the fronts of several methods over the exact one: the plane for two objectives, parallel coordinates for more.
 
     Args:
         fronts: method name -> the objectives (R, m) of its runs with the lower level solved; in the order of the legend.
         known: the problem, whose exact front is drawn beneath.
         path: the file; its ending decides the format.
+        methods: where the fronts have other names, the methods, whose colours they take.
     """
     if known is None:
-        drawing.save(drawing.draw_fronts(fronts), path)
+        drawing.save(drawing.draw_fronts(fronts, methods=methods), path)
     else:
         title = f"{known.name}: methods under an equal budget"
-        drawing.save(drawing.draw_fronts(fronts, exact=known.front(401), names=known.names, title=title), path)
+        drawing.save(drawing.draw_fronts(fronts, methods=methods, exact=known.front(401), names=known.names, title=title), path)
 
 
 def plot_radar(front: ParetoFront, path: str | PathLike[str] = "radar.png", *, names: Sequence[str] | None = None) -> None:
@@ -89,19 +93,21 @@ def plot_convergence(curves: Curves, path: str | PathLike[str] = "convergence.pn
 
 
 def plot_hypervolumes(
-    fronts: Mapping[str, ParetoFront], reference: Sequence[float], path: str | PathLike[str] = "hypervolume.png", *, exact: float | None = None
-) -> None:
+    fronts: Mapping[str, ParetoFront], reference: Sequence[float], path: str | PathLike[str] = "hypervolume.png", *,
+    methods: Sequence[str] | None = None, exact: float | None = None,
+) -> None:  # fmt: skip
     """Draw the hypervolume of several fronts: mean over seeds, standard deviation, and the seeds.
 
     Args:
         fronts: name -> front with the lower level solved.
         reference: (m,), the same for all.
         path: the file; its ending decides the format.
+        methods: as in `plot_comparison`.
         exact: the hypervolume of the exact front.
     """
     values = {name: [hypervolume(front.objectives[front.seed == s], reference) for s in front.seed.unique()] for name, front in fronts.items()}
     title = "hypervolume up to (" + ", ".join(f"{value:.4g}" for value in reference) + ")"
-    drawing.save(drawing.draw_hypervolumes(values, exact=exact, title=title), path)
+    drawing.save(drawing.draw_hypervolumes(values, methods=methods, exact=exact, title=title), path)
 
 
 def _title(front: ParetoFront, known: KnownProblem | None) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bipareto import tree
 from bipareto.certificate import certify
-from bipareto.drawing import COLOURS
+from bipareto.drawing import COLOURS, styles
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.measures import hypervolume, igd_plus
 from bipareto.report.curves import Curves, read_curves
@@ -67,7 +67,10 @@ def build(runs: Sequence[ReportRun], *, title: str, version: str, certified: boo
         "exact": None if target is None else _columns(target),
         "exact_hypervolume": None if known is None or target is None else _number(hypervolume(known.front(2001 if m > 2 else 401), reference)),
         "colours": list(COLOURS),
-        "runs": [_run(run, names, reference, target, certified) for run in runs],
+        "runs": [
+            _run(run, names, reference, target, certified) | {"colour": style["color"]}
+            for run, style in zip(runs, styles([run.method for run in runs]), strict=True)
+        ],
     }
 
 

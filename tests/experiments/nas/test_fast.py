@@ -19,6 +19,7 @@ from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
 from bipareto.replay import traced
 from bipareto.sampler import draw
 from bipareto.sections import Layout
+from experiments.nas.supernets import distance, images, judged, start
 
 PAIRS = [
     (NasBench201(channels=4, size=8, classes=3, cells=2), FastNasBench201(channels=4, size=8, classes=3, cells=2)),
@@ -26,31 +27,6 @@ PAIRS = [
     (Darts(channels=2, size=8, classes=3, stack="RNRN"), FastDarts(channels=2, size=8, classes=3, stack="RNRN")),
 ]
 pairs = pytest.mark.parametrize(("plain", "fast"), PAIRS, ids=["201", "NRN", "RNRN"])
-
-
-def start(network: Supernet, dtype: torch.dtype = torch.float64, seed: int = 0) -> tuple[dict, dict]:
-    """Logits far from the equal mixture, so that every weight matters."""
-    x, y = network.start(seed)
-    return tree.map_(lambda leaf: 500 * leaf.to(dtype), x), tree.map_(lambda leaf: leaf.to(dtype), y)
-
-
-def images(network: Supernet, dtype: torch.dtype = torch.float64, n: int = 6) -> torch.Tensor:
-    return torch.randn(n, 3, network.size, network.size, dtype=dtype)
-
-
-def judged(network: Supernet, batch: torch.Tensor) -> Any:
-    """(gradients in x and y, value) of a loss, as a function of (x, y)."""
-    labels = torch.arange(len(batch)) % network.classes
-
-    def loss(x: dict, y: dict) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(network.logits(x, y, batch), labels)
-
-    return torch.func.grad_and_value(loss, argnums=(0, 1))
-
-
-def distance(a: Any, b: Any) -> float:
-    """||a - b|| / ||b|| over a whole tree."""
-    return float(tree.squared_norm(tree.sub(a, b)).sqrt() / tree.squared_norm(b).sqrt())
 
 
 @pairs

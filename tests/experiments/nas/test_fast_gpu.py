@@ -15,9 +15,12 @@ from bipareto.experiments.nas.problem import Halves, Search
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
 from bipareto.sampler import draw
 from bipareto.stepping import stepper
+from experiments.nas.supernets import distance, images, judged, start
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
+#: dtype and place of everything here
+ON_GPU: dict[str, Any] = {"dtype": torch.float32, "device": "cuda"}
 PAIRS = [(NasBench201(), FastNasBench201()), (Darts(), FastDarts()), (Darts(size=16, stack="RNRN"), FastDarts(size=16, stack="RNRN"))]
 pairs = pytest.mark.parametrize(("plain", "fast"), PAIRS, ids=["201", "NRN", "RNRN"])
 
@@ -28,30 +31,10 @@ def _exact() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
-def start(network: Supernet, seed: int = 0) -> tuple[dict, dict]:
-    x, y = network.start(seed)
-    return tree.map_(lambda leaf: 300 * leaf.cuda(), x), tree.map_(torch.Tensor.cuda, y)
-
-
-def judged(network: Supernet, n: int = 50) -> Any:
-    stream = torch.Generator().manual_seed(0)
-    images = torch.randn(n, 3, network.size, network.size, generator=stream).cuda()
-    labels = torch.arange(n, device="cuda") % 10
-
-    def loss(x: dict, y: dict) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(network.logits(x, y, images), labels)
-
-    return torch.func.grad_and_value(loss, argnums=(0, 1))
-
-
-def distance(a: Any, b: Any) -> float:
-    return float(tree.squared_norm(tree.sub(a, b)).sqrt() / tree.squared_norm(b).sqrt())
-
-
 @pairs
 def test_values_and_gradients_are_those_of_the_plain_network(plain: Supernet, fast: Supernet) -> None:
-    point = start(plain)
-    (wanted, wanted_value), (found, value) = judged(plain)(*point), judged(fast)(*point)
+    point, batch = start(plain, **ON_GPU), images(plain, n=50, **ON_GPU)
+    (wanted, wanted_value), (found, value) = judged(plain, batch)(*point), judged(fast, batch)(*point)
     assert distance(value, wanted_value) <= 1e-4
     assert distance(found[0], wanted[0]) <= 1e-4
     assert distance(found[1], wanted[1]) <= 1e-4
@@ -59,8 +42,8 @@ def test_values_and_gradients_are_those_of_the_plain_network(plain: Supernet, fa
 
 @pairs
 def test_half_precision_stays_near(plain: Supernet, fast: Supernet) -> None:
-    point = start(plain)
-    (wanted, wanted_value), (found, value) = judged(plain)(*point), judged(replace(fast, half=True))(*point)  # type: ignore[call-arg]
+    point, batch = start(plain, **ON_GPU), images(plain, n=50, **ON_GPU)
+    (wanted, wanted_value), (found, value) = judged(plain, batch)(*point), judged(replace(fast, half=True), batch)(*point)  # type: ignore[call-arg]
     assert distance(value, wanted_value) <= 0.02
     assert distance(found[0], wanted[0]) <= 0.2
     assert distance(found[1], wanted[1]) <= 0.2
@@ -68,8 +51,8 @@ def test_half_precision_stays_near(plain: Supernet, fast: Supernet) -> None:
 
 def test_runs_side_by_side_equal_runs_alone() -> None:
     network = FastDarts(size=16)
-    both = judged(network, 20)
-    points = [start(network, seed) for seed in (0, 1, 2)]
+    both = judged(network, images(network, n=20, **ON_GPU))
+    points = [start(network, seed=seed, **ON_GPU) for seed in (0, 1, 2)]
     together = torch.func.vmap(both)(*(tree.stack(list(parts)) for parts in zip(*points, strict=True)))
     for r, point in enumerate(points):
         assert distance(tree.select(together, r), both(*point)) <= 1e-5
@@ -79,9 +62,10 @@ def test_runs_side_by_side_equal_runs_alone() -> None:
 def test_a_replayed_step_is_the_plain_one(network: Supernet) -> None:
     """One run and a batch of two."""
     stream = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (256, 3, 16, 16), dtype=torch.uint8, generator=stream).cuda()
+    pictures = torch.randint(256, (256, 3, 16, 16), dtype=torch.uint8, generator=stream).cuda()
     labels = torch.arange(256, device="cuda") % 10
-    problem = Search(network, images, labels, Halves(256, 16, margin=2, flip=True, full=32, device="cuda"), objectives=("loss", "flops"), decay=3e-4)
+    halves = Halves(256, 16, margin=2, flip=True, full=32, device="cuda")
+    problem = Search(network, pictures, labels, halves, objectives=("loss", "flops"), decay=3e-4)
     method = bp.MBMOMEHA.paper()
     state = method.init(problem, *problem.start(0))
     batches = draw(problem, method.roles(2), 3, [0])

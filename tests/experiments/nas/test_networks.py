@@ -12,18 +12,10 @@ from bipareto.experiments.nas.objectives import cost, expected_flops, flops_rati
 from bipareto.experiments.nas.spaces import DARTS, NAS_BENCH_201, Edge, Operation, Space
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
 from experiments.nas.reference import counted, discrete, fill, random_genotype
+from experiments.nas.supernets import images, start
 
 TINY = [NasBench201(channels=4, size=8, classes=3, cells=2), Darts(channels=4, size=8, classes=3), Darts(channels=2, size=8, classes=3, stack="RNRN")]
 networks = pytest.mark.parametrize("network", TINY, ids=["201", "NRN", "RNRN"])
-
-
-def images(network: Supernet, n: int = 6) -> torch.Tensor:
-    return torch.randn(n, 3, network.size, network.size, dtype=torch.float64)
-
-
-def start(network: Supernet, seed: int = 0) -> tuple[dict, dict]:
-    x, y = network.start(seed)
-    return tree.map_(lambda leaf: 500 * leaf.double(), x), tree.map_(torch.Tensor.double, y)
 
 
 def test_spaces_have_the_published_tables() -> None:
@@ -117,13 +109,13 @@ def test_gradients_by_finite_differences(network: Supernet) -> None:
 @networks
 def test_runs_side_by_side_equal_runs_alone(network: Supernet) -> None:
     """vmap over architectures and weights, value and gradient."""
-    batch = images(network, 3)
+    batch = images(network, n=3)
 
     def value(x: dict, y: dict) -> torch.Tensor:
         return network.logits(x, y, batch).square().mean()
 
     both = torch.func.grad(value, argnums=(0, 1))
-    points = [start(network, seed) for seed in (0, 1)]
+    points = [start(network, seed=seed) for seed in (0, 1)]
     together = torch.func.vmap(both)(*(tree.stack(list(parts)) for parts in zip(*points, strict=True)))
     for r, (x, y) in enumerate(points):
         alone = both(x, y)
@@ -170,7 +162,7 @@ def test_bad_input_of_a_network_is_refused() -> None:
     network = TINY[0]
     x, y = start(network)
     with pytest.raises(InvalidInput, match="batch of 1 is too small: batch norm"):
-        network.logits(x, y, images(network, 1))
+        network.logits(x, y, images(network, n=1))
     with pytest.raises(InvalidInput, match="made for"):
         network.logits(x, y, torch.zeros(2, 3, 4, 4))
     with pytest.raises(InvalidInput, match=r"cells of kind cell"):

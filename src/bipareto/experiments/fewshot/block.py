@@ -283,7 +283,8 @@ def _gradient(
     ways, rows = head.shape[-1], z.shape[2]
     shape = (rows // (H * W), H, W, float(rows), EPSILON)
     _gradient_kernel[parts.shape[:2]](*given, *found, *shape, WAYS=ways, K=triton.next_power_of_2(ways), **_tile(z, H, W))
-    return tuple(found)  # type: ignore[return-value]
+    to_z, to_scale, to_shift, to_head, to_head_shift = found
+    return to_z, to_scale, to_shift, to_head, to_head_shift
 
 
 @torch.library.register_fake("bipareto::block_gradient", lib=LIBRARY)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bipareto.drawing import COLOURS, MARKERS
+from bipareto.drawing import COLOURS, MARKERS, styles
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.settings import COMPARED
 from bipareto.experiments.fewshot.studies import comparable, summary
@@ -172,7 +172,7 @@ def _exploration(axes: list[Axes], records: Records, domains: list[str]) -> bool
         shown = axis.get_legend_handles_labels()
     if shown[0]:
         # One legend serves both.
-        axes[0].get_figure().legend(*shown, loc="outside lower center", ncols=4, fontsize="small")  # type: ignore[union-attr]
+        axes[0].figure.legend(*shown, loc="outside lower center", ncols=4, fontsize="small")
     return bool(shown[0])
 
 
@@ -200,13 +200,13 @@ def _comparison(axes: list[Axes], records: Records, domains: list[str]) -> bool:
     methods = [name for name in COMPARED if any(r["method"] == name and "trained_on" not in r for r in records)]
     if not any(r["group"] in COMPARED for r in records):
         return False
-    for k, name in enumerate(methods):
+    for k, (name, style) in enumerate(zip(methods, styles(methods), strict=True)):
         rows = torch.tensor([r["accuracy"] for r in records if r["method"] == name and r["group"] == name], dtype=torch.float64)
         for d in range(len(domains)):
             at = d + 0.15 * (k - (len(methods) - 1) / 2)
-            axes[0].scatter([at] * len(rows), rows[:, d].tolist(), s=10, alpha=0.35, color=COLOURS[k])
+            axes[0].scatter([at] * len(rows), rows[:, d].tolist(), s=10, alpha=0.35, color=style["color"])
             label = name if d == 0 else None
-            axes[0].scatter(at, float(rows[:, d].max()), s=42, marker=MARKERS[k], color=COLOURS[k], edgecolors="black", label=label)
+            axes[0].scatter(at, float(rows[:, d].max()), s=42, edgecolors="black", label=label, **style)
     plain = torch.tensor([r["accuracy"] for r in records if r["method"] == "untrained"], dtype=torch.float64)
     if len(plain):
         axes[0].plot(range(len(domains)), plain.mean(0).tolist(), "k_", markersize=28, label="untrained")
@@ -221,14 +221,14 @@ def _training(axes: list[Axes], records: Records, domains: list[str]) -> bool:
     methods = [name for name in COMPARED if any(r["method"] == name and r.get("training") and r["group"] == name for r in records)]
     if not methods:
         return False
-    for k, name in enumerate(methods):
+    for name, style in zip(methods, styles(methods), strict=True):
         own = [r["training"] for r in records if r["method"] == name and r["group"] == name]
         rows = torch.tensor([[row[0] for row in t["loss"]] for t in own], dtype=torch.float64).mean(0)
         smooth, kept = [], float(rows[0])
         for value in rows.tolist():
             kept = 0.9 * kept + 0.1 * value
             smooth.append(kept)
-        axes[0].plot(own[0]["step"], smooth, color=COLOURS[k], label=name)
+        axes[0].plot(own[0]["step"], smooth, color=style["color"], label=name)
     axes[0].set(xlabel="joint step", ylabel="cross entropy", title=f"Training loss, {domains[0]}")
     _finish(axes)
     return True

@@ -169,12 +169,12 @@ def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
         trials = [Trial(method, (1 / m,) * m if method.uses_preference else None, seed) for method in chances]
         folder = None if study.folder is None else study.folder / f"tune-{name}"
         trained = train(study.task, trials, study.steps, folder=folder, label=f"tuning {name}", progress=study.progress)
-        judged = []
+        judged: list[dict[str, Any]] = []
         for i, numbers in enumerate(TRIALS[name]):
             healthy = trained.reason[i] == "steps"
             seen = study.judge(tree.select(trained.x, i), seed, part="validation")["accuracy"] if healthy else [0.0]
             judged.append({"numbers": numbers, "accuracy": sum(seen) / len(seen)})
-        best = max(judged, key=lambda trial: trial["accuracy"])  # type: ignore[arg-type, return-value]
+        best = max(judged, key=lambda trial: trial["accuracy"])
         if not best["accuracy"]:
             warnings.warn(f"every trial of {name} diverged; the preset's numbers are kept", BiparetoWarning, stacklevel=2)
         found[name] = {"numbers": best["numbers"] if best["accuracy"] else {}, "trials": judged, "seconds": trained.seconds}

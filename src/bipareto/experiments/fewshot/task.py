@@ -130,9 +130,11 @@ def build(
     if dataset == "fc100":
         # The superclasses that FC100 keeps for validation are four as well: numbers are chosen on classes nobody trains or tests on.
         held = sorted(fc100_classes(images, folder)["validation"])
-        groups = images.group[held].unique().tolist() if images.group is not None else []
-        validation = tuple(tuple(k for k in held if int(images.group[k]) == g) for g in groups)  # type: ignore[index]
-        domains = replace(superclass_domains(images, seed), validation=validation)
+        domains = superclass_domains(images, seed)
+        assert images.group is not None
+        group = images.group.tolist()
+        validation = tuple(tuple(k for k in held if group[k] == g) for g in sorted({group[k] for k in held}))
+        domains = replace(domains, validation=validation)
     elif dataset == "caltech101":
         domains = stored_domains(images, seed)
     else:

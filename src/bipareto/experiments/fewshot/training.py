@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from bipareto import tree
-from bipareto.durable import StoreError, write_text
+from bipareto.durable import StoreError
 from bipareto.errors import InvalidInput
 from bipareto.experiments.fewshot.task import Task
 from bipareto.loop import drive
@@ -77,7 +76,7 @@ def train(
     }  # fmt: skip
     part = None if folder is None else SliceFolder(folder)
     if part is not None and part.done:
-        _claim(part, key)
+        part.claim(key, "training")
         return _read(part, state)
     draws = -(-steps // first.joint)
     every = draws if watch_every is None else max(1, watch_every // first.joint)
@@ -95,7 +94,7 @@ def train(
         with task.arithmetic():
             return _trained(drive(task.problem, first.method, state, seeds, callbacks=[look], **options), first.joint)
     with part.held(), task.arithmetic():
-        _claim(part, key)
+        part.claim(key, "training")
         snapshot, _ = part.restore(state)
         part.note_attempt(0 if snapshot is None else snapshot.step)
         with part.recording(snapshot, seconds=30, keep=2) as record:
@@ -114,22 +113,6 @@ def _begin(task: Task, trial: Trial) -> Any:
 
 def _trained(run: Any, joint: int) -> Trained:
     return Trained(run.state.x, run.seconds, tuple(run.reason), run.history["objectives"].cpu(), run.history["step"] * joint)
-
-
-def _claim(part: SliceFolder, key: dict[str, Any]) -> None:
-    """Write down what a folder is for before its first checkpoint; refuse one that holds something else.
-
-    A checkpoint carries the numbers of its method, so going on from another's would silently keep those.
-    """
-    path = part.path / "trials.json"
-    text = json.dumps(key)
-    if not part.done and not part.checkpoints():
-        write_text(path, text)
-        return
-    found = json.loads(path.read_text("utf-8")) if path.exists() else {}
-    for name, wanted in json.loads(text).items():
-        if found.get(name) != wanted:
-            raise InvalidInput(f"{part.path} holds backbones of other {name}; use another folder, or remove this one")
 
 
 def _read(part: SliceFolder, template: Any) -> Trained:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from bipareto.drawing import COLOURS, MARKERS, save
+from bipareto.drawing import COLOURS, MARKERS, save, styles
 from bipareto.errors import InvalidInput
 from bipareto.experiments.nas.judging import points_of, summary
 from bipareto.experiments.nas.known import KnownCells
@@ -61,11 +61,6 @@ def _methods(records: Records) -> list[str]:
     return [name for name in METHODS if name in present]
 
 
-def _style(name: str) -> dict[str, Any]:
-    place = METHODS.index(name)
-    return {"color": COLOURS[place], "marker": MARKERS[place]}
-
-
 def _front(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
     """Found cells over all cells and the true front."""
     records = [r for r in result["records"] if "number" in r]
@@ -75,9 +70,10 @@ def _front(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
     everything, best = points_of(known, torch.arange(len(known.choices))), points_of(known, known.front())
     axis.scatter(everything[:, 1].tolist(), (100 - everything[:, 0]).tolist(), s=2, color="0.85", rasterized=True, label="all 15,625 cells")
     axis.plot(best[:, 1].tolist(), (100 - best[:, 0]).tolist(), color="0.4", linewidth=1.2, drawstyle="steps-post", label="true front")
-    for name in _methods(records):
+    methods = _methods(records)
+    for name, style in zip(methods, styles(methods), strict=True):
         found = points_of(known, [r["number"] for r in records if r["method"] == name])
-        axis.scatter(found[:, 1].tolist(), (100 - found[:, 0]).tolist(), s=42, edgecolors="black", linewidths=0.4, label=name, **_style(name))
+        axis.scatter(found[:, 1].tolist(), (100 - found[:, 0]).tolist(), s=42, edgecolors="black", linewidths=0.4, label=name, **style)
     axis.set(xlabel="MFLOPs of the trained network", ylabel="test accuracy on CIFAR-10 in %", title="Architectures found, looked up", ylim=(70, 95.5))
     below = sum(r["accuracy"]["cifar10"] < 70 for r in records)
     if below:
@@ -95,9 +91,9 @@ def _hypervolume(result: dict[str, Any], known: KnownCells | None) -> Figure | N
     figure, axes = _figure(9.6, 4.4, 2)
     for axis, key in zip(axes, ("chance", "median"), strict=True):
         names = _methods(result["records"])
-        for place, name in enumerate(names):
+        for place, (name, style) in enumerate(zip(names, styles(names), strict=True)):
             own = said["methods"][name]["hypervolume"][key]
-            axis.bar(place, own["mean"], yerr=own["error"] or 0.0, capsize=4, color=_style(name)["color"], alpha=0.85)
+            axis.bar(place, own["mean"], yerr=own["error"] or 0.0, capsize=4, color=style["color"], alpha=0.85)
             axis.scatter([place] * len(own["by_seed"]), own["by_seed"], s=14, color="black", zorder=3)
         random = said["random"][key]
         axis.axhspan(random["low"], random["high"], color="0.9", zorder=0)
@@ -114,9 +110,10 @@ def _curves(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
     names, records = result["objectives"], [r for r in result["records"] if not r["preference"] or max(r["preference"]) < _EXTREME]
     if not records:
         return None
+    methods = _methods(records)
     figure, axes = _figure(4.4 * len(names), 4.0, len(names))
     for i, (axis, name) in enumerate(zip(axes, names, strict=True)):
-        for method in _methods(records):
+        for method, style in zip(methods, styles(methods), strict=True):
             own = [r for r in records if r["method"] == method]
             if own[0]["preference"]:
                 own = [r for r in own if r["preference"][i] == max(r["preference"]) > min(r["preference"])]
@@ -126,7 +123,7 @@ def _curves(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
             values = torch.tensor([[row[i] for row in r["curve"]["objectives"][:least]] for r in own], dtype=torch.float64).mean(0)
             steps = own[0]["curve"]["step"][:least]
             # Each method by its own number of steps: DARTS makes more of them in the same time.
-            axis.plot([s / steps[-1] for s in steps], values.tolist(), markersize=3, label=method, **_style(method))
+            axis.plot([s / steps[-1] for s in steps], values.tolist(), markersize=3, label=method, **style)
         axis.set(xlabel="share of the search", ylabel=_LABELS[name], title=f"where {name} is preferred")
         axis.grid(alpha=0.3)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="small")
@@ -173,11 +170,11 @@ def _ranking(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
     figure, axes = _figure(3.6 * len(methods), 3.6, len(methods))
     from scipy.stats import spearmanr
 
-    for axis, method in zip(axes, methods, strict=True):
+    for axis, method, style in zip(axes, methods, styles(methods), strict=True):
         ranking = next(r for r in result["rankings"] if r["method"] == method)
         accuracy = known.accuracies["cifar10"][torch.tensor(ranking["cells"])]
         score = [-loss for loss in ranking["loss"]]
-        axis.scatter(score, accuracy.tolist(), s=10, color=_style(method)["color"])
+        axis.scatter(score, accuracy.tolist(), s=10, color=style["color"])
         correlation = spearmanr(score, accuracy.numpy()).statistic
         axis.set(xlabel="minus the loss with the supernet's weights", ylabel="known accuracy in %", title=f"{method}: Spearman {correlation:.2f}")
         axis.grid(alpha=0.3)

@@ -75,9 +75,9 @@ class FirstOrder(Method):
     def begin(self, start: Start, preference: Any = None) -> FirstOrderState:
         f = start.objectives
         self.checked_preference(preference, f)
-        knobs = FirstOrderKnobs(self.alpha_x, self.alpha_y, self.beta, self.decay_x)  # type: ignore[arg-type]
+        knobs = common.knobs(FirstOrderKnobs, self, start)
         zeros = tree.zeros_like(start.x)
-        return FirstOrderState(start.x, start.y, zeros, zeros, tree.zeros_like(start.y), common.zero(start), tree.numbers(knobs, f.dtype, f.device))
+        return FirstOrderState(start.x, start.y, zeros, zeros, tree.zeros_like(start.y), common.zero(start), knobs)
 
     def step(self, problem: Problem, state: FirstOrderState, draw: Draw | None = None) -> tuple[FirstOrderState, Info]:
         x, y, mean, square, momentum, t, knobs = state

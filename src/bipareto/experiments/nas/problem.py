@@ -7,7 +7,8 @@ The images are split 1:1; the lower level sees one half, the upper level the oth
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -108,8 +109,9 @@ class Search(Problem):
         self.direct = frozenset(i for i, name in enumerate(objectives) if name != "loss")
         self.folded = network.folded
         self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
-        self._weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
-        self._layout = Layout.of(self._weights)
+        weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
+        # A vector's weights: for kernels that take a cell's in one piece as sections, else leaf by leaf, cut at once.
+        self._parted: Callable[[Tensor], Tree] = Layout.of(weights).split if self.folded else partial(tree.unravel, like=weights)
         self.pixels = Pixels(images, halves.augmentation)
         tables = {"flops": flops_ratios(network, reading), "skip": skip_table(network.space), "pooling": pooling_table(network.space)}
         self._tables = tree.map_(lambda table: table.to(images.device), tables)
@@ -145,10 +147,6 @@ class Search(Problem):
             y = _Clipped.apply(y if isinstance(y, Tensor) else tree.ravel(y), self.clip)  # type: ignore[no-untyped-call]
         weights = self._parted(y) if isinstance(y, Tensor) else y
         return cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
-
-    def _parted(self, y: Tensor) -> Tree:
-        """The weights of a vector: for kernels that take a cell's in one piece as sections, else leaf by leaf, cut at once."""
-        return self._layout.split(y) if self.folded else tree.unravel(y, self._weights)
 
     def _value(self, name: str, x: Tree, y: Tree, draw: Draw) -> Tensor:
         if name == "loss":

@@ -105,11 +105,10 @@ def search(
 
 
 def _slice(task: Task, trials: list[Trial], part: SliceFolder | None, label: str, progress: bool | None, say: Callable[[str], None] | None) -> Found:
-    key = json.loads(json.dumps(task.key() | {"trials": [trial.key() for trial in trials]}))
-    if part is not None:
-        _check_owner(part, key)
-        if part.done:
-            return _read(part, task)
+    key = task.key() | {"trials": [trial.key() for trial in trials]}
+    if part is not None and part.done:
+        part.claim(key, "search")
+        return _read(part, task)
     starts = {seed: _start(task, seed) for seed in {trial.seed for trial in trials}}
     states = [trial.method.begin(starts[trial.seed], trial.preference) for trial in trials]
     batched = len(trials) > 1
@@ -132,7 +131,7 @@ def _slice(task: Task, trials: list[Trial], part: SliceFolder | None, label: str
         if part is None:
             return _found(drive(task.problem, trials[0].method, state, seeds, callbacks=[tell], **options), 0.0)
         with part.held():
-            _write_owner(part, key)
+            part.claim(key, "search")
             snapshot, _ = part.restore(state)
             spent = _spent(part)
             part.note_attempt(0 if snapshot is None else snapshot.step)
@@ -176,31 +175,6 @@ def _found(run: Run, before: float) -> Found:
     if objectives.dim() == 2:  # one search alone
         (x, y), objectives = tree.map_(lambda leaf: leaf.unsqueeze(0), (x, y)), objectives.unsqueeze(1)
     return Found(x, y, before + run.seconds, tuple(run.reason), objectives, run.history["step"])
-
-
-def _check_owner(part: SliceFolder, key: dict[str, Any]) -> None:
-    """Refuse a folder in which another search was begun."""
-    path = part.path / "search.json"
-    if not path.exists():
-        return
-    held = json.loads(path.read_text("utf-8"))
-    if held == key:
-        return
-    if held["space"] != key["space"]:
-        raise InvalidInput(
-            f"{part.path} holds a search in the space {held['space']}, not in {key['space']}; use another folder, or --space {held['space']}"
-        )
-    differ = [name for name in key if held.get(name) != key[name]]
-    if differ == ["settings"]:
-        differ = [
-            f"{name} = {value!r}, not {key['settings'].get(name)!r}" for name, value in held["settings"].items() if value != key["settings"].get(name)
-        ]
-    raise InvalidInput(f"{part.path} holds another search ({'; '.join(differ)}); use another folder, or the same settings to go on with it")
-
-
-def _write_owner(part: SliceFolder, key: dict[str, Any]) -> None:
-    if not (part.path / "search.json").exists():
-        write_text(part.path / "search.json", json.dumps(key))
 
 
 def _spent(part: SliceFolder) -> float:

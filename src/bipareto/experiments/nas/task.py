@@ -46,7 +46,7 @@ class Task:
 
     def key(self) -> dict[str, object]:
         """What decides the result of a search beside method, preference and seed, as JSON."""
-        return {"space": self.settings.space, "data": self.images.name, "settings": self.settings.to_json()}
+        return {"data": self.images.name, "settings": self.settings.to_json()}
 
     def lasting(self, factor: int) -> Task:
         """The same task with so many times the steps, and a problem of its own: what is recorded for that goes when it goes."""

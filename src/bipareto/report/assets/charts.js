@@ -12,7 +12,7 @@ const HAS_GL = (() => {
 
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const colour = (r) => {
-  const found = DATA.colours[r % DATA.colours.length];
+  const found = DATA.runs[r].colour;
   return found === "#000000" && theme() === "dark" ? "#ffffff" : found;
 };
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();

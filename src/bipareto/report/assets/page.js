@@ -180,7 +180,7 @@ function fillSummary() {
   DATA.runs.forEach((run, r) => {
     const name = element("td");
     const swatch = element("span", undefined, { class: "swatch", "aria-hidden": "true" });
-    swatch.style.background = DATA.runs.length > 1 ? DATA.colours[r % DATA.colours.length] : "transparent";
+    swatch.style.background = DATA.runs.length > 1 ? DATA.runs[r].colour : "transparent";
     name.append(swatch, document.createTextNode(run.name));
     const worst = run.distance ? run.distance.reduce((a, b) => (b !== null && b > a ? b : a), 0) : null;
     const count = run.nondominated.reduce((a, b) => a + b, 0);
