@@ -311,6 +311,7 @@ def child(path: Path) -> int:
     """A forked process that runs the sweep; it has torch already, so its time goes into the sweep."""
     pid = os.fork()
     if pid == 0:
+        torch.set_num_threads(1)  # the parent's other threads are not forked: work given to them would never end
         try:
             sweeps.sweep(CONFIG, path)
         finally:

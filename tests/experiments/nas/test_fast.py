@@ -97,7 +97,7 @@ class Launches:
                 monkeypatch.setattr(module, name, self._stand_in(name))
 
     def _stand_in(self, name: str) -> Any:
-        launch = lambda *_: self.names.append(name)  # noqa: E731
+        launch = lambda *_, **__: self.names.append(name)  # noqa: E731
         return type("Kernel", (), {"__getitem__": lambda _, grid: launch})()
 
 

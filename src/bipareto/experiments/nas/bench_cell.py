@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.experiments.nas.cell import _finish, add_blocks, block_of, fold
+from bipareto.experiments.nas.cell import add_blocks, block_of, finish, fold
 from bipareto.experiments.nas.conv import Edges, back, chunks_of, convolve, weight_gradient
 from bipareto.experiments.nas.kernels import _normal, _place, jit
 from bipareto.triton_kernels import LIBRARY, tl
@@ -182,7 +182,7 @@ def _forward(given: Tensor, flat: Tensor, mixture: Tensor, side: int) -> tuple[T
     for source, (z, edges) in enumerate(zip(_states(given, nodes), _LEVELS, strict=True)):
         for w, c, stats in ((w1, c1, stats1), (w3, c3, stats3)):
             convolve(z, w, c, side, True, edges, partial)
-            _finish(partial, stats, rows, C, edges.number, edges.offset)
+            finish(partial, stats, rows, C, edges.number, edges.offset)
         out = last if source == 2 else nodes[:, source]
         node_kernel[(tiles, R)](
             given, nodes, c1, c3, stats1, stats3, mixture, out, rows, source, given.stride(0), out.stride(0), C, block, side

@@ -1,6 +1,6 @@
 """A DARTS cell and batch norm as operators with derivatives, on the kernels beside this file.  First derivatives only.
 
-Written plainly, a cell is 14 edges of 7 operations each, some 500 calls.  Here it is 28 launches forward, about 40 back, and 5 for the
+Written plainly, a cell is 14 edges of 7 operations each, some 500 calls.  Here it is 29 launches forward, 33 back, and 5 for the
 gradient of the weights, which is an operator of its own: a step that differentiates in x alone does not pay for it.
 
 Every tensor begins with an axis of runs R, so that several networks (preferences, or y beside theta) go through one launch; `vmap`
@@ -18,7 +18,7 @@ from bipareto.experiments.nas import kernels as forward
 from bipareto.experiments.nas import kernels_backward as backward
 from bipareto.triton_kernels import LIBRARY
 
-__all__ = ["add_blocks", "available", "block_of", "cell", "fits", "fold", "normalised", "take_moments"]
+__all__ = ["add_blocks", "available", "block_of", "cell", "finish", "fits", "fold", "normalised", "take_moments"]
 
 EPSILON = 1e-5
 #: (first source, sources, first edge by source, edges) of what can be computed at once
@@ -27,7 +27,12 @@ _LEVELS = ((0, 2, 0, 8), (2, 1, 8, 3), (3, 1, 11, 2), (4, 1, 13, 1))
 _CHUNK = 1024
 #: numbers of a state that it takes at a time: four to a thread, since each is multiplied into as many sums as there are taps
 _TAP_BLOCK = 512
-_MANY = 64
+#: partial sums that one program of `finish_kernel` or `add_kernel` loads at a time: there are few of these, so each asks for much at once
+_ADDENDS = 4096
+#: warps that share a block of rows where a thread would have to keep too much of it, or where there are few blocks
+_WARPS = 8
+#: registers of a thread that let two programs of as many warps fit a multiprocessor
+_REGISTERS = 128
 
 
 def fits(channels: int) -> bool:
@@ -52,21 +57,28 @@ def _tiles(rows: int, C: int) -> int:
 def add_blocks(partial: Tensor, sums: Tensor, edges: tuple[int, int] | None = None, stretch: tuple[int, int] | None = None) -> None:
     """sums (R, total, numbers) of partial (R, total, tiles, numbers); for those of some edges, or a stretch of each run, (first, how many)."""
     runs, total, numbers = sums.shape
-    W = 32 if numbers % 32 == 0 else 16
+    tiles = partial.shape[-2]
+    many = _at_once(tiles, 16)
+    W = min(numbers & -numbers, _ADDENDS // many)
     offset, width = stretch or (0, total)
     if edges:
         offset, width = 16 * edges[0], edges[1] * total // 14
-    tiles = partial.shape[-2]
     forward.add_kernel[(runs * width, numbers // W)](
-        partial, sums, tiles, width, total, offset, total // 14, numbers, W, _MANY, edges is not None
+        partial, sums, tiles, width, total, offset, total // 14, numbers, W, many, edges is not None
     )  # fmt: skip
 
 
-def _finish(partial: Tensor, stats: Tensor, rows: int, C: int, width: int, offset: int = 0, ops: int = 0) -> None:
+def _at_once(tiles: int, numbers: int) -> int:
+    """Partial sums, of some numbers each, that a program loads at a time."""
+    return min(max(1, _ADDENDS // numbers), 1 << (tiles - 1).bit_length())
+
+
+def finish(partial: Tensor, stats: Tensor, rows: int, C: int, width: int, offset: int = 0, ops: int = 0) -> None:
     """stats (R, total, 2, channels) from the moments of blocks, C channels at a time; with `ops`, of edges (see `kernels._unit`)."""
     runs, total, _, channels = stats.shape
+    tiles = _tiles(rows, C)
     forward.finish_kernel[(runs * width, channels // C)](
-        partial, stats, rows, _tiles(rows, C), width, total, offset, ops, channels, EPSILON, C, block_of(C), _MANY, ops > 0
+        partial, stats, rows, tiles, width, total, offset, ops, channels, EPSILON, C, block_of(C), _at_once(tiles, C), ops > 0
     )  # fmt: skip
 
 
@@ -89,6 +101,12 @@ class _Shape:
         if first == 0:
             return self.given, 2 * self.rows_in * self.C, self.rows_in * self.C, self.C, self.stride
         return out[..., (first - 2) * self.C :], 4 * self.rows * self.C, self.C, 4 * self.C, 1
+
+    def taps(self, flat: Tensor) -> Tensor:
+        """The depthwise weights with channels last."""
+        taps = self.new(84, 25, self.C)
+        forward.taps_kernel[(self.R * 84,)](flat, taps, self.weights, self.C, self.strided)
+        return taps
 
 
 LIBRARY.define(
@@ -113,27 +131,28 @@ def _cell_forward(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, s
     s = _Shape(given, strided)
     C, rows, kind = s.C, s.rows, given.dtype
     out, d, p = s.new(rows, 4 * C, dtype=kind), s.new(84, rows, C, dtype=kind), s.new(84, rows, C, dtype=kind)
-    pools, chosen = s.new(5, 2, rows, C, dtype=kind), s.new(5, rows, C, dtype=torch.int8)
+    # Taps of maxima in the type of the rest: Triton would lay out the whole kernel for the smallest type in it.
+    pools, chosen = s.new(5, 2, rows, C, dtype=kind), s.new(5, rows, C, dtype=kind)
     stats, pool_stats, skip_stats = s.new(84, 2, C), s.new(10, 2, C), s.new(8, 2, C)
     partial, pool_partial = s.new(84, s.tiles, 2, C), s.new(10, s.tiles, 2, C)
+    taps = s.taps(flat)
     if strided:
         take_moments(skips.flatten(0, 1), skip_stats.view(1, -1, 2, C), C)
     for source0, sources, edge0, edges in _LEVELS:
         z, z_run, z_source, z_row, stride = s.source(source0, out)
-        where = (z_run, z_source, z_row)
         pool_grid = (s.tiles, s.R * sources)
         forward.pool_kernel[pool_grid](
-            z, pools, chosen, pool_partial, rows, sources, source0, *where, s.tiles, C, s.block, side, stride
+            z, pools, chosen, pool_partial, rows, sources, source0, z_run, z_source, s.tiles, C, s.block, side, stride, z_row
         )  # fmt: skip
-        _finish(pool_partial, pool_stats, rows, C, 2 * sources, 2 * source0)
+        finish(pool_partial, pool_stats, rows, C, 2 * sources, 2 * source0)
         for second in (False, True):
-            layers = 2 if second else 4
-            steps = (0, 0, C) if second else where
-            forward.forward_kernel[(s.tiles, s.R * edges * layers)](
-                z, flat, stats, d, p, partial, rows, edges, edge0, source0, *steps, s.weights, s.tiles,
-                C, s.block, side, 1 if second else stride, second, strided,
+            layers, together = (2, 1) if second else (4, edges // sources)
+            forward.forward_kernel[(s.tiles, s.R * edges // together * layers)](
+                z, flat, taps, stats, d, p, partial, rows, edges, edge0, source0, z_run, z_source, s.weights, s.tiles,
+                C, s.block, side, *((1, C) if second else (stride, z_row)), second, strided, together,
+                num_warps=_WARPS if together > 2 else 4, maxnreg=_REGISTERS if together > 2 and kind == torch.float32 else None,
             )  # fmt: skip
-            _finish(partial, stats, rows, C, edges * layers, 16 * edge0 + (4 if second else 0), layers)
+            finish(partial, stats, rows, C, edges * layers, 16 * edge0 + (4 if second else 0), layers)
         node = max(source0 - 1, 0)
         forward.combine_kernel[(s.tiles, s.R)](
             given, out, p, pools, skips, mixture, stats, pool_stats, skip_stats, rows, node, C, s.block, strided
@@ -155,6 +174,7 @@ def _cell_backward(
     gd, halves = s.new(84, rows, C, dtype=kind), s.new(28, rows, C, dtype=kind)
     sums, half_sums = s.new(14, 8 * C), s.new(28, 2 * C)
     partial, half_partial = s.new(14, s.tiles, 8 * C), s.new(28, s.tiles, 2 * C)
+    taps = s.taps(flat)
     for source0, sources, edge0, edges in reversed(_LEVELS):
         z, z_run, z_source, z_row, stride = s.source(source0, out)
         backward.edge_sums_kernel[(s.tiles, s.R * edges)](
@@ -165,16 +185,16 @@ def _cell_backward(
         behind = (nodes, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, s.weights, C, s.block)
         backward.pointwise_kernel[(s.tiles, s.R * edges * 4)](*behind, False, strided)
         backward.halves_kernel[(s.tiles, s.R * edges * 2)](
-            gd, p, flat, stats, halves, half_partial, rows, edges, edge0, s.weights, s.tiles, C, s.block, side, strided
+            gd, p, taps, stats, halves, half_partial, rows, edges, edge0, s.tiles, C, s.block, side
         )  # fmt: skip
         add_blocks(half_partial, half_sums, (edge0, edges))
         backward.pointwise_kernel[(s.tiles, s.R * edges * 2)](*behind, True, strided)
         passed = s.new(sources, 3, rows, C, dtype=kind)
         backward.pool_backward_kernel[(s.tiles, s.R * sources)](nodes, pools, mixture, pool_stats, sums, passed, rows, sources, source0, C, s.block)
         left = to_given if source0 == 0 else nodes[..., (source0 - 2) * C :]
-        backward.gather_kernel[(_tiles(rows * stride**2, C), s.R * sources)](
-            gd, passed, chosen, flat, z, left, rows, sources, source0, z_run, z_source, z_row, s.weights,
-            C, s.block, side, stride, source0 == 0, strided,
+        backward.gather_kernel[(s.tiles, s.R * sources, stride**2)](
+            gd, passed, chosen, taps, z, left, rows, sources, source0, z_run, z_source, C, s.block, side, stride, z_row, source0 == 0,
+            num_warps=_WARPS,
         )  # fmt: skip
     if strided:
         backward.skip_backward_kernel[(s.tiles, s.R * 8)](nodes, skips, mixture, skip_stats, sums, to_skips, rows, C, s.block)
@@ -214,7 +234,7 @@ def take_moments(z: Tensor, stats: Tensor, C: int) -> None:
     tiles = _tiles(rows, C)
     partial = stats.new_empty(units, tiles, 2, channels)
     forward.moments_kernel[(tiles, units, channels // C)](z, partial, rows, tiles, channels, C, block_of(C))
-    _finish(partial, stats, rows, C, units)
+    finish(partial, stats, rows, C, units)
 
 
 def _together(channels: int) -> int:

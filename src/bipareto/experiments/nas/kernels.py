@@ -7,11 +7,11 @@ them edges and layers: an edge has six *layers* q, each a depthwise convolution 
           sep 3x3,    sep 5x5,    dil     dil     sep 3x3,     sep 5x5,
           first half  first half  3x3     5x5     second half  second half
 
-so that layers 0 to 3 look at the state that the edge leaves, layers 4 and 5 at layers 0 and 1.  Edges lie in memory in the space's
-order, by target and then by source, and are worked on by source: in a launch they are numbered so.  A program works on a block of
-rows and one layer of one edge; sums over rows are left as one partial sum per block, which are added in a fixed order.  Kernel size
-and dilation are run-time numbers, so that one launch serves all layers; sides H and strides are compiled in, since places of pixels are
-divisions by them.
+so that layers 0 to 3 look at the state that the edge leaves, layers 4 and 5 at layers 0 and 1.  Edges lie in memory in the space's order,
+by target and then by source, and are worked on by source: in a launch they are numbered so.  A program works on a block of rows and one
+layer of one edge, or of all that leave a state; sums over rows are left as one partial sum per block, which are added in a fixed order.
+One launch serves all layers; programs branch to code made for their kernel size and dilation.  Sides H and strides are compiled in too,
+since places of pixels are divisions by them, and so is the distance ROW of a state's pixels: taps are constant distances apart.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from bipareto.triton_kernels import tl, triton
 
 __all__ = [
     "PRESENT", "add_kernel", "combine_kernel", "finish_kernel", "forward_kernel", "jit", "moments_kernel", "normalise_kernel", "pool_kernel",
+    "taps_kernel",
 ]  # fmt: skip
 
 PRESENT = triton is not None
@@ -101,58 +102,131 @@ def _moments_of(v, mask, count, at, c, C):
 
 
 @jit
-def forward_kernel(
-    z, flat, stats, d, p, partial, rows, edges, edge0, source0, z_run, z_source, z_row, weights, tiles,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, SECOND: tl.constexpr, STRIDED: tl.constexpr,
+def _product(a, b, C: tl.constexpr):
+    """a times b (C, C); of float32 as three products in TF32, which keep its digits, once exact ones are more work than the rest."""
+    return tl.dot(a, b, input_precision="ieee" if C < 32 else "tf32x3")
+
+
+@jit
+def taps_kernel(flat, taps, weights, C: tl.constexpr, STRIDED: tl.constexpr):
+    """Depthwise weights with the channels last, 25 places for every layer: taps[run, edge, q, tap, channel]."""
+    unit = tl.program_id(0)
+    K, _, begin = _layer(unit % 6, C)
+    source, node = _ends_at(unit % 84 // 6)
+    tap, c = tl.arange(0, 32)[:, None], tl.arange(0, C)[None, :]
+    at = flat + unit // 84 * weights + _weights(source, node, STRIDED, C) + begin
+    v = tl.load(at + c * K * K + tap, mask=(tap < K * K) & (c < C), other=0.0)
+    tl.store(taps + unit * 25 * C + tap * C + c, v, mask=(tap < 25) & (c < C))
+
+
+@jit
+def _taps(
+    totals, kernels, here, y, x, inside, mean,
+    SIDE: tl.constexpr, ROW: tl.constexpr, C: tl.constexpr, SEEN: tl.constexpr, SIGN: tl.constexpr,
+    STRIDE: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr, DILATION: tl.constexpr,
 ):  # fmt: skip
-    """ReLU (of the normalised layer q - 4 where SECOND), depthwise d, 1x1 p, and the moments of p."""
+    """Add a depthwise convolution of one picture, with several kernels, to as many totals.
+
+    Args:
+        kernels: where the weights of each lie, C to a tap.
+        here: where the pixels (y, x) lie, `SIDE` to a line and `ROW` numbers apart; beyond the border everything is zero.
+        SEEN: what is seen of a number v: "it", "relu", or "off", relu(v - mean).
+        SIGN: 1 forward; -1 back, from a result to what it was made of.  Then, with a STRIDE of 2, the totals are those of the pixels
+            (2 y + PY, 2 x + PX): of the taps every other one, or none, meets a result.
+    """
+    # The lines are a loop, the taps of a line are written out: all of them would be too much code for the instruction cache.
+    STEP: tl.constexpr = STRIDE if DILATION == 1 else 1
+    if STEP == 2 or PY + PX == 0:
+        for i in range((K // 2 + PY) % STEP, K, STEP):
+            down = (SIGN * (i - K // 2) * DILATION + PY) // STRIDE
+            high = inside & _within(y + down, SIDE)
+            line = here + down * (SIDE * ROW)
+            for j in tl.static_range((K // 2 + PX) % STEP, K, STEP):
+                across = (SIGN * (j - K // 2) * DILATION + PX) // STRIDE
+                mask = (high & _within(x + across, SIDE))[:, None]
+                if SEEN == "off":  # minus infinity, so that ReLU makes zero of what lies outside
+                    v = tl.maximum(tl.load(line + across * ROW, mask=mask, other=float("-inf")).to(tl.float32) - mean, 0.0)
+                else:
+                    v = tl.load(line + across * ROW, mask=mask, other=0.0).to(tl.float32)
+                    if SEEN == "relu":
+                        v = tl.maximum(v, 0.0)
+                more = ()
+                for k in tl.static_range(len(totals)):
+                    more += (totals[k] + v * tl.load(kernels[k] + (i * K + j) * C)[None, :],)  # type: ignore[assignment]
+                totals = more
+    return totals
+
+
+@jit
+def _layer_taps(
+    q, totals, kernels, here, y, x, inside, mean,
+    SIDE: tl.constexpr, ROW: tl.constexpr, C: tl.constexpr, SEEN: tl.constexpr, SIGN: tl.constexpr, DILATED: tl.constexpr,
+):  # fmt: skip
+    """`_taps` with the kernel size of layer q, and its dilation where layers may have one."""
+    if DILATED and q == 3:
+        totals = _taps(totals, kernels, here, y, x, inside, mean, SIDE, ROW, C, SEEN, SIGN, 1, 0, 0, 5, 2)
+    elif DILATED and q == 2:
+        totals = _taps(totals, kernels, here, y, x, inside, mean, SIDE, ROW, C, SEEN, SIGN, 1, 0, 0, 3, 2)
+    elif q % 2 == 1:
+        totals = _taps(totals, kernels, here, y, x, inside, mean, SIDE, ROW, C, SEEN, SIGN, 1, 0, 0, 5, 1)
+    else:
+        totals = _taps(totals, kernels, here, y, x, inside, mean, SIDE, ROW, C, SEEN, SIGN, 1, 0, 0, 3, 1)
+    return totals
+
+
+@jit
+def forward_kernel(
+    z, flat, taps, stats, d, p, partial, rows, edges, edge0, source0, z_run, z_source, weights, tiles,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, SECOND: tl.constexpr, STRIDED: tl.constexpr,
+    NODES: tl.constexpr,
+):  # fmt: skip
+    """ReLU (of the normalised layer q - 4 where SECOND), depthwise d, 1x1 p, and the moments of p.
+
+    One program makes layer q of all NODES edges that leave a state: they see the same.  Second halves have one edge each.
+    """
     OPS: tl.constexpr = 2 if SECOND else 4
-    S: tl.constexpr = H * STRIDE
     tile, unit = tl.program_id(0), tl.program_id(1)
-    run, q = unit // (edges * OPS), unit % OPS + (4 if SECOND else 0)
-    source, node = _ends(edge0 + unit % (edges * OPS) // OPS)
-    edge = _edge(source, node)
-    group = ((run * 14 + edge) * 6 + q).to(tl.int64)
-    K, dilation, begin = _layer(q, C)
-    w = flat + run * weights + _weights(source, node, STRIDED, C) + begin
+    units = edges // NODES * OPS
+    run, q = unit // units, unit % OPS + (4 if SECOND else 0)
+    source, node = _ends(edge0 + unit % units // OPS * NODES)
     c = tl.arange(0, C)
     row = tile * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
     image, y, x = _place(row, H)
     if SECOND:
-        at = p + (group - 4) * rows * C
-        mean = tl.load(stats + (group - 4) * 2 * C + c)[None, :]
-        rstd = tl.load(stats + (group - 4) * 2 * C + C + c)[None, :]
+        before = ((run * 14 + _edge(source, node)) * 6 + q - 4).to(tl.int64)
+        at = p + before * rows * C
+        mean, rstd = tl.load(stats + before * 2 * C + c)[None, :], tl.load(stats + before * 2 * C + C + c)[None, :]
     else:
-        at = z + run.to(tl.int64) * z_run + (source - source0).to(tl.int64) * z_source
-    total = tl.zeros((BLOCK, C), tl.float32)
-    # The pixel under the kernel's middle; the others lie at the same distances from it in every row.
-    here = at + ((image * S + y * STRIDE) * S + x * STRIDE)[:, None] * z_row + c[None, :]
-    for i in range(K):
-        down = (i - K // 2) * dilation
-        high = inside & (y * STRIDE + down >= 0) & (y * STRIDE + down < S)
-        for j in range(K):
-            across = (j - K // 2) * dilation
-            mask = (high & (x * STRIDE + across >= 0) & (x * STRIDE + across < S))[:, None]
-            v = tl.load(here + (down * S + across) * z_row, mask=mask, other=0.0).to(tl.float32)
-            if SECOND:
-                v = tl.where(mask, (v - mean) * rstd, 0.0)
-            total += tl.maximum(v, 0.0) * tl.load(w + c * K * K + i * K + j)[None, :]
+        at, mean, rstd = z + run.to(tl.int64) * z_run + (source - source0).to(tl.int64) * z_source, 0.0, 1.0
+    totals = ()
+    kernels = ()
+    for k in tl.static_range(NODES):
+        totals += (tl.zeros((BLOCK, C), tl.float32),)  # type: ignore[assignment]
+        kernels += (taps + ((run * 14 + _edge(source, node + k)) * 6 + q) * 25 * C + c,)  # type: ignore[assignment]
+    here = at + (((image * H + y) * H * STRIDE + x) * STRIDE)[:, None] * ROW + c[None, :]
+    totals = _layer_taps(
+        q, totals, kernels, here, y * STRIDE, x * STRIDE, inside, mean, H * STRIDE, ROW, C, "off" if SECOND else "relu", 1, not SECOND
+    )  # fmt: skip
+    K, _, begin = _layer(q, C)
     kind = d.dtype.element_ty
-    out = group * rows * C + row[:, None] * C + c[None, :]
-    deep = total.to(kind)
-    tl.store(d + out, deep, mask=inside[:, None])
-    point = tl.load(w + K * K * C + c[:, None] + c[None, :] * C).to(kind)  # (inputs, outputs)
-    v = tl.dot(deep, point, input_precision="ieee").to(kind)
-    tl.store(p + out, v, mask=inside[:, None])
     count = tl.minimum(rows - tile * BLOCK, BLOCK)
-    _moments_of(v.to(tl.float32), inside[:, None], count, partial + (group * tiles + tile) * 2 * C, c, C)
+    for k in tl.static_range(NODES):
+        deep = (totals[k] * rstd).to(kind)
+        group = ((run * 14 + _edge(source, node + k)) * 6 + q).to(tl.int64)
+        out = group * rows * C + row[:, None] * C + c[None, :]
+        tl.store(d + out, deep, mask=inside[:, None])
+        w = flat + run * weights + _weights(source, node + k, STRIDED, C) + begin + K * K * C
+        point = tl.load(w + c[:, None] + c[None, :] * C).to(kind)  # (inputs, outputs)
+        v = _product(deep, point, C).to(kind)
+        tl.store(p + out, v, mask=inside[:, None])
+        _moments_of(v.to(tl.float32), inside[:, None], count, partial + (group * tiles + tile) * 2 * C, c, C)
 
 
 @jit
 def pool_kernel(
-    z, pools, chosen, partial, rows, edges, source0, z_run, z_source, z_row, tiles,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr,
+    z, pools, chosen, partial, rows, edges, source0, z_run, z_source, tiles,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr,
 ):  # fmt: skip
     """Maximum, the tap that it came from, average, and the moments of both; `edges` is the number of sources."""
     S: tl.constexpr = H * STRIDE
@@ -163,28 +237,28 @@ def pool_kernel(
     inside = row < rows
     image, y, x = _place(row, H)
     at = z + run.to(tl.int64) * z_run + source.to(tl.int64) * z_source
-    here = at + ((image * S + y * STRIDE) * S + x * STRIDE)[:, None] * z_row + c[None, :]
+    here = at + ((image * S + y * STRIDE) * S + x * STRIDE)[:, None] * ROW + c[None, :]
     best = tl.full((BLOCK, C), float("-inf"), tl.float32)
     which = tl.zeros((BLOCK, C), tl.int32)
     total = tl.zeros((BLOCK, C), tl.float32)
     seen = tl.zeros((BLOCK,), tl.float32)
-    for tap in range(9):
-        i, j = tap // 3 - 1, tap % 3 - 1
-        down, across = y * STRIDE + i, x * STRIDE + j
-        valid = inside & (down >= 0) & (down < S) & (across >= 0) & (across < S)
-        mask = valid[:, None]
-        v = tl.load(here + (i * S + j) * z_row, mask=mask, other=0.0).to(tl.float32)
-        higher = mask & (v > best)
-        which = tl.where(higher, tap, which)
-        best = tl.where(higher, v, best)
-        total += v
-        seen += valid.to(tl.float32)
+    for i in range(3):
+        high = inside & _within(y * STRIDE + i - 1, S)
+        for j in tl.static_range(3):
+            valid = high & _within(x * STRIDE + j - 1, S)
+            mask = valid[:, None]
+            v = tl.load(here + ((i - 1) * S + j - 1) * ROW, mask=mask, other=0.0).to(tl.float32)
+            higher = mask & (v > best)
+            which = tl.where(higher, i * 3 + j, which)
+            best = tl.where(higher, v, best)
+            total += v
+            seen += valid.to(tl.float32)
     unit = (run * 5 + source0 + source).to(tl.int64)
     out = row[:, None] * C + c[None, :]
     kind = pools.dtype.element_ty
     best = tl.where(inside[:, None], best, 0.0).to(kind)
     mean = (total / tl.maximum(seen, 1.0)[:, None]).to(kind)
-    tl.store(chosen + unit * rows * C + out, which.to(tl.int8), mask=inside[:, None])
+    tl.store(chosen + unit * rows * C + out, which.to(kind), mask=inside[:, None])
     tl.store(pools + unit * 2 * rows * C + out, best, mask=inside[:, None])
     tl.store(pools + (unit * 2 + 1) * rows * C + out, mean, mask=inside[:, None])
     count = tl.minimum(rows - tile * BLOCK, BLOCK)
@@ -222,21 +296,9 @@ def _unit(k, width, total, offset, ops, EDGES: tl.constexpr):
 
 @jit
 def finish_kernel(
-    partial,
-    stats,
-    rows,
-    tiles,
-    width,
-    total,
-    offset,
-    ops,
-    channels,
-    eps,
-    C: tl.constexpr,
-    BLOCK: tl.constexpr,
-    MANY: tl.constexpr,
-    EDGES: tl.constexpr,
-):
+    partial, stats, rows, tiles, width, total, offset, ops, channels, eps,
+    C: tl.constexpr, BLOCK: tl.constexpr, MANY: tl.constexpr, EDGES: tl.constexpr,
+):  # fmt: skip
     """Mean and 1/deviation from the moments of blocks (Chan, Golub and LeVeque)."""
     unit = _unit(tl.program_id(0), width, total, offset, ops, EDGES)
     c = tl.program_id(1) * C + tl.arange(0, C)

@@ -10,7 +10,7 @@ Each edge has eight of them, in the order of the operations; the first, where "n
 
 from __future__ import annotations
 
-from bipareto.experiments.nas.kernels import _edge, _ends, _ends_at, _layer, _normal, _place, _weights, _within, jit
+from bipareto.experiments.nas.kernels import _edge, _ends, _ends_at, _layer, _layer_taps, _normal, _place, _product, _taps, _weights, _within, jit
 from bipareto.triton_kernels import tl
 
 __all__ = [
@@ -73,7 +73,7 @@ def _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, r
         level = tl.load(sums + unit * 8 * C + c)
         slope = tl.load(sums + (unit * 8 + op) * C + c)
         scale = rstd * tl.load(mixture + unit * 8 + op)
-    return tl.where(mask, scale[None, :] * (G - level[None, :] / rows - normal * slope[None, :] / rows), 0.0)
+    return tl.where(mask, scale[None, :] * (G - level[None, :] / rows - normal * (slope / rows)[None, :]), 0.0)
 
 
 @jit
@@ -95,37 +95,27 @@ def pointwise_kernel(
     w = flat + run * weights + _weights(source, node, STRIDED, C) + begin + K * K * C
     point = tl.load(w + c[:, None] * C + c[None, :]).to(kind)  # (outputs, inputs)
     at = ((run * 14 + edge) * 6 + q) * rows * C + row[:, None] * C + c[None, :]
-    tl.store(gd + at, tl.dot(gp, point, input_precision="ieee").to(kind), mask=(row < rows)[:, None])
+    tl.store(gd + at, _product(gp, point, C).to(kind), mask=(row < rows)[:, None])
 
 
 @jit
 def halves_kernel(
-    gd, p, flat, stats, halves, partial, rows, edges, edge0, weights, tiles,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDED: tl.constexpr,
+    gd, p, taps, stats, halves, partial, rows, edges, edge0, tiles, C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr
 ):  # fmt: skip
     """The gradient of the normalised layers 0 and 1, behind ReLU and the depthwise convolution of layers 4 and 5, and its two sums."""
     tile, unit = tl.program_id(0), tl.program_id(1)
     run, q = (unit // (edges * 2)).to(tl.int64), unit % 2
     source, node = _ends(edge0 + unit % (edges * 2) // 2)
-    edge = _edge(source, node)
-    K, _, begin = _layer(q + 4, C)
-    w = flat + run * weights + _weights(source, node, STRIDED, C) + begin
-    unit = run * 14 + edge
+    unit = run * 14 + _edge(source, node)
     c = tl.arange(0, C)
     row = tile * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
     _, y, x = _place(row, H)
     at = row[:, None] * C + c[None, :]
+    group = unit * 6 + q + 4
+    kernel = taps + group * 25 * C + c
     total = tl.zeros((BLOCK, C), tl.float32)
-    here = gd + (unit * 6 + q + 4) * rows * C + at
-    for i in range(K):
-        down = K // 2 - i
-        high = inside & (y + down >= 0) & (y + down < H)
-        for j in range(K):
-            across = K // 2 - j
-            mask = (high & (x + across >= 0) & (x + across < H))[:, None]
-            v = tl.load(here + (down * H + across) * C, mask=mask, other=0.0).to(tl.float32)
-            total += v * tl.load(w + c * K * K + i * K + j)[None, :]
+    (total,) = _layer_taps(q, (total,), (kernel,), gd + group * rows * C + at, y, x, inside, 0.0, H, C, C, "it", -1, False)
     normal = _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, inside[:, None], c, C)
     v = tl.where(inside[:, None] & (normal > 0), total, 0.0).to(halves.dtype.element_ty)
     tl.store(halves + (unit * 2 + q) * rows * C + at, v, mask=inside[:, None])
@@ -157,8 +147,8 @@ def pool_backward_kernel(g, pools, mixture, pool_stats, sums, passed, rows, edge
         weight, total = mixture + edge * 8, sums + edge * 8 * C + c
         to_skip += tl.load(weight + 3) * G
         G -= tl.load(total)[None, :] / rows
-        to_high += tl.load(weight + 1) * (G - high * tl.load(total + C)[None, :] / rows)
-        to_mean += tl.load(weight + 2) * (G - mean * tl.load(total + 2 * C)[None, :] / rows)
+        to_high += tl.load(weight + 1) * (G - high * (tl.load(total + C) / rows)[None, :])
+        to_mean += tl.load(weight + 2) * (G - mean * (tl.load(total + 2 * C) / rows)[None, :])
     to_high *= tl.load(pool_stats + unit * 2 * C + C + c)[None, :]
     to_mean *= tl.load(pool_stats + (unit + 1) * 2 * C + C + c)[None, :]
     kind = passed.dtype.element_ty
@@ -182,66 +172,77 @@ def skip_backward_kernel(g, skips, mixture, skip_stats, sums, out, rows, C: tl.c
     G = tl.load(g + (run * rows + row)[:, None] * 4 * C + node * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
     total = sums + edge * 8 * C + c
     scale = tl.load(mixture + edge * 8 + 3) * tl.load(skip_stats + unit * 2 * C + C + c)
-    v = scale[None, :] * (G - tl.load(total)[None, :] / rows - normal * tl.load(total + 3 * C)[None, :] / rows)
+    v = scale[None, :] * (G - tl.load(total)[None, :] / rows - normal * (tl.load(total + 3 * C) / rows)[None, :])
     tl.store(out + at, v.to(out.dtype.element_ty), mask=mask)
 
 
 @jit
-def gather_kernel(
-    gd, passed, chosen, flat, z, out, rows, edges, source0, z_run, z_source, z_row, weights,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, GIVEN: tl.constexpr, STRIDED: tl.constexpr,
+def _gathered(
+    gd, passed, chosen, taps, z, out, rows, edges, within, source, run, at, row, inside, y, x, c,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a state z from everything that leaves it; added to what `out` holds unless GIVEN.  Rows are z's, `rows` the nodes'."""
+    """`gather_kernel` for the pixels (STRIDE y + PY, STRIDE x + PX), which lie at `at` of z and out; (y, x) is the place of `row`."""
+    mask = inside[:, None]
+    here = row[:, None] * C + c[None, :]
+    total = tl.zeros((BLOCK, C), tl.float32)
+    for node in range(tl.maximum(source - 1, 0), 4):
+        for q in tl.static_range(4):
+            group = (run * 14 + _edge(source, node)) * 6 + q
+            kernel, behind = taps + group * 25 * C + c, gd + group * rows * C + here
+            (total,) = _taps((total,), (kernel,), behind, y, x, inside, 0.0, H, C, C, "it", -1, STRIDE, PY, PX, 3 + q % 2 * 2, 1 + q // 2)
+    total = tl.where(tl.load(z + at, mask=mask, other=0.0).to(tl.float32) > 0, total, 0.0)
+    first = passed + (run * edges + within) * 3 * rows * C + here
+    best = chosen + (run * 5 + source) * rows * C + here
     S: tl.constexpr = H * STRIDE
-    unit = tl.program_id(1)
+    for i in range((1 + PY) % STRIDE, 3, STRIDE):
+        down = (1 - i + PY) // STRIDE
+        # Pixels of z in the window of an output: 9, less at the border.
+        to_y = (y + down) * STRIDE
+        high = tl.minimum(to_y + 1, S - 1) - tl.maximum(to_y - 1, 0) + 1
+        for j in tl.static_range((1 + PX) % STRIDE, 3, STRIDE):
+            across = (1 - j + PX) // STRIDE
+            to_x = (x + across) * STRIDE
+            wide = tl.minimum(to_x + 1, S - 1) - tl.maximum(to_x - 1, 0) + 1
+            share = 1 / tl.maximum(high * wide, 1).to(tl.float32)
+            valid = (inside & _within(y + down, H) & _within(x + across, H))[:, None]
+            near = (down * H + across) * C
+            which = tl.load(best + near, mask=valid, other=-1.0).to(tl.int32)
+            total += tl.where(which == i * 3 + j, tl.load(first + near, mask=valid, other=0.0).to(tl.float32), 0.0)
+            total += tl.load(first + rows * C + near, mask=valid, other=0.0).to(tl.float32) * share[:, None]
+    if STRIDE == 1:
+        total += tl.load(first + 2 * rows * C, mask=mask, other=0.0).to(tl.float32)
+    if not GIVEN:
+        total += tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
+
+
+@jit
+def gather_kernel(
+    gd, passed, chosen, taps, z, out, rows, edges, source0, z_run, z_source,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, GIVEN: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a state z from everything that leaves it; added to what `out` holds unless GIVEN.
+
+    Rows are the nodes'.  With a stride of 2 a program works on one of the four pixels of z over each of them, since which taps meet a
+    result depends on whether y and x are even.
+    """
+    unit, corner = tl.program_id(1), tl.program_id(2)
     run, within = (unit // edges).to(tl.int64), unit % edges
     source = source0 + within
     c = tl.arange(0, C)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = row < rows * STRIDE * STRIDE
-    image, y, x = _place(row, S)
-    total = tl.zeros((BLOCK, C), tl.float32)
-    for node in range(tl.maximum(source - 1, 0), 4):
-        edge = _edge(source, node)
-        for q in range(4):
-            K, dilation, begin = _layer(q, C)
-            w = flat + run * weights + _weights(source, node, STRIDED, C) + begin
-            first = gd + ((run * 14 + edge) * 6 + q) * rows * C
-            here = first + row[:, None] * C + c[None, :]
-            for i in range(K):
-                to_down = (K // 2 - i) * dilation
-                down = y + to_down
-                high = inside & (down >= 0) & (down < S) & (down % STRIDE == 0)
-                for j in range(K):
-                    to_across = (K // 2 - j) * dilation
-                    across = x + to_across
-                    mask = (high & (across >= 0) & (across < S) & (across % STRIDE == 0))[:, None]
-                    if STRIDE == 1:
-                        near = here + (to_down * H + to_across) * C
-                    else:
-                        near = first + ((image * H + down // STRIDE) * H + across // STRIDE)[:, None] * C + c[None, :]
-                    v = tl.load(near, mask=mask, other=0.0).to(tl.float32)
-                    total += v * tl.load(w + c * K * K + i * K + j)[None, :]
-    mask = inside[:, None]
-    at = run * z_run + within.to(tl.int64) * z_source + row[:, None] * z_row + c[None, :]
-    total = tl.where(tl.load(z + at, mask=mask, other=0.0).to(tl.float32) > 0, total, 0.0)
-    first = passed + (run * edges + within) * 3 * rows * C
-    for tap in range(9):
-        down, across = y - tap // 3 + 1, x - tap % 3 + 1
-        valid = inside & (down >= 0) & (across >= 0) & (down < S) & (across < S) & (down % STRIDE == 0) & (across % STRIDE == 0)
-        # Pixels of z in the window of an output: 9, less at the border.
-        high = tl.minimum(down + 1, S - 1) - tl.maximum(down - 1, 0) + 1
-        wide = tl.minimum(across + 1, S - 1) - tl.maximum(across - 1, 0) + 1
-        near = ((image * H + down // STRIDE) * H + across // STRIDE)[:, None] * C + c[None, :]
-        which = tl.load(chosen + (run * 5 + source) * rows * C + near, mask=valid[:, None], other=-1).to(tl.int32)
-        total += tl.where(which == tap, tl.load(first + near, mask=valid[:, None], other=0.0).to(tl.float32), 0.0)
-        share = 1 / tl.maximum(high * wide, 1).to(tl.float32)
-        total += tl.load(first + rows * C + near, mask=valid[:, None], other=0.0).to(tl.float32) * share[:, None]
-    if STRIDE == 1:
-        total += tl.load(first + 2 * rows * C + row[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
-    if not GIVEN:
-        total += tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
+    inside = row < rows
+    image, y, x = _place(row, H)
+    pixel = ((image * H + y) * STRIDE + corner // 2) * H * STRIDE + x * STRIDE + corner % 2
+    at = run * z_run + within.to(tl.int64) * z_source + pixel[:, None] * ROW + c[None, :]
+    if STRIDE == 1 or corner == 0:
+        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, at, row, inside, y, x, c, C, BLOCK, H, STRIDE, 0, 0, GIVEN)
+    elif corner == 1:
+        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, at, row, inside, y, x, c, C, BLOCK, H, STRIDE, 0, 1, GIVEN)
+    elif corner == 2:
+        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, at, row, inside, y, x, c, C, BLOCK, H, STRIDE, 1, 0, GIVEN)
+    else:
+        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, at, row, inside, y, x, c, C, BLOCK, H, STRIDE, 1, 1, GIVEN)
 
 
 @jit
@@ -371,5 +372,5 @@ def normal_backward_kernel(g, z, scale, stats, sums, out, rows, channels, C: tl.
     G = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
     level, slope = tl.load(sums + unit * 2 * channels + c), tl.load(sums + unit * 2 * channels + channels + c)
     factor = tl.load(scale + unit * channels + c) * tl.load(stats + unit * 2 * channels + channels + c)
-    v = factor[None, :] * (G - level[None, :] / rows - normal * slope[None, :] / rows)
+    v = factor[None, :] * (G - level[None, :] / rows - normal * (slope / rows)[None, :])
     tl.store(out + at, v.to(out.dtype.element_ty), mask=mask)
