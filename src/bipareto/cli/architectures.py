@@ -54,7 +54,8 @@ def judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dic
 
     found: dict[str, Any] = {"favoured": judging.favoured(result), "favoured_discrete": judging.favoured(result, "discrete")}
     for method, said in found["favoured"].items():
-        header = ["objective", *(", ".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]), "best under its own", "in seeds"]
+        preferences = ["\n".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]]
+        header = ["objective", *preferences, "best under its own", "in seeds"]
         rows = [
             [row["objective"], *(f"{v:.4f}" for v in row["values"]), "yes" if row["own"] else "no", "{} of {}".format(*row["seeds"])]
             for row in said["objectives"]
@@ -63,35 +64,47 @@ def judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dic
     found["operations"] = judging.operations(result)
     counts = [[row["method"], _weights(row), *(f"{count:.1f}" for count in row["edges"].values())] for row in found["operations"]]
     out.table("Edges of the derived cells by operation, mean over seeds", ["method", "preference", *found["operations"][0]["edges"]], counts, left=2)
-    if known is None:
-        return found
-    found["correlations"] = judging.correlations(result, known)
-    rows = [
-        [c["method"], str(c["seed"]), f"{c['spearman']:.3f}", f"{c['kendall']:.3f}", f"{c['spearman_better_half']:.3f}"]
-        for c in found["correlations"]
-    ]
-    if rows:
-        out.table(
-            "Rank correlation of minus the supernet's loss with the known accuracy",
-            ["method", "draws", "Spearman", "Kendall", "of the better half"],
-            rows,
-        )
+    if known is not None:
+        found["correlations"] = judging.correlations(result, known)
+        _show_correlations(out, found["correlations"])
     if find_spec("moocore") is None:
         out.say("moocore is not installed: hypervolumes are left to `bipareto experiment nas figures` on a machine that has it")
         return found
-    said = judging.summary(result, known)
-    found["hypervolume"] = said
+    found["objectives"] = judging.volumes(result)
+    _show_volumes(out, found["objectives"])
+    if known is not None and any("number" in r for r in result["records"]):
+        found["hypervolume"] = judging.summary(result, known)
+        _show_truth(out, found["hypervolume"])
+    return found
 
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.4f}"
 
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _show_correlations(out: Output, found: list[dict[str, Any]]) -> None:
+    rows = [[c["method"], str(c["seed"]), f"{c['spearman']:.3f}", f"{c['kendall']:.3f}", f"{c['spearman_better_half']:.3f}"] for c in found]
+    if rows:
+        header = ["method", "draws", "Spearman", "Kendall", "of the better half"]
+        out.table("Rank correlation of minus the supernet's loss with the known accuracy", header, rows)
+
+
+def _show_volumes(out: Output, found: dict[str, Any]) -> None:
+    rows = [
+        [name, *(text for label in ("mixture", "discrete") for text in (_number(own[label]["mean"]), _number(own[label]["error"])))]
+        for name, own in found["methods"].items()
+    ]
+    corner = ", ".join(f"{value:.4g}" for value in found["reference"])
+    out.table(f"Hypervolume of the objectives below ({corner})", ["method", "of the mixture", "+-", "of the derived cells", "+-"], rows)
+
+
+def _show_truth(out: Output, said: dict[str, Any]) -> None:
+    keys = ("chance", "median", "linked")
     rows = []
     for name, own in said["methods"].items():
-        volumes = [own["hypervolume"][key] for key in ("chance", "median")]
-        shares = [text for v in volumes for text in (number(v["mean"]), number(v["error"]))]
+        shares = [text for key in keys for text in (_number(own["hypervolume"][key]["mean"]), _number(own["hypervolume"][key]["error"]))]
         rows.append([name, *shares, str(own["distinct"]), "-" if own["seconds"] is None else f"{own['seconds']:.0f}"])
-    random = said["random"]
-    rows.append([f"{random['cells']} random cells", number(random["chance"]["mean"]), "-", number(random["median"]["mean"]), "-", "-", "-"])
-    header = ["method", "below chance", "+-", "below median", "+-", "distinct cells", "seconds"]
+    means = [text for key in keys for text in (_number(said["random"][key]["mean"]), "-")]
+    rows.append([f"{said['random']['cells']} random cells", *means, "-", "-"])
+    header = ["method", "below chance", "+-", "below median", "+-", 'without "none"', "+-", "distinct cells", "seconds"]
     out.table("Hypervolume of true accuracy and FLOPs, as a share of the true front's", header, rows)
-    return found

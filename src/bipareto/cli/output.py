@@ -59,7 +59,9 @@ class Output:
 
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
         for index, name in enumerate(header):
-            table.add_column(name, justify="left" if index < left else "right", no_wrap=index >= left)
+            # Words may be wrapped where a terminal is narrow, but not away.
+            longest = max(len(word) for text in (name, *(row[index] for row in rows)) for word in text.split() or [""])
+            table.add_column(name, justify="left" if index < left else "right", no_wrap=index >= left, min_width=longest if index < left else None)
         for row in rows:
             table.add_row(*row)
         self.console.print(table)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
 from bipareto.experiments.nas import judging
+from bipareto.experiments.nas.figures import draw
 from bipareto.experiments.nas.genotype import Genotype
 from bipareto.experiments.nas.known import KnownCells, _all_flops
 from bipareto.experiments.nas.settings import TRIALS, preset
@@ -39,6 +41,7 @@ def record(known: KnownCells, number: int, seed: int, method: str = "mb-momeha")
         "number": number,
         "seed": seed,
         "preference": (0.5, 0.5),
+        "logits": {"cell": torch.nn.functional.one_hot(known.choices[number], 5).tolist()},
         "accuracy": {"cifar10": float(known.accuracies["cifar10"][number])},
     }
 
@@ -55,6 +58,29 @@ def test_the_true_front_has_all_of_the_hypervolume_and_one_cell_its_rectangle(kn
     assert 0 < said["random"]["chance"]["low"] <= said["random"]["chance"]["mean"] <= said["random"]["chance"]["high"] < 1
     with pytest.raises(InvalidInput, match="no cell of NAS-Bench-201"):
         judging.summary({"records": [], "seconds": {}}, known)
+
+
+def test_without_none_an_edge_takes_what_comes_second(known: KnownCells) -> None:
+    strong = torch.tensor([0, 2, 0, 4, 3, 0])
+    logits = 2.0 * torch.nn.functional.one_hot(strong, 5)
+    logits[[0, 2, 5], [3, 1, 4]] = 1.0
+    number = judging.linked(known, logits.tolist())
+    assert known.choices[number].tolist() == [3, 2, 1, 4, 3, 4]
+    # Cells that have no such edge are the same by both rules.
+    records = [record(known, number, 1)]
+    volumes = judging.summary({"records": records, "seconds": {}}, known)["methods"]["mb-momeha"]["hypervolume"]
+    assert volumes["linked"]["by_seed"] == pytest.approx(volumes["median"]["by_seed"])
+
+
+def test_volumes_of_objectives_are_below_a_guess_and_the_dearest() -> None:
+    runs = [("m", 0, [1.0, 0.5], [2.0, 0.5]), ("m", 0, [1.5, 0.25], [3.0, 0.1]), ("m", 1, [math.log(10), 0.1], [1.0, 1.0])]
+    records = [{"method": name, "seed": seed, "objectives": f, "discrete": d} for name, seed, f, d in runs]
+    said = judging.volumes({"objectives": ["loss", "flops"], "records": records})
+    guess = math.log(10)
+    assert said["reference"] == [guess, 1.0]
+    own = said["methods"]["m"]
+    assert own["mixture"]["by_seed"] == pytest.approx([(guess - 1) * 0.5 + (guess - 1.5) * 0.25, 0.0])
+    assert own["discrete"]["by_seed"] == pytest.approx([(guess - 2) * 0.5, 0.0])
 
 
 def test_correlations_are_one_for_a_perfect_ranking_and_minus_one_for_its_reverse(known: KnownCells) -> None:
@@ -148,7 +174,7 @@ def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
         assert message in text, text
 
 
-def test_trials_of_a_method_differ_in_the_step_of_x_alone() -> None:
+def test_trials_of_a_method_differ_in_the_step_of_x_alone(tmp_path: Path) -> None:
     study = Study(generated(replace(SMALL, steps=1, warmup=0.5)), None, [0], cells=0)
     tuned(study, ["moco"])
     labels = [f"moco, alpha_x = {value:g}" for value in TRIALS["moco"]]
@@ -156,5 +182,6 @@ def test_trials_of_a_method_differ_in_the_step_of_x_alone() -> None:
     numbers = {r["numbers"].replace(f"Delayed(value={value}", "Delayed(value=") for r, value in zip(study.records[::4], TRIALS["moco"], strict=True)}
     assert len({r["numbers"] for r in study.records}) == 3
     assert len({text.split("before=")[0] for text in numbers}) == 1
+    assert draw(study.result(), None, tmp_path, "tuning") == []
     # Equal work has equal shares of the time.
     assert len(set(study.seconds.values())) == 1

@@ -29,7 +29,9 @@ _EXTREME = 0.9
 
 
 def draw(result: dict[str, Any], known: KnownCells | None, folder: Path, prefix: str) -> list[str]:
-    """Write every figure that the records allow; returns the names of the files."""
+    """Write every figure that the records allow; returns the names of the files.  Trials of `tune` have tables only."""
+    if not _methods(result["records"]):
+        return []
     painters: dict[str, Callable[[dict[str, Any], KnownCells | None], Figure | None]] = {
         "front": _front,
         "hypervolume": _hypervolume,
@@ -88,8 +90,9 @@ def _hypervolume(result: dict[str, Any], known: KnownCells | None) -> Figure | N
     if known is None or not any("number" in r for r in result["records"]):
         return None
     said = summary(result, known)
-    figure, axes = _figure(9.6, 4.4, 2)
-    for axis, key in zip(axes, ("chance", "median"), strict=True):
+    titles = {"chance": "below chance", "median": "below the median cell", "linked": 'below the median cell, "none" not taken'}
+    figure, axes = _figure(13.2, 4.4, 3)
+    for axis, (key, title) in zip(axes, titles.items(), strict=True):
         names = _methods(result["records"])
         for place, (name, style) in enumerate(zip(names, styles(names), strict=True)):
             own = said["methods"][name]["hypervolume"][key]
@@ -100,8 +103,8 @@ def _hypervolume(result: dict[str, Any], known: KnownCells | None) -> Figure | N
         axis.axhline(random["mean"], color="0.5", label=f"{said['random']['cells']} random cells: mean, 5 to 95 %")
         axis.axhline(1.0, color="black", linestyle=":", label="true front")
         axis.set_xticks(range(len(names)), names, rotation=20)
-        axis.set(ylabel="share of the true front's hypervolume", title=f"reference point: {key}")
-        axis.legend(fontsize="small", loc="lower left")
+        axis.set(ylabel="share of the true front's hypervolume", title=title, ylim=(0, 1.05))
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
     return figure
 
 
@@ -137,7 +140,8 @@ def _exploration(result: dict[str, Any], known: KnownCells | None) -> Figure | N
     if not records or len(names) < 2:
         return None
     methods = _methods(records)
-    figure, axes = _figure(4.6 * len(methods), 4.2, len(methods))
+    width = max(4.6 * len(methods), 7.0)
+    figure, axes = _figure(width, 4.6, len(methods))
     labels = [f"1 - {_SCALES[n]:g} {n}" if _SCALES[n] != 1 else f"1 - {n}" for n in names]
     for axis, method in zip(axes, methods, strict=True):
         own = [r for r in records if r["method"] == method]
@@ -158,7 +162,8 @@ def _exploration(result: dict[str, Any], known: KnownCells | None) -> Figure | N
         else:
             axis.set_xticks(range(len(names)), labels, rotation=15)
             axis.set_ylabel("1 - scaled objective (more is better)")
-    figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=6, fontsize="small", title="preference")
+    columns = int(width // (0.5 + 0.6 * len(names)))
+    figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize="small", title="preference")
     return figure
 
 
