@@ -2,7 +2,7 @@
 
     python benchmarks/supernet.py [agree] [pass] [step] [plain-step] [--space darts|nas-bench-201] [--json FILE] [--profile FILE]
 
-    agree        value and gradients of the two, in float32 with TF32 off, and of bfloat16
+    agree        value and gradients of the two, in float32 with TF32 off, and of bfloat16; on noise, and on CIFAR-10 if BIPARETO_DATA has it
     pass         one forward and backward pass at batch 64: eager, as a CUDA graph, fast, fast in bfloat16; 1, 4 and 8 runs side by side
     step         one MB-MOMEHA step with two objectives through `compile="replay"`; 1, 4 and 8 preferences side by side
     plain-step   the same on the plain supernet, one preference (recording it takes a minute)
@@ -27,6 +27,8 @@ import torch
 
 import bipareto as bp
 from bipareto import tree
+from bipareto.data import load
+from bipareto.errors import BiparetoError
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto.experiments.nas.problem import Halves, Search
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
@@ -118,19 +120,35 @@ def data(seed: int = 0, count: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]
     return torch.randn(count, 3, 32, 32, device="cuda", generator=stream), torch.randint(10, (count,), device="cuda", generator=stream)
 
 
+def pictures() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+    """Images of noise, and of CIFAR-10 where the data folder has it: on noise a gradient is small beside its own rounding."""
+    found = {"noise": data()}
+    try:
+        images = load("cifar10")
+    except BiparetoError as error:
+        print(f"without CIFAR-10: {error}", flush=True)
+        return found
+    rows = torch.randperm(len(images.images), generator=torch.Generator().manual_seed(0))[:BATCH]
+    pixels = images.images[rows].cuda().float() / 255
+    found["CIFAR-10"] = ((pixels - pixels.mean((0, 2, 3), keepdim=True)) / pixels.std(), images.labels[rows].cuda())
+    return found
+
+
 def agree(name: str, report: Results) -> None:
     """Values and gradients."""
     plain, fast = SPACES[name]
     exact(True)
-    point, batch = start(plain), data()
-    (wanted_x, wanted_y), wanted = judged(plain, *batch)(*point)
+    point = start(plain)
     doubled = [tree.map_(torch.Tensor.double, part) for part in point]
-    (true_x, true_y), truth = judged(plain, batch[0].double(), batch[1])(*doubled)
-    report(f"{name} agree: plain to float64", value=distance(wanted, truth), x=distance(wanted_x, true_x), y=distance(wanted_y, true_y))
-    for label, network in (("float32", fast), ("bfloat16", replace(fast, half=True))):
-        (x, y), value = judged(network, *batch)(*point)
-        report(f"{name} agree: {label} to plain", value=distance(value, wanted), x=distance(x, wanted_x), y=distance(y, wanted_y))
-        report(f"{name} agree: {label} to float64", value=distance(value, truth), x=distance(x, true_x), y=distance(y, true_y))
+    for kind, batch in pictures().items():
+        (wanted_x, wanted_y), wanted = judged(plain, *batch)(*point)
+        (true_x, true_y), truth = judged(plain, batch[0].double(), batch[1])(*doubled)
+        label = f"{name} agree on {kind}:"
+        report(f"{label} plain to float64", value=distance(wanted, truth), x=distance(wanted_x, true_x), y=distance(wanted_y, true_y))
+        for precision, network in (("float32", fast), ("bfloat16", replace(fast, half=True))):
+            (x, y), value = judged(network, *batch)(*point)
+            report(f"{label} {precision} to plain", value=distance(value, wanted), x=distance(x, wanted_x), y=distance(y, wanted_y))
+            report(f"{label} {precision} to float64", value=distance(value, truth), x=distance(x, true_x), y=distance(y, true_y))
 
 
 def passes(name: str, report: Results) -> None:
