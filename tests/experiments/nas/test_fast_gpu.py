@@ -31,22 +31,29 @@ def _exact() -> None:
     torch.backends.cuda.matmul.allow_tf32 = False
 
 
+def precise(network: Supernet, point: tuple[dict, dict], batch: torch.Tensor) -> Any:
+    """Gradients and value in float64."""
+    return judged(network, batch.double())(*(tree.map_(torch.Tensor.double, part) for part in point))
+
+
 @pairs
-def test_values_and_gradients_are_those_of_the_plain_network(plain: Supernet, fast: Supernet) -> None:
+def test_values_and_gradients_are_as_near_to_the_truth_as_those_of_the_plain_network(plain: Supernet, fast: Supernet) -> None:
+    """On images of noise float32 itself is some 1e-4 from float64: where a ReLU's input is all but zero, rounding decides its slope."""
     point, batch = start(plain, **ON_GPU), images(plain, n=50, **ON_GPU)
-    (wanted, wanted_value), (found, value) = judged(plain, batch)(*point), judged(fast, batch)(*point)
-    assert distance(value, wanted_value) <= 1e-4
-    assert distance(found[0], wanted[0]) <= 1e-4
-    assert distance(found[1], wanted[1]) <= 1e-4
+    (truth, true_value), (wanted, _), (found, value) = precise(plain, point, batch), judged(plain, batch)(*point), judged(fast, batch)(*point)
+    assert distance(value, true_value) <= 1e-5
+    for found_part, wanted_part, true_part in zip(found, wanted, truth, strict=True):
+        assert distance(found_part, true_part) <= max(1e-4, 2 * distance(wanted_part, true_part))
 
 
 @pairs
-def test_half_precision_stays_near(plain: Supernet, fast: Supernet) -> None:
+def test_half_precision_points_the_same_way(plain: Supernet, fast: Supernet) -> None:
     point, batch = start(plain, **ON_GPU), images(plain, n=50, **ON_GPU)
     (wanted, wanted_value), (found, value) = judged(plain, batch)(*point), judged(replace(fast, half=True), batch)(*point)  # type: ignore[call-arg]
     assert distance(value, wanted_value) <= 0.02
-    assert distance(found[0], wanted[0]) <= 0.2
-    assert distance(found[1], wanted[1]) <= 0.2
+    for found_part, wanted_part in zip(found, wanted, strict=True):
+        norms = tree.squared_norm(found_part).sqrt() * tree.squared_norm(wanted_part).sqrt()
+        assert tree.dot(found_part, wanted_part) >= 0.8 * norms
 
 
 def test_runs_side_by_side_equal_runs_alone() -> None:
