@@ -75,7 +75,7 @@ def test_without_none_an_edge_takes_what_comes_second(known: KnownCells) -> None
 def test_volumes_of_objectives_are_below_a_guess_and_the_dearest() -> None:
     runs = [("m", 0, [1.0, 0.5], [2.0, 0.5]), ("m", 0, [1.5, 0.25], [3.0, 0.1]), ("m", 1, [math.log(10), 0.1], [1.0, 1.0])]
     records = [{"method": name, "seed": seed, "objectives": f, "discrete": d} for name, seed, f, d in runs]
-    said = judging.volumes({"objectives": ["loss", "flops"], "records": records})
+    said = judging.volumes({"objectives": ["loss", "flops"], "data": {"classes": 10}, "records": records})
     guess = math.log(10)
     assert said["reference"] == [guess, 1.0]
     own = said["methods"]["m"]

@@ -88,13 +88,13 @@ def summary(result: dict[str, Any], known: KnownCells, dataset: str = "cifar10")
     return {"dataset": dataset, "references": corners, "front": whole, "random": drawn, "methods": methods}
 
 
-def volumes(result: dict[str, Any], classes: int = 10) -> dict[str, Any]:
+def volumes(result: dict[str, Any]) -> dict[str, Any]:
     """The paper's judgement: per method the hypervolume of the objectives themselves, of one seed's searches, averaged over seeds.
 
     mixture: of the supernet as it is searched; discrete: of the derived cells with the supernet's weights.  The reference point, which the
     paper does not give, is a guess and the dearest of all: (log(classes), 1, 1, 1).
     """
-    corner = [math.log(classes) if name == "loss" else 1.0 for name in result["objectives"]]
+    corner = [math.log(result["data"]["classes"]) if name == "loss" else 1.0 for name in result["objectives"]]
     found: dict[str, Any] = {}
     for name in dict.fromkeys(r["method"] for r in result["records"]):
         own = [r for r in result["records"] if r["method"] == name]

@@ -128,7 +128,7 @@ class Study:
         return {
             "settings": task.settings.to_json(),
             "objectives": list(task.settings.objectives),
-            "data": {"name": task.images.name, "note": task.images.note},
+            "data": {"name": task.images.name, "note": task.images.note, "classes": task.problem.network.classes},
             "seeds": list(self.seeds),
             "machine": machine_of(task.device),
             "torch": torch.__version__,
