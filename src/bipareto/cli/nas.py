@@ -41,6 +41,9 @@ Warmup = Annotated[
     float | None,
     typer.Option("--warmup", metavar="SHARE", help="Of the steps: the weights learn before the architecture moves; the preset's if none."),
 ]
+Sampled = Annotated[
+    float | None, typer.Option("--sampled", metavar="T", help="Judge architectures drawn at temperature T, e.g. 1, not their mixture (0).")
+]
 Together = Annotated[int | None, typer.Option("--together", metavar="N", min=1, help="Searches side by side; all on a GPU if none.")]
 Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none.")]
 Strengths = Annotated[
@@ -67,7 +70,7 @@ def search(
     method: Annotated[str, typer.Option("--method", metavar="NAME", help="mb-momeha, wc-mhgd, wc-penalty, moco or darts.")] = "mb-momeha",
     dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
     objectives: Objectives = None, strengths: Strengths = None, steps: Steps = None, batch: Batch = None,
-    channels: Channels = None, numbers: Numbers = None, warmup: Warmup = None,
+    channels: Channels = None, numbers: Numbers = None, warmup: Warmup = None, sampled: Sampled = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0, together: Together = None, device: Device = None,
     folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -85,7 +88,7 @@ def search(
     with out.listening():
         task, known = _task(
             out, dataset, preset, device, folder, tiny, out_dir, space=space, supernet=supernet, half=half or None, objectives=objectives,
-            steps=steps, batch=batch, channels=channels, numbers=numbers, warmup=warmup,
+            steps=steps, batch=batch, channels=channels, numbers=numbers, warmup=warmup, sampled=sampled,
         )  # fmt: skip
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
         chosen = values.names(strengths) if strengths else (["strong"] if tiny else None)
@@ -113,9 +116,8 @@ def compare(
         list[str] | None, typer.Option("--methods", metavar="NAME,..", help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.")
     ] = None, dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
     objectives: Objectives = None, strengths: Strengths = None, seeds: Seeds = None, steps: Steps = None, batch: Batch = None,
-    channels: Channels = None, numbers: Numbers = None, warmup: Warmup = None, together: Together = None, device: Device = None,
-    folder: Folder = None,
-    tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+    channels: Channels = None, numbers: Numbers = None, warmup: Warmup = None, sampled: Sampled = None, together: Together = None,
+    device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """All methods under all preferences and seeds, judged by known answers.
 
@@ -136,7 +138,7 @@ def compare(
     with out.listening():
         task, known = _task(
             out, dataset, preset, device, folder, tiny, out_dir, space=space, supernet=supernet, half=half or None, objectives=objectives,
-            steps=steps, batch=batch, channels=channels, numbers=numbers, warmup=warmup,
+            steps=steps, batch=batch, channels=channels, numbers=numbers, warmup=warmup, sampled=sampled,
         )  # fmt: skip
         given = values.seeds(seeds or (["1"] if tiny else ["1,2,3"]))
         study = Study(task, out_dir, given, known, together, out.progress, _teller(out), cells=8 if tiny else 150)
@@ -150,7 +152,8 @@ def tune(
         list[str] | None, typer.Option("--methods", metavar="NAME,..", help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.")
     ] = None, dataset: Dataset = "cifar10", supernet: SupernetOption = None, half: Half = False, strengths: Strengths = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws; not one that is compared with.")] = 0,
-    steps: Steps = None, warmup: Warmup = None, together: Together = None, device: Device = None, folder: Folder = None, tiny: Tiny = False,
+    steps: Steps = None, warmup: Warmup = None, sampled: Sampled = None, together: Together = None, device: Device = None,
+    folder: Folder = None, tiny: Tiny = False,
     out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
     """Each method's step of x, by three trials side by side, judged as in compare.
@@ -167,7 +170,7 @@ def tune(
     with out.listening():
         task, known = _task(
             out, dataset, "proxy", device, folder, tiny, out_dir, space=None, supernet=supernet, half=half or None, objectives=None,
-            steps=steps, warmup=warmup,
+            steps=steps, warmup=warmup, sampled=sampled,
         )  # fmt: skip
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
         result = tuned(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None)

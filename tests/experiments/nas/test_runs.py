@@ -47,7 +47,7 @@ class _Broken(RuntimeError):
 def test_a_search_stopped_at_ten_random_steps_ends_bit_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(searching, "CHECKPOINT", 0.0)
     monkeypatch.setattr(searching, "TELL", -1.0)
-    settings = replace(SMALL, steps=14, cutout=3)
+    settings = replace(SMALL, steps=14, cutout=3, sampled=1.0)
     task, wanted = generated(settings), trials(settings)[:1]
     whole = search(task, wanted, folder=tmp_path / "whole")
     stops = sorted(random.Random(5).sample(range(1, 14), 10))

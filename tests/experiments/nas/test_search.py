@@ -12,7 +12,7 @@ import bipareto as bp
 from bipareto import oracle, tree
 from bipareto.errors import InvalidInput
 from bipareto.experiments.nas.genotype import Genotype
-from bipareto.experiments.nas.problem import OBJECTIVES, Halves, Search
+from bipareto.experiments.nas.problem import OBJECTIVES, Halves, Search, _drawn
 from bipareto.experiments.nas.spaces import DARTS, NAS_BENCH_201
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
 from experiments.nas.reference import random_genotype
@@ -143,3 +143,30 @@ def test_all_four_objectives_pass_the_first_check_without_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert problem.check(*SMALL.start(0)) == len(OBJECTIVES) == 4
+
+
+def test_drawn_architectures_have_the_mixture_as_their_frequencies_and_vanish_where_logits_decide() -> None:
+    halves = Halves(60, batch=6, numbers=NAS_BENCH_201.numbers)
+    problem, plain = (Search(SMALL, IMAGES, LABELS, halves, objectives=("loss", "flops"), sampled=value) for value in (0.5, 0.0))
+    x, y = problem.start(0)
+    x = tree.map_(lambda leaf: 500 * leaf, x)
+    draw = halves("upper", "x", 3, 7)
+    # The same step again has the same noise, another step other noise, and all the data none.
+    assert torch.equal(draw.noise, halves("upper", "x", 3, 7).noise)
+    assert not torch.equal(draw.noise, halves("upper", "x", 2, 7).noise)
+    assert draw.noise.shape == (30,)
+    full = halves("upper", "full", 0, 0)
+    assert torch.equal(problem.upper(x, y, full), plain.upper(x, y, full))
+    # The loss is that of the logits (x + G) / T; other objectives stay as they are.
+    gumbel = -torch.log(-torch.log(draw.noise)).view(6, 5)
+    expected = plain.upper({"cell": (x["cell"] + gumbel) / 0.5}, y, draw)[0]
+    torch.testing.assert_close(problem.upper(x, y, draw), torch.stack([expected, plain.upper(x, y, draw)[1]]))
+    certain = {"cell": 1e3 * torch.nn.functional.one_hot(torch.tensor([3, 1, 2, 0, 4, 3]), 5).float()}
+    torch.testing.assert_close(problem.upper(certain, y, draw), plain.upper(certain, y, draw))
+    # Gumbel's property: an operation is the largest as often as softmax(x) says.
+    many = torch.rand(20_000, 30, generator=torch.Generator().manual_seed(0))
+    largest = torch.func.vmap(lambda noise: _drawn(x, noise, 0.5)["cell"])(many).argmax(-1)
+    often = torch.nn.functional.one_hot(largest, 5).double().mean(0)
+    assert (often - x["cell"].softmax(-1)).abs().max() < 0.015
+    with pytest.raises(InvalidInput, match=r"needs Halves\(..., numbers=30\)"):
+        search(sampled=1.0)

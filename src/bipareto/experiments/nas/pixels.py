@@ -22,12 +22,14 @@ class Draw(NamedTuple):
     corner: where it is cut from its padded picture, (n, 2) as (top, left).
     flip: whether it is mirrored, (n,).
     hole: the centre of the square that is cut out, (n, 2).
+    noise: numbers from 0 to 1 for what else is random, (k,); see `Search`.
     """
 
     rows: Tensor
     corner: Tensor
     flip: Tensor
     hole: Tensor
+    noise: Tensor
 
 
 class Augmentation(NamedTuple):
@@ -50,7 +52,9 @@ class Augmentation(NamedTuple):
     def plain(self, rows: Tensor) -> Draw:
         """Rows of the data as they are."""
         corner = torch.full((len(rows), 2), self.margin, device=rows.device)
-        return Draw(rows, corner, torch.zeros_like(rows, dtype=torch.bool), torch.full_like(corner, _OUTSIDE))
+        return Draw(
+            rows, corner, torch.zeros_like(rows, dtype=torch.bool), torch.full_like(corner, _OUTSIDE), corner.new_empty(0, dtype=torch.float32)
+        )
 
     def shuffled(self, rows: Tensor, stream: torch.Generator) -> Draw:
         """The rows in a random order, each changed at random."""
@@ -60,7 +64,11 @@ class Augmentation(NamedTuple):
         corner = torch.randint(2 * self.margin + 1, (n, 2), **where)
         mirrored = torch.rand(n, **where) < 0.5
         hole = torch.randint(_UNIT, (n, 2), **where)
-        return Draw(rows[order], corner, mirrored if self.flip else torch.zeros_like(mirrored), hole)
+        return Draw(rows[order], corner, mirrored if self.flip else torch.zeros_like(mirrored), hole, _nothing(rows))
+
+
+def _nothing(rows: Tensor) -> Tensor:
+    return torch.empty(0, device=rows.device)
 
 
 class Pixels:

@@ -43,13 +43,14 @@ class Halves:
         margin, flip, cutout: see `Augmentation`.
         full: rows that stand for all of a half where all the data is asked for (role "full": first check, evaluation); None takes
             the whole half, which a large supernet may not hold in memory at once.
+        numbers: random numbers that a draw brings beside its images; none with "full".
         seed: of the split; runs of all seeds share it.
         device: where draws are made.
     """
 
     def __init__(
-        self, count: int, batch: int = 64, *, margin: int = 0, flip: bool = False, cutout: int = 0, full: int | None = 1024, seed: int = 0,
-        device: torch.device | str = "cpu",
+        self, count: int, batch: int = 64, *, margin: int = 0, flip: bool = False, cutout: int = 0, full: int | None = 1024, numbers: int = 0,
+        seed: int = 0, device: torch.device | str = "cpu",
     ) -> None:  # fmt: skip
         half = count // 2
         if batch < 2:
@@ -60,7 +61,7 @@ class Halves:
             raise InvalidInput(f"full = {full}; batch norm needs at least 2 rows, or None for all")
         self.augmentation = Augmentation(margin, flip, cutout)
         self.augmentation.check()
-        self.batch, self.full, self.device = batch, full, device
+        self.batch, self.full, self.numbers, self.device = batch, full, numbers, device
         order = torch.randperm(count, generator=generator("split", 0, seed)).to(device)
         self.rows = {"lower": order[:half], "upper": order[half : 2 * half]}
         self._epochs: dict[tuple[str, str, int], tuple[int, Draw]] = {}
@@ -69,11 +70,16 @@ class Halves:
         """The draw of one role; the images of "full" are as they are."""
         if role == "full":
             return self.augmentation.plain(self.rows[level][: self.full])
-        epoch, place = divmod(t, len(self.rows[level]) // self.batch)
+        draws = len(self.rows[level]) // self.batch
+        epoch, place = divmod(t, draws)
         kept = self._epochs.get((level, role, seed))
         if kept is None or kept[0] != epoch:
-            kept = self._epochs[level, role, seed] = (epoch, self.augmentation.shuffled(self.rows[level], generator(role, epoch, seed, self.device)))
-        return Draw(*(leaf[place * self.batch : (place + 1) * self.batch] for leaf in kept[1]))
+            stream = generator(role, epoch, seed, self.device)
+            shuffled = self.augmentation.shuffled(self.rows[level], stream)
+            noise = torch.rand(draws, self.numbers, generator=stream, device=self.device)
+            kept = self._epochs[level, role, seed] = (epoch, shuffled._replace(noise=noise))
+        rows, corner, flip, hole = (leaf[place * self.batch : (place + 1) * self.batch] for leaf in kept[1][:-1])
+        return Draw(rows, corner, flip, hole, kept[1].noise[place])
 
 
 class Search(Problem):
@@ -88,6 +94,9 @@ class Search(Problem):
         reading: of FLOPs, "paper" or "real".
         decay: weight decay of the lower level, 3e-4 in the paper.
         clip: bound on the norm of a loss's gradient in the weights, 5 in DARTS; None for none.
+        sampled: a temperature T > 0 lets every draw judge an architecture of its own, softmax((x + G) / T) with Gumbel noise G (Maddison,
+            Mnih and Teh 2017), from the draw's numbers; 0 judges the mixture softmax(x).  An edge that mostly draws "none" then costs
+            accuracy, where in a mixture batch norm undoes the scaling.
 
     y is the supernet's tree of weights, or all of them in one vector (`start`): then a step moves them in one operation.
 
@@ -100,15 +109,21 @@ class Search(Problem):
 
     def __init__(
         self, network: Supernet, images: Tensor, labels: Tensor, halves: Halves, *, objectives: Sequence[str] = OBJECTIVES,
-        reading: Reading = "real", decay: float = 0.0, clip: float | None = None,
+        reading: Reading = "real", decay: float = 0.0, clip: float | None = None, sampled: float = 0.0,
     ) -> None:  # fmt: skip
         self._check(network, images, labels, halves, objectives)
+        if sampled < 0 or (sampled and halves.numbers != network.space.numbers):
+            raise InvalidInput(
+                f"sampled = {sampled} with draws of {halves.numbers} numbers; the temperature is not negative, and "
+                f"{network.space.name} needs Halves(..., numbers={network.space.numbers})"
+            )
         if decay < 0 or (clip is not None and not clip > 0):
             raise InvalidInput(f"decay = {decay}, clip = {clip}; the decay is at least 0, and the bound above 0 or None")
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
         self.direct = frozenset(i for i, name in enumerate(objectives) if name != "loss")
         self.folded = network.folded
         self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
+        self.sampled = sampled
         weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
         # A vector's weights: for kernels that take a cell's in one piece as sections, else leaf by leaf, cut at once.
         self._parted: Callable[[Tensor], Tree] = Layout.of(weights).split if self.folded else partial(tree.unravel, like=weights)
@@ -145,6 +160,8 @@ class Search(Problem):
     def _judged(self, x: Tree, y: Tree, pixels: Tensor, draw: Draw) -> Tensor:
         if self.clip is not None:
             y = _Clipped.apply(y if isinstance(y, Tensor) else tree.ravel(y), self.clip)  # type: ignore[no-untyped-call]
+        if self.sampled and draw.noise.numel():  # none where all the data is asked for: the mixture itself is evaluated
+            x = _drawn(x, draw.noise, self.sampled)
         weights = self._parted(y) if isinstance(y, Tensor) else y
         return cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
 
@@ -178,6 +195,13 @@ class Search(Problem):
             return value(y), value(theta)
         both = torch.func.vmap(value)(tree.stack([y, theta]))
         return both[0], both[1]
+
+
+def _drawn(x: Tree, noise: Tensor, temperature: float) -> Tree:
+    """Logits of an architecture near x: (x + G) / temperature, G = -log(-log(noise)) by Gumbel's distribution."""
+    gumbel = -torch.log(-torch.log(noise.clamp(1e-6, 1 - 1e-6)))
+    parts = gumbel.split([table.numel() for table in x.values()])
+    return {kind: (table + part.view_as(table)) / temperature for (kind, table), part in zip(x.items(), parts, strict=True)}
 
 
 class _Clipped(torch.autograd.Function):

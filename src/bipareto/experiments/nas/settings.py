@@ -52,6 +52,7 @@ class Settings:
         decay, clip: weight decay of the lower level, and the bound on gradients' norms (None for none).
         cosine: let the steps of the weights fall to zero along a cosine.
         warmup: share of the steps in which the architecture all but stands still and the weights learn what every operation is good for.
+        sampled: temperature of drawn architectures, 0 for the mixture; see `Search`.
         margin, flip, cutout: augmentation, see `Halves`.
         numbers: "ours" or "paper", see `configured`.
     """
@@ -70,6 +71,7 @@ class Settings:
     clip: float | None = 5.0
     cosine: bool = True
     warmup: float = 0.0
+    sampled: float = 0.0
     margin: int = 4
     flip: bool = True
     cutout: int = 0

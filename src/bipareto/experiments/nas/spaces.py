@@ -145,6 +145,11 @@ class Space:
         """Places in `edges` of those that lead to a node."""
         return [place for place, edge in enumerate(self.edges) if edge.target == node]
 
+    @property
+    def numbers(self) -> int:
+        """Logits of an architecture, over all kinds of cells."""
+        return len(self.kinds) * len(self.edges) * len(self.operations)
+
     def index(self, kind: Kind) -> int | None:
         """The place in `operations` of the first of a kind; None where there is none."""
         return next((place for place, operation in enumerate(self.operations) if operation.kind == kind), None)

@@ -39,9 +39,14 @@ class Task:
         pixels, labels = self.images.images[own].to(self.device), self.images.labels[own].to(self.device)
         if pixels.shape[-1] != pixels.shape[-2]:
             raise InvalidInput(f"images of {self.images.name} are {pixels.shape[-2]} x {pixels.shape[-1]}; a supernet needs squares")
-        halves = Halves(len(pixels), chosen.batch, margin=chosen.margin, flip=chosen.flip, cutout=chosen.cutout, full=self.full, device=self.device)
         network = chosen.network(pixels.shape[-1], len(self.images.class_names))
-        problem = Search(network, pixels, labels, halves, objectives=chosen.objectives, reading=chosen.reading, decay=chosen.decay, clip=chosen.clip)
+        numbers = network.space.numbers if chosen.sampled else 0
+        halves = Halves(
+            len(pixels), chosen.batch, margin=chosen.margin, flip=chosen.flip, cutout=chosen.cutout, full=self.full, numbers=numbers,
+            device=self.device,
+        )  # fmt: skip
+        kept = {name: getattr(chosen, name) for name in ("objectives", "reading", "decay", "clip", "sampled")}
+        problem = Search(network, pixels, labels, halves, **kept)
         object.__setattr__(self, "problem", problem)
 
     def key(self) -> dict[str, object]:
