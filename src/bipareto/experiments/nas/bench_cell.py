@@ -245,7 +245,7 @@ def _backward(g: Tensor, given: Tensor, flat: Tensor, mixture: Tensor, nodes: Te
         add_blocks(partial, sums, stretch=(edges.offset, edges.number))
         behind_kernel[(tiles, R * edges.number)](grown, convs, stats, mixture, sums, to_convs, *where, C, block)
         to_state_kernel[(-(-rows // rows_at_once(C)), R)](
-            grown, to_convs, w, z, mixture, out, *where, z.stride(0), out.stride(0), C, together(C), rows_at_once(C), side, precision(),
+            grown, to_convs, w, z, mixture, out, *where, z.stride(0), out.stride(0), C, together(C), rows_at_once(C), side, precision(z),
             maxnreg=REGISTERS,
         )  # fmt: skip
     return to_given, to_convs, sums

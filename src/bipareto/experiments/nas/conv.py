@@ -51,7 +51,7 @@ def _leave(found, out, partial, unit, row, rows, used, o, tiles, CHANNELS: tl.co
     tl.store(out + (unit * rows * CHANNELS + o)[None, :] + row[:, None] * CHANNELS, found, mask=inside & used[None, :])
     if MOMENTS:
         tile = tl.program_id(0)
-        v = tl.where(inside, found.to(tl.float32), 0.0)
+        v = found.to(tl.float32)  # zero beyond the last row
         mean = tl.sum(v, 0) / tl.minimum(rows - tile * BLOCK, BLOCK)
         off = tl.where(inside, v - mean[None, :], 0.0)
         left = partial + (unit * tiles + tile) * 2 * CHANNELS + o
@@ -222,9 +222,9 @@ class Edges(NamedTuple):
 _ALONE = Edges()
 
 
-def precision() -> str:
-    """As the library's own convolutions: by TF32 where that is allowed, else by three products, which lose next to nothing."""
-    return "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3"
+def precision(z: Tensor) -> str:
+    """Of float32, as the library's own convolutions: by TF32 where that is allowed, else by three products, which lose next to nothing."""
+    return "tf32" if torch.backends.cudnn.allow_tf32 or z.dtype != torch.float32 else "tf32x3"
 
 
 def rows_at_once(channels: int) -> int:
@@ -260,7 +260,7 @@ def convolve(z: Tensor, w: Tensor, out: Tensor, side: int, relu: bool, edges: Ed
     tiles = -(-rows // block)
     conv_kernel[(tiles, R, -(-lanes // OUT))](
         z, w, out, out if partial is None else partial, rows, edges.number, edges.offset, edges.total, tiles, z.stride(0),
-        IN, inputs // IN, OUT, outputs, block, _side(w, side), _stride(z, rows), w.shape[2], relu, partial is not None, precision(),
+        IN, inputs // IN, OUT, outputs, block, _side(w, side), _stride(z, rows), w.shape[2], relu, partial is not None, precision(z),
         num_warps=8 if block * OUT > 8192 else 4, maxnreg=REGISTERS,
     )  # fmt: skip
 
@@ -273,7 +273,7 @@ def back(g: Tensor, w: Tensor, z: Tensor, out: Tensor, side: int, relu: bool) ->
     block = rows_at_once(inputs)
     conv_back_kernel[(-(-rows // block), R, inputs // OUT)](
         g, w, z, out, g.shape[2], 1, 0, 1, z.stride(0), out.stride(0), inputs,
-        IN, outputs // IN, OUT, block, _side(w, side), _stride(z, g.shape[2]), w.shape[2], relu, precision(), maxnreg=REGISTERS,
+        IN, outputs // IN, OUT, block, _side(w, side), _stride(z, g.shape[2]), w.shape[2], relu, precision(z), maxnreg=REGISTERS,
     )  # fmt: skip
 
 
@@ -289,7 +289,7 @@ def weight_gradient(g: Tensor, z: Tensor, taps: int, side: int, relu: bool, part
     lines = taps // 3 + taps % 9
     conv_weights_kernel[(chunks_of(rows), R * inputs // IN * lines, -(-lanes // OUT))](
         z, g, partial, rows, edges.number, edges.offset, edges.total, z.stride(0), inputs, _CHUNK, chunks_of(rows),
-        IN, OUT, outputs, _BYTES // g.element_size(), side if taps > 1 else 1, _stride(z, rows), taps, relu, precision(),
+        IN, OUT, outputs, _BYTES // g.element_size(), side if taps > 1 else 1, _stride(z, rows), taps, relu, precision(z),
         num_warps=8 if OUT > 64 else 4,
     )  # fmt: skip
 

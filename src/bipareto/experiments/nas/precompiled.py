@@ -13,6 +13,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from bipareto.errors import BiparetoWarning
 from bipareto.experiments.nas import bench_cell, cell, conv, fast, kernels, kernels_backward
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto.experiments.nas.supernet import Supernet
+from bipareto.tree import Tree
+from bipareto.triton_kernels import triton
 
 __all__ = ["precompile"]
 
@@ -71,9 +74,7 @@ def _kept() -> Path:
 
 def _name(wish: tuple[Any, ...]) -> str:
     """Changes with everything that decides which kernels there are."""
-    from bipareto.triton_kernels import triton
-
-    digest = hashlib.sha256(repr((wish, triton.__version__, torch.__version__)).encode())
+    digest = hashlib.sha256(repr((wish, getattr(triton, "__version__", None), torch.__version__)).encode())
     for module in (*_MODULES, cell, fast):
         digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()[:16]
@@ -137,14 +138,18 @@ class Met:
 
 def _go_through(network: Supernet, batches: Sequence[int], met: Met) -> None:
     """One pass forward and back with nothing in it; whoever calls this has no further use for the kernels in its process."""
-    fast.available = lambda *_: True
+    vars(fast)["available"] = lambda *_: True
     for module in _MODULES:
         for name in [name for name in vars(module) if name.endswith("_kernel")]:
             setattr(module, name, _Launched(getattr(module, name), met))
     x, y = tree.map_(lambda leaf: leaf.to("meta"), network.start(0))
     for batch in batches:
         images = torch.empty(batch, 3, network.size, network.size, device="meta")
-        torch.func.grad(lambda point, images=images: network.logits(*point, images).sum())((x, y))
+        torch.func.grad(partial(_passed, network, images))((x, y))
+
+
+def _passed(network: Supernet, images: torch.Tensor, point: tuple[Tree, Tree]) -> torch.Tensor:
+    return network.logits(point[0], point[1], images).sum()
 
 
 class _Launched:
