@@ -15,8 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +28,7 @@ from bipareto import tree
 from bipareto.data import load
 from bipareto.errors import BiparetoError
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
+from bipareto.experiments.nas.precompiled import precompile
 from bipareto.experiments.nas.problem import Halves, Search
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
 from bipareto.sampler import draw
@@ -239,22 +238,11 @@ def profile(name: str, file: Path) -> None:
 
 
 def warm(names: list[str]) -> None:
-    """Compile the kernels in several processes at once; Triton keeps them on disk.
-
-    Sides are compiled in, so they must be those of the measurements; two DARTS stacks share the shapes of the paper's three cells.
-    """
-    code = (
-        "import sys, torch; sys.path.insert(0, {folder!r}); import supernet as b\n"
-        "from bipareto.experiments.nas.fast import FastDarts, FastNasBench201\n"
-        "n = {network}; p = b.start(n); i, l = b.data(count=4)\n"
-        "b.judged(n, i, l)(*p); torch.cuda.synchronize()"
-    )
-    networks = [f"FastNasBench201(half={half})" for half in (False, True) if "nas-bench-201" in names]
-    networks += [f"FastDarts(stack={stack!r}, half={half})" for half in (False, True) for stack in ("NR", "RN") if "darts" in names]
-    folder = str(Path(__file__).parent)
-    running = [subprocess.Popen([sys.executable, "-c", code.format(folder=folder, network=network)]) for network in networks]
-    if any([process.wait() for process in running]):
-        raise SystemExit("the kernels do not compile; see above")
+    """Compile the kernels in several processes at once; float32 also as agreement needs it."""
+    for name in names:
+        for on, half in ((True, False), (False, False), (False, True)):
+            exact(on)
+            precompile(replace(SPACES[name][1], half=half), [BATCH])
 
 
 def main() -> None:

@@ -4,9 +4,9 @@ With c1 and c3 the two convolutions of a rectified state s on an edge, and w the
 
     w_1 s + w_2 normal(c1) + w_3 normal(c3) + w_4 average(s),
 
-and a node is the sum of what its edges carry.  Written plainly each sign is a pass over memory.  Here a source is convolved on all edges
-that leave it (`conv`), a node is one kernel, and so is each of the steps back: the sums that batch norms and the mixture need, through the
-batch norms, and what reaches a state without convolution.  Averages are taken from the state where they are needed.
+and a node is the sum of what its edges carry.  Written plainly each sign is a pass over memory.  Here both convolutions of all edges that
+leave a source are one kernel (`conv`), a node is one, and so is each of the steps back: the sums that batch norms and the mixture need, through
+the batch norms, and what reaches a state.  Averages are taken from the state where they are needed.
 
 Edges are numbered by source: 0 to 2 leave the input, 3 and 4 the first node, 5 the second.
 """
@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from bipareto.experiments.nas.cell import add_blocks, block_of, finish, fold
-from bipareto.experiments.nas.conv import Edges, back, chunks_of, convolve, weight_gradient
-from bipareto.experiments.nas.kernels import _normal, _place, jit
+from bipareto.experiments.nas.conv import REGISTERS, Edges, _sent_back, chunks_of, convolve, precision, rows_at_once, together, weight_gradient
+from bipareto.experiments.nas.kernels import _normal, _place, _within, jit
 from bipareto.triton_kernels import LIBRARY, tl
 
 __all__ = ["bench_cell"]
@@ -30,9 +30,21 @@ _LEVELS = (Edges(0, 3, 6), Edges(3, 2, 6), Edges(5, 1, 6))
 
 
 @jit
-def _seen(y, x, H: tl.constexpr):
-    """Pixels of the image in the 3x3 window around one."""
-    return (tl.minimum(y + 1, H - 1) - tl.maximum(y - 1, 0) + 1) * (tl.minimum(x + 1, H - 1) - tl.maximum(x - 1, 0) + 1)
+def _in_space(edge):
+    """The number of an edge in the space's order, by target: the third and the fourth change places."""
+    return tl.where(edge == 2, 3, tl.where(edge == 3, 2, edge))
+
+
+@jit
+def _mixture(mixture, run, edge):
+    """Where an edge's weights lie."""
+    return mixture + (run * 6 + _in_space(edge)) * 5
+
+
+@jit
+def _seen(y, H: tl.constexpr):
+    """Lines of the image in a window of three around one; at least one."""
+    return tl.maximum(tl.minimum(y + 1, H - 1) - tl.maximum(y - 1, 0) + 1, 1).to(tl.float32)
 
 
 @jit
@@ -41,66 +53,93 @@ def _average(at, row, inside, c, C: tl.constexpr, H: tl.constexpr):
     _, y, x = _place(row, H)
     here = at + row[:, None] * C + c[None, :]
     found = tl.zeros((row.shape[0], C), tl.float32)
-    for tap in range(9):
+    for tap in tl.static_range(9):
         i, j = tap // 3 - 1, tap % 3 - 1
-        mask = inside & (y + i >= 0) & (y + i < H) & (x + j >= 0) & (x + j < H)
+        mask = inside & _within(y + i, H) & _within(x + j, H)
         found += tl.load(here + (i * H + j) * C, mask=mask[:, None], other=0.0).to(tl.float32)
-    return found / _seen(y, x, H).to(tl.float32)[:, None]
+    return found * (1 / (_seen(y, H) * _seen(x, H)))[:, None]
 
 
 @jit
-def _carried(at, c1, c3, stats1, stats3, mixture, edge, row, rows, c, C: tl.constexpr, H: tl.constexpr):
+def parted_kernel(flat, out, C: tl.constexpr, BACK: tl.constexpr):
+    """One tap of an edge's weights, out (runs, edges by source, taps, outputs, inputs), or BACK (..., inputs, outputs); the 1x1's the last."""
+    unit = tl.program_id(0)
+    tap, edge, run = unit % 10, unit // 10 % 6, unit // 60
+    a, b = tl.arange(0, C)[:, None], tl.arange(0, C)[None, :]
+    at = flat + (run * 6 + _in_space(edge)) * (10 * C * C)
+    place = b * C + a if BACK else a * C + b
+    v = tl.load(at + tl.where(tap == 9, place, C * C + place * 9 + tap))
+    tl.store(out + unit * C * C + a * C + b, v.to(out.dtype.element_ty))
+
+
+@jit
+def joined_kernel(partial, out, chunks, C: tl.constexpr, LINES: tl.constexpr, MANY: tl.constexpr):
+    """The gradient of one tap's weights, LINES of its inputs, from partial sums (runs, edges, taps, chunks, inputs, outputs): into its place."""
+    unit = tl.program_id(0)
+    tap, edge, run = unit % 10, unit // 10 % 6, unit // 60
+    k = tl.program_id(1) * (LINES * C) + tl.arange(0, LINES * C)
+    found = tl.zeros((MANY, LINES * C), tl.float32)
+    for first in range(0, chunks, MANY):
+        chunk = first + tl.arange(0, MANY)
+        at = partial + (unit.to(tl.int64) * chunks + chunk)[:, None] * (C * C) + k[None, :]
+        found += tl.load(at, mask=(chunk < chunks)[:, None], other=0.0)
+    place = k % C * C + k // C
+    left = out + (run * 6 + _in_space(edge)) * (10 * C * C)
+    tl.store(left + tl.where(tap == 9, place, C * C + place * 9 + tap), tl.sum(found, 0))
+
+
+@jit
+def _carried(at, convs, stats, mixture, run, edge, row, rows, c, C: tl.constexpr, H: tl.constexpr):
     """What an edge carries, from its state at `at`."""
     inside = row < rows
     mask = inside[:, None]
     out = row[:, None] * C + c[None, :]
-    weight = mixture + edge * 5
+    weight, unit = _mixture(mixture, run, edge), (run * 6 + edge) * 2
     found = tl.load(weight + 1) * tl.load(at + out, mask=mask, other=0.0).to(tl.float32)
-    found += tl.load(weight + 2) * _normal(c1 + edge * rows * C, stats1 + edge * 2 * C, out, mask, c, C)
-    found += tl.load(weight + 3) * _normal(c3 + edge * rows * C, stats3 + edge * 2 * C, out, mask, c, C)
+    found += tl.load(weight + 2) * _normal(convs + unit * rows * C, stats + unit * 2 * C, out, mask, c, C)
+    found += tl.load(weight + 3) * _normal(convs + (unit + 1) * rows * C, stats + (unit + 1) * 2 * C, out, mask, c, C)
     return found + tl.load(weight + 4) * _average(at, row, inside, c, C, H)
 
 
 @jit
-def node_kernel(
-    given, nodes, c1, c3, stats1, stats3, mixture, out, rows, node, given_run, out_run, C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr
-):
+def node_kernel(given, nodes, convs, stats, mixture, out, rows, node, given_run, out_run, C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr):
     """The node after `node` others; `nodes` holds the first two."""
     run = tl.program_id(1).to(tl.int64)
     c = tl.arange(0, C)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    found = _carried(given + run * given_run, c1, c3, stats1, stats3, mixture, run * 6 + node, row, rows, c, C, H)
+    found = _carried(given + run * given_run, convs, stats, mixture, run, node, row, rows, c, C, H)
     for source in range(1, node + 1):
-        edge = run * 6 + source * (7 - source) // 2 + node - source
-        found += _carried(nodes + (run * 2 + source - 1) * rows * C, c1, c3, stats1, stats3, mixture, edge, row, rows, c, C, H)
+        edge = source * (7 - source) // 2 + node - source
+        found += _carried(nodes + (run * 2 + source - 1) * rows * C, convs, stats, mixture, run, edge, row, rows, c, C, H)
     at = out + run * out_run + row[:, None] * C + c[None, :]
     tl.store(at, found.to(out.dtype.element_ty), mask=(row < rows)[:, None])
 
 
 @jit
-def sums_kernel(
-    g, z, c1, c3, stats1, stats3, partial, rows, edges, offset, source0, tiles, z_run, C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr
-):
-    """Sums of an edge's gradient times each of its operations; in the place of "none" that of the gradient."""
-    tile, unit = tl.program_id(0), tl.program_id(1)
-    run, e = (unit // edges).to(tl.int64), unit % edges
-    edge = run * 6 + offset + e
+def sums_kernel(g, z, convs, stats, partial, rows, edges, offset, source0, tiles, z_run, C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr):
+    """Sums of each edge's gradient times each of its operations; in the place of "none" that of the gradient."""
+    tile, run = tl.program_id(0), tl.program_id(1).to(tl.int64)
     c = tl.arange(0, C)
     row = tile * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
     mask = inside[:, None]
     out = row[:, None] * C + c[None, :]
-    G = tl.load(g + (run * 3 + source0 + e) * rows * C + out, mask=mask, other=0.0).to(tl.float32)
-    left = partial + (edge * tiles + tile) * 5 * C + c
-    tl.store(left, tl.sum(G, 0))
-    tl.store(left + C, tl.sum(G * tl.load(z + run * z_run + out, mask=mask, other=0.0).to(tl.float32), 0))
-    tl.store(left + 2 * C, tl.sum(G * _normal(c1 + edge * rows * C, stats1 + edge * 2 * C, out, mask, c, C), 0))
-    tl.store(left + 3 * C, tl.sum(G * _normal(c3 + edge * rows * C, stats3 + edge * 2 * C, out, mask, c, C), 0))
-    tl.store(left + 4 * C, tl.sum(G * _average(z + run * z_run, row, inside, c, C, H), 0))
+    state = tl.load(z + run * z_run + out, mask=mask, other=0.0).to(tl.float32)
+    mean = _average(z + run * z_run, row, inside, c, C, H)
+    for e in range(edges):
+        edge = run * 6 + offset + e
+        G = tl.load(g + (run * 3 + source0 + e) * rows * C + out, mask=mask, other=0.0).to(tl.float32)
+        left = partial + (edge * tiles + tile) * 5 * C + c
+        tl.store(left, tl.sum(G, 0))
+        tl.store(left + C, tl.sum(G * state, 0))
+        for op in tl.static_range(2):
+            unit = edge * 2 + op
+            tl.store(left + (2 + op) * C, tl.sum(G * _normal(convs + unit * rows * C, stats + unit * 2 * C, out, mask, c, C), 0))
+        tl.store(left + 4 * C, tl.sum(G * mean, 0))
 
 
 @jit
-def behind_kernel(g, c1, c3, stats1, stats3, mixture, sums, to_c1, to_c3, rows, edges, offset, source0, C: tl.constexpr, BLOCK: tl.constexpr):
+def behind_kernel(g, convs, stats, mixture, sums, to_convs, rows, edges, offset, source0, C: tl.constexpr, BLOCK: tl.constexpr):
     """The gradients of an edge's convolutions, back through their batch norms."""
     unit = tl.program_id(1)
     run, e = (unit // edges).to(tl.int64), unit % edges
@@ -109,58 +148,58 @@ def behind_kernel(g, c1, c3, stats1, stats3, mixture, sums, to_c1, to_c3, rows, 
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = (row < rows)[:, None]
     out = row[:, None] * C + c[None, :]
-    total = sums + edge * 5 * C + c
-    G = tl.load(g + (run * 3 + source0 + e) * rows * C + out, mask=mask, other=0.0).to(tl.float32) - tl.load(total)[None, :] / rows
-    kind = to_c1.dtype.element_ty
-    scale1 = tl.load(mixture + edge * 5 + 2) * tl.load(stats1 + edge * 2 * C + C + c)
-    scale3 = tl.load(mixture + edge * 5 + 3) * tl.load(stats3 + edge * 2 * C + C + c)
-    normal1 = _normal(c1 + edge * rows * C, stats1 + edge * 2 * C, out, mask, c, C)
-    normal3 = _normal(c3 + edge * rows * C, stats3 + edge * 2 * C, out, mask, c, C)
-    tl.store(to_c1 + edge * rows * C + out, (scale1[None, :] * (G - normal1 * tl.load(total + 2 * C)[None, :] / rows)).to(kind), mask=mask)
-    tl.store(to_c3 + edge * rows * C + out, (scale3[None, :] * (G - normal3 * tl.load(total + 3 * C)[None, :] / rows)).to(kind), mask=mask)
+    total, weight = sums + edge * 5 * C + c, _mixture(mixture, run, offset + e)
+    G = tl.load(g + (run * 3 + source0 + e) * rows * C + out, mask=mask, other=0.0).to(tl.float32) - (tl.load(total) / rows)[None, :]
+    for op in tl.static_range(2):
+        unit = edge * 2 + op
+        scale = tl.load(weight + 2 + op) * tl.load(stats + unit * 2 * C + C + c)
+        slope = tl.load(total + (2 + op) * C) / rows
+        normal = _normal(convs + unit * rows * C, stats + unit * 2 * C, out, mask, c, C)
+        v = scale[None, :] * (G - normal * slope[None, :])
+        tl.store(to_convs + unit * rows * C + out, v.to(to_convs.dtype.element_ty), mask=mask)
 
 
 @jit
-def passed_kernel(g, mixture, out, rows, edges, offset, source0, out_run, C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr):
-    """The gradient of a state by its skips and averages."""
+def to_state_kernel(
+    g, to_convs, w, z, mixture, out, rows, edges, offset, source0, z_run, out_run,
+    C: tl.constexpr, IN: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a state: by the convolutions, the skips and the averages of all its edges."""
     run = tl.program_id(1).to(tl.int64)
     c = tl.arange(0, C)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
-    _, y, x = _place(row, H)
     at = row[:, None] * C + c[None, :]
-    found = tl.zeros((BLOCK, C), tl.float32)
+    found = _sent_back(to_convs, w, run, row, rows, inside, edges, offset, 6, c, C, IN, C // IN, C, BLOCK, H, 1, 10, PRECISION)
+    found = tl.where(tl.load(z + run * z_run + at, mask=inside[:, None], other=0.0) > 0, found, 0.0)
+    _, y, x = _place(row, H)
+    passed = tl.zeros((BLOCK, C), tl.float32)  # apart from the products, whose place among threads differs
     for e in range(edges):
         here = g + (run * 3 + source0 + e) * rows * C + at
-        weight = mixture + (run * 6 + offset + e) * 5
-        found += tl.load(weight + 1) * tl.load(here, mask=inside[:, None], other=0.0).to(tl.float32)
+        weight = _mixture(mixture, run, offset + e)
+        passed += tl.load(weight + 1) * tl.load(here, mask=inside[:, None], other=0.0).to(tl.float32)
         mean = tl.load(weight + 4)
-        for tap in range(9):
-            i, j = tap // 3 - 1, tap % 3 - 1
-            mask = inside & (y + i >= 0) & (y + i < H) & (x + j >= 0) & (x + j < H)
-            share = mean / tl.maximum(_seen(y + i, x + j, H), 1).to(tl.float32)
-            found += tl.load(here + (i * H + j) * C, mask=mask[:, None], other=0.0).to(tl.float32) * share[:, None]
-    tl.store(out + run * out_run + at, found.to(out.dtype.element_ty), mask=inside[:, None])
+        for i in tl.static_range(3):
+            high, share = inside & _within(y + i - 1, H), mean / _seen(y + i - 1, H)
+            for j in tl.static_range(3):
+                v = tl.load(here + ((i - 1) * H + j - 1) * C, mask=(high & _within(x + j - 1, H))[:, None], other=0.0)
+                passed += v.to(tl.float32) * (share / _seen(x + j - 1, H))[:, None]
+    tl.store(out + run * out_run + at, (found + passed).to(out.dtype.element_ty), mask=inside[:, None])
 
 
-LIBRARY.define("bench_cell(Tensor given, Tensor flat, Tensor mixture, int side) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
+LIBRARY.define("bench_cell(Tensor given, Tensor flat, Tensor mixture, int side) -> (Tensor, Tensor, Tensor, Tensor)")
 LIBRARY.define(
-    "bench_cell_backward(Tensor g, Tensor given, Tensor flat, Tensor mixture, Tensor nodes, Tensor c1, Tensor c3, Tensor stats1, Tensor stats3,"
-    " int side) -> (Tensor, Tensor, Tensor, Tensor)"
+    "bench_cell_backward(Tensor g, Tensor given, Tensor flat, Tensor mixture, Tensor nodes, Tensor convs, Tensor stats, int side)"
+    " -> (Tensor, Tensor, Tensor)"
 )
-LIBRARY.define("bench_cell_weights(Tensor to_c1, Tensor to_c3, Tensor given, Tensor nodes, int side) -> Tensor")
+LIBRARY.define("bench_cell_weights(Tensor to_convs, Tensor given, Tensor nodes, int side) -> Tensor")
 
 
-def _reordered(values: Tensor) -> Tensor:
-    """(R, 6, ...) from the space's order of edges, by target, to that by source, or back: the third and the fourth change places."""
-    return torch.cat([values[:, :2], values[:, 3:4], values[:, 2:3], values[:, 4:]], 1)
-
-
-def _parted(flat: Tensor, C: int) -> tuple[Tensor, Tensor]:
-    """The weights (R, 6, taps, inputs, outputs) of the 1x1 and the 3x3 convolutions, edges by source."""
-    edges = _reordered(flat.view(-1, 6, 10 * C * C))
-    one, three = edges[..., : C * C], edges[..., C * C :]
-    return one.unflatten(-1, (1, C, C)).transpose(-1, -2).contiguous(), three.unflatten(-1, (C, C, 9)).permute(0, 1, 4, 3, 2).contiguous()
+def _parted(flat: Tensor, C: int, kind: torch.dtype, back: bool) -> Tensor:
+    """The weights (R, 6, 10, outputs, inputs) of both convolutions in a type; or for the way back (R, 6, 10, inputs, outputs)."""
+    out = flat.new_empty(flat.shape[0], 6, 10, C, C, dtype=kind)
+    parted_kernel[(flat.shape[0] * 60,)](flat, out, C, back)
+    return out
 
 
 def _states(given: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -172,61 +211,57 @@ def _states(given: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _forward(given: Tensor, flat: Tensor, mixture: Tensor, side: int) -> tuple[Tensor, ...]:
     given, flat, mixture = given.contiguous(), flat.contiguous(), mixture.contiguous()
     R, rows, C = given.shape
-    block, tiles = block_of(C), -(-rows // block_of(C))
-    w1, w3 = _parted(flat, C)
-    mixture = _reordered(mixture)
+    block = rows_at_once(C)
+    w = _parted(flat, C, given.dtype, False)
     nodes, last = given.new_empty(R, 2, rows, C), torch.empty_like(given)
-    c1, c3 = given.new_empty(R, 6, rows, C), given.new_empty(R, 6, rows, C)
-    stats1, stats3 = (given.new_empty(R, 6, 2, C, dtype=torch.float32) for _ in range(2))
-    partial = given.new_empty(R, 6, tiles, 2, C, dtype=torch.float32)
+    # The 1x1 convolution of each edge, and its 3x3 one.
+    convs = given.new_empty(R, 6, 2, rows, C)
+    stats, partial = (given.new_empty(R, 12, *more, 2, C, dtype=torch.float32) for more in ((), (-(-rows // block),)))
     for source, (z, edges) in enumerate(zip(_states(given, nodes), _LEVELS, strict=True)):
-        for w, c, stats in ((w1, c1, stats1), (w3, c3, stats3)):
-            convolve(z, w, c, side, True, edges, partial)
-            finish(partial, stats, rows, C, edges.number, edges.offset)
+        convolve(z, w, convs, side, True, edges, partial)
+        finish(partial, stats, rows, C, 2 * edges.number, 2 * edges.offset, block=block)
         out = last if source == 2 else nodes[:, source]
-        node_kernel[(tiles, R)](
-            given, nodes, c1, c3, stats1, stats3, mixture, out, rows, source, given.stride(0), out.stride(0), C, block, side
+        node_kernel[(-(-rows // block_of(C)), R)](
+            given, nodes, convs, stats, mixture, out, rows, source, given.stride(0), out.stride(0), C, block_of(C), side
         )  # fmt: skip
-    return last, nodes, c1, c3, stats1, stats3
+    return last, nodes, convs, stats
 
 
 @torch.library.impl(LIBRARY, "bench_cell_backward", "CompositeExplicitAutograd")
-def _backward(
-    g: Tensor, given: Tensor, flat: Tensor, mixture: Tensor, nodes: Tensor, c1: Tensor, c3: Tensor, stats1: Tensor, stats3: Tensor, side: int
-) -> tuple[Tensor, ...]:
+def _backward(g: Tensor, given: Tensor, flat: Tensor, mixture: Tensor, nodes: Tensor, convs: Tensor, stats: Tensor, side: int) -> tuple[Tensor, ...]:
     given, flat, mixture = given.contiguous(), flat.contiguous(), mixture.contiguous()
     R, rows, C = given.shape
     block, tiles = block_of(C), -(-rows // block_of(C))
-    w1, w3 = _parted(flat, C)
-    mixture = _reordered(mixture)
+    w = _parted(flat, C, given.dtype, True)
     # The gradients of all nodes, the last one's first.
     grown, to_given = given.new_empty(R, 3, rows, C), torch.empty_like(given)
     grown[:, 2] = g
-    to_c1, to_c3 = torch.empty_like(c1), torch.empty_like(c3)
-    partial, sums = stats1.new_empty(R, 6, tiles, 5 * C), stats1.new_empty(R, 6, 5 * C)
+    to_convs = torch.empty_like(convs)
+    partial, sums = stats.new_empty(R, 6, tiles, 5 * C), stats.new_empty(R, 6, 5 * C)
     for source, (z, edges) in reversed(list(enumerate(zip(_states(given, nodes), _LEVELS, strict=True)))):
         out = grown[:, source - 1] if source else to_given
         where = (rows, edges.number, edges.offset, source)
-        sums_kernel[(tiles, R * edges.number)](grown, z, c1, c3, stats1, stats3, partial, *where, tiles, z.stride(0), C, block, side)
+        sums_kernel[(tiles, R)](grown, z, convs, stats, partial, *where, tiles, z.stride(0), C, block, side)
         add_blocks(partial, sums, stretch=(edges.offset, edges.number))
-        behind_kernel[(tiles, R * edges.number)](grown, c1, c3, stats1, stats3, mixture, sums, to_c1, to_c3, *where, C, block)
-        passed_kernel[(tiles, R)](grown, mixture, out, *where, out.stride(0), C, block, side)
-        back(to_c3, w3, z, out, side, True, edges, add=True)
-        back(to_c1, w1, z, out, side, True, edges, add=True)
-    return to_given, to_c1, to_c3, _reordered(sums)
+        behind_kernel[(tiles, R * edges.number)](grown, convs, stats, mixture, sums, to_convs, *where, C, block)
+        to_state_kernel[(-(-rows // rows_at_once(C)), R)](
+            grown, to_convs, w, z, mixture, out, *where, z.stride(0), out.stride(0), C, together(C), rows_at_once(C), side, precision(z),
+            maxnreg=REGISTERS,
+        )  # fmt: skip
+    return to_given, to_convs, sums
 
 
 @torch.library.impl(LIBRARY, "bench_cell_weights", "CompositeExplicitAutograd")
-def _weights(to_c1: Tensor, to_c3: Tensor, given: Tensor, nodes: Tensor, side: int) -> Tensor:
-    R, _, rows, C = to_c1.shape
-    found = []
-    for g, taps in ((to_c1, 1), (to_c3, 9)):
-        partial, sums = (g.new_empty(R, 6 * taps, *more, C * C, dtype=torch.float32) for more in ((chunks_of(rows),), ()))
-        for z, edges in zip(_states(given.contiguous(), nodes), _LEVELS, strict=True):
-            weight_gradient(g, z, taps, side, True, partial, edges)
-        add_blocks(partial, sums)
-        found.append(sums.view(R, 6, taps, C, C).permute(0, 1, 4, 3, 2).flatten(2))
-    return _reordered(torch.cat(found, -1)).flatten(1)
+def _weights(to_convs: Tensor, given: Tensor, nodes: Tensor, side: int) -> Tensor:
+    R, _, _, rows, C = to_convs.shape
+    chunks = chunks_of(rows)
+    partial = to_convs.new_empty(R, 60, chunks, C * C, dtype=torch.float32)
+    for z, edges in zip(_states(given.contiguous(), nodes), _LEVELS, strict=True):
+        weight_gradient(to_convs, z, 10, side, True, partial, edges)
+    found = partial.new_empty(R, 60 * C * C)
+    lines = max(1, 256 // C)
+    joined_kernel[(R * 60, C // lines)](partial, found, chunks, C, lines, min(16, 1 << (chunks - 1).bit_length()))
+    return found
 
 
 for _name in ("bench_cell", "bench_cell_backward", "bench_cell_weights"):
@@ -250,11 +285,12 @@ class _BenchCell(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor, *_: None) -> tuple[Any, ...]:
         given, _, _, nodes, *_ = ctx.saved_tensors
-        to_given, to_c1, to_c3, sums = torch.ops.bipareto.bench_cell_backward(g, *ctx.saved_tensors, ctx.side)
-        to_flat = torch.ops.bipareto.bench_cell_weights(to_c1, to_c3, given, nodes, ctx.side)
-        to_mixture = sums.unflatten(-1, (5, -1)).sum(-1)
-        # "none" adds nothing; in its place stands the sum of the gradient itself.
-        to_mixture = torch.cat([torch.zeros_like(to_mixture[..., :1]), to_mixture[..., 1:]], -1)
+        to_given, to_convs, sums = torch.ops.bipareto.bench_cell_backward(g, *ctx.saved_tensors, ctx.side)
+        to_flat = torch.ops.bipareto.bench_cell_weights(to_convs, given, nodes, ctx.side)
+        # In the space's order of edges; "none" adds nothing, in its place stands the sum of the gradient itself.
+        found = sums.unflatten(-1, (5, -1)).sum(-1)
+        found = torch.cat([found[:, :2], found[:, 3:4], found[:, 2:3], found[:, 4:]], 1)
+        to_mixture = torch.cat([torch.zeros_like(found[..., :1]), found[..., 1:]], -1)
         return to_given, to_flat, to_mixture, None
 
 

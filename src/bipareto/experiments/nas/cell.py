@@ -73,12 +73,13 @@ def _at_once(tiles: int, numbers: int) -> int:
     return min(max(1, _ADDENDS // numbers), 1 << (tiles - 1).bit_length())
 
 
-def finish(partial: Tensor, stats: Tensor, rows: int, C: int, width: int, offset: int = 0, ops: int = 0) -> None:
+def finish(partial: Tensor, stats: Tensor, rows: int, C: int, width: int, offset: int = 0, ops: int = 0, block: int | None = None) -> None:
     """stats (R, total, 2, channels) from the moments of blocks, C channels at a time; with `ops`, of edges (see `kernels._unit`)."""
     runs, total, _, channels = stats.shape
-    tiles = _tiles(rows, C)
+    block = block or block_of(C)
+    tiles = -(-rows // block)
     forward.finish_kernel[(runs * width, channels // C)](
-        partial, stats, rows, tiles, width, total, offset, ops, channels, EPSILON, C, block_of(C), _at_once(tiles, C), ops > 0
+        partial, stats, rows, tiles, width, total, offset, ops, channels, EPSILON, C, block, _at_once(tiles, C), ops > 0
     )  # fmt: skip
 
 

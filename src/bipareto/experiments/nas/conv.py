@@ -2,7 +2,8 @@
 
 Libraries know such convolutions as grouped ones and are slow at them with few channels.  Tensors are laid out as rows (image, y, x)
 times channels, with runs in front; a convolution is then a sum over taps of products (rows, inputs) @ (inputs, outputs), which matrix
-units do well even with 16 channels.  Weights are (taps, inputs, outputs), 9 taps of a 3x3 kernel or 1.
+units do well even with 16 channels.  Weights are (taps, outputs, inputs), 9 taps of a 3x3 kernel, or 1, or 10 where a 1x1 convolution of the
+same state goes with a 3x3 one: the last of them is then its own, and its results stand before those of the other.
 
 The launches at the end of this file also serve cells, in which several *edges* convolve one state: edges `offset` to `offset + edges` of
 the `total` of each run.
@@ -16,14 +17,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.experiments.nas.cell import add_blocks, block_of, fold
-from bipareto.experiments.nas.kernels import _place, jit
+from bipareto.experiments.nas.cell import add_blocks, fold
+from bipareto.experiments.nas.kernels import _place, _within, jit
 from bipareto.triton_kernels import LIBRARY, tl
 
-__all__ = ["Edges", "back", "convolve", "convolved", "weight_gradient"]
+__all__ = ["REGISTERS", "Edges", "back", "chunks_of", "convolve", "convolved", "precision", "rows_at_once", "together", "weight_gradient"]
 
-#: rows that one program of a weight gradient adds up, and how many at a time
-_CHUNK, _BLOCK = 1024, 64
+#: rows that one program of a weight gradient adds up, and bytes of a channel that it takes at a time
+_CHUNK, _BYTES = 1024, 128
+#: registers of a thread that let sixteen warps fit a multiprocessor
+REGISTERS = 128
 
 
 @jit
@@ -34,6 +37,29 @@ def _lanes(OUT: tl.constexpr, CHANNELS: tl.constexpr):
 
 
 @jit
+def _seen(at, mask, RELU: tl.constexpr):
+    """What a convolution sees of a state; by the first cache, since the next taps see most of it again."""
+    v = tl.load(at, mask=mask, other=0.0, cache_modifier=".ca")
+    return tl.maximum(v, 0.0).to(v.dtype) if RELU else v
+
+
+@jit
+def _leave(found, out, partial, unit, row, rows, used, o, tiles, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, MOMENTS: tl.constexpr):
+    """Write a block of the outputs `o` of some units, and its moments."""
+    inside = (row < rows)[:, None]
+    found = found.to(out.dtype.element_ty)
+    tl.store(out + (unit * rows * CHANNELS + o)[None, :] + row[:, None] * CHANNELS, found, mask=inside & used[None, :])
+    if MOMENTS:
+        tile = tl.program_id(0)
+        v = found.to(tl.float32)  # zero beyond the last row
+        mean = tl.sum(v, 0) / tl.minimum(rows - tile * BLOCK, BLOCK)
+        off = tl.where(inside, v - mean[None, :], 0.0)
+        left = partial + (unit * tiles + tile) * 2 * CHANNELS + o
+        tl.store(left, mean, mask=used)
+        tl.store(left + CHANNELS, tl.sum(off * off, 0), mask=used)
+
+
+@jit
 def conv_kernel(
     z, w, out, partial, rows, edges, offset, total, tiles, z_run,
     IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr,
@@ -41,70 +67,118 @@ def conv_kernel(
 ):  # fmt: skip
     """OUT of the edges' outputs, CHANNELS each, from PARTS times IN inputs; with MOMENTS those of the outputs too."""
     S: tl.constexpr = H * STRIDE
-    tile, run = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    WIDTH: tl.constexpr = PARTS * IN
+    LAST: tl.constexpr = TAPS % 9  # 1 where a 1x1 convolution is the last tap
+    run = tl.program_id(1).to(tl.int64)
     e, o = _lanes(OUT, CHANNELS)
-    used = (e < edges)[None, :]
+    used = e < edges
     group = run * total + offset + e
     c = tl.arange(0, IN)
-    row = tile * BLOCK + tl.arange(0, BLOCK)
+    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows
     image, y, x = _place(row, H)
-    here = z + run * z_run + ((image * S + y * STRIDE) * S + x * STRIDE)[:, None] * (PARTS * IN) + c[None, :]
-    weight = w + (group * (TAPS * PARTS * IN) * CHANNELS + o)[None, :] + c[:, None] * CHANNELS
+    pixel = row if STRIDE == 1 else (image * S + y * STRIDE) * S + x * STRIDE
+    y = tl.where(inside, y * STRIDE, 2 * S)  # beyond the last row everything lies outside
+    here = z + run * z_run + pixel[:, None] * WIDTH + c[None, :]
+    weight = w + (group * (TAPS * CHANNELS) + o)[None, :] * WIDTH + c[:, None]
+    if TAPS >= 9:
+        found = tl.zeros((BLOCK, OUT), tl.float32)
+        for step in range(9 * PARTS):
+            tap, part = step // PARTS, step % PARTS
+            i, j = tap // 3 - 1, tap % 3 - 1
+            mask = _within(y + i, S) & _within(x * STRIDE + j, S)
+            v = _seen(here + ((i * S + j) * WIDTH + part * IN), mask[:, None], RELU)
+            found = tl.dot(
+                v, tl.load(weight + (tap * (CHANNELS * WIDTH) + part * IN), mask=used[None, :], other=0.0), found, input_precision=PRECISION
+            )
+        _leave(found, out, partial, group * (1 + LAST) + LAST, row, rows, used, o, tiles, CHANNELS, BLOCK, MOMENTS)
+    if LAST == 1:
+        found = tl.zeros((BLOCK, OUT), tl.float32)
+        for part in range(PARTS):
+            v = _seen(here + part * IN, inside[:, None], RELU)
+            w1 = tl.load(weight + ((TAPS - 1) * CHANNELS * WIDTH + part * IN), mask=used[None, :], other=0.0)
+            found = tl.dot(v, w1, found, input_precision=PRECISION)
+        _leave(found, out, partial, group * (1 + TAPS // 9), row, rows, used, o, tiles, CHANNELS, BLOCK, MOMENTS)
+
+
+@jit
+def _sent_back(
+    g, w, run, row, rows, inside, edges, offset, total, o, channels,
+    IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What reaches a block of rows of the convolved state, its channels `o`, from all edges and their PARTS times IN outputs."""
+    S: tl.constexpr = H * STRIDE
+    WIDTH: tl.constexpr = PARTS * IN
+    c = tl.arange(0, IN)
+    image, y, x = _place(row, S)
+    y = tl.where(inside, y, 2 * S + 2)
+    here = g + row[:, None] * WIDTH + c[None, :]
+    weight = w + o[None, :] * WIDTH + c[:, None]
     found = tl.zeros((BLOCK, OUT), tl.float32)
-    for step in range(TAPS * PARTS):
-        tap, part = step // PARTS, step % PARTS
-        i, j = tap // 3 - TAPS // 9, tap % 3 - TAPS // 9
-        down, across = y * STRIDE + i, x * STRIDE + j
-        mask = inside & (down >= 0) & (down < S) & (across >= 0) & (across < S)
-        v = tl.load(here + (i * S + j) * (PARTS * IN) + part * IN, mask=mask[:, None], other=0.0)
-        if RELU:
-            v = tl.maximum(v, 0.0).to(v.dtype)
-        found += tl.dot(v, tl.load(weight + step * IN * CHANNELS, mask=used, other=0.0).to(v.dtype), input_precision=PRECISION)
-    found = found.to(out.dtype.element_ty)
-    tl.store(out + (group * rows * CHANNELS + o)[None, :] + row[:, None] * CHANNELS, found, mask=inside[:, None] & used)
-    if MOMENTS:
-        v = tl.where(inside[:, None], found.to(tl.float32), 0.0)
-        mean = tl.sum(v, 0) / tl.minimum(rows - tile * BLOCK, BLOCK)
-        off = tl.where(inside[:, None], v - mean[None, :], 0.0)
-        left = partial + (group * tiles + tile) * 2 * CHANNELS + o
-        tl.store(left, mean, mask=e < edges)
-        tl.store(left + CHANNELS, tl.sum(off * off, 0), mask=e < edges)
+    for step in range(edges * TAPS * PARTS):
+        group, tap, part = run * total + offset + step // (TAPS * PARTS), step // PARTS % TAPS, step % PARTS
+        # The 1x1 convolution, where there is one too, is the last tap and looks at the middle.
+        unit = group * 2 + tl.where(tap == 9, 0, 1) if TAPS == 10 else group
+        place = tl.where(tap == 9, 4, tap) if TAPS == 10 else tap
+        down, across = y - (place // 3 - TAPS // 9), x - (place % 3 - TAPS // 9)
+        mask = _within(down, S) & _within(across, S)
+        if STRIDE == 1:
+            at = here + (unit * rows - ((place // 3 - TAPS // 9) * S + place % 3 - TAPS // 9)) * WIDTH
+        else:
+            mask = mask & (down % STRIDE == 0) & (across % STRIDE == 0)
+            near = (image * H + down // STRIDE) * H + across // STRIDE
+            at = g + (unit * rows + near)[:, None] * WIDTH + c[None, :]
+        G = tl.load(at + part * IN, mask=mask[:, None], other=0.0, cache_modifier=".ca")
+        found = tl.dot(G, tl.load(weight + ((group * TAPS + tap) * channels * WIDTH + part * IN)), found, input_precision=PRECISION)
+    return found
 
 
 @jit
 def conv_back_kernel(
     g, w, z, out, rows, edges, offset, total, z_run, out_run, channels,
     IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
-    RELU: tl.constexpr, ADD: tl.constexpr, PRECISION: tl.constexpr,
+    RELU: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of z, OUT of its `channels`, from all edges and their PARTS times IN outputs; ADD to what is there.
-
-    Rows are z's, `rows` counts those of g.
-    """
-    S: tl.constexpr = H * STRIDE
+    """The gradient of z, OUT of its `channels`.  Rows are z's, `rows` counts those of g."""
     run = tl.program_id(1).to(tl.int64)
-    c, o = tl.arange(0, IN), tl.program_id(2) * OUT + tl.arange(0, OUT)
+    o = tl.program_id(2) * OUT + tl.arange(0, OUT)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows * STRIDE * STRIDE
-    image, y, x = _place(row, S)
-    found = tl.zeros((BLOCK, OUT), tl.float32)
-    for step in range(edges * TAPS * PARTS):
-        group, tap, part = run * total + offset + step // (TAPS * PARTS), step // PARTS % TAPS, step % PARTS
-        down, across = y - tap // 3 + TAPS // 9, x - tap % 3 + TAPS // 9
-        mask = inside & (down >= 0) & (down < S) & (across >= 0) & (across < S) & (down % STRIDE == 0) & (across % STRIDE == 0)
-        near = (image * H + down // STRIDE) * H + across // STRIDE
-        G = tl.load(g + (group * rows + near)[:, None] * (PARTS * IN) + part * IN + c[None, :], mask=mask[:, None], other=0.0)
-        weight = w + ((group * TAPS + tap) * channels + o[None, :]) * (PARTS * IN) + part * IN + c[:, None]
-        found += tl.dot(G, tl.load(weight).to(G.dtype), input_precision=PRECISION)
-    mask = inside[:, None]
+    found = _sent_back(g, w, run, row, rows, inside, edges, offset, total, o, channels, IN, PARTS, OUT, BLOCK, H, STRIDE, TAPS, PRECISION)
+    at = row[:, None] * channels + o[None, :]
     if RELU:
-        state = tl.load(z + run * z_run + row[:, None] * channels + o[None, :], mask=mask, other=0.0)
-        found = tl.where(state > 0, found, 0.0)
-    at = out + run * out_run + row[:, None] * channels + o[None, :]
-    if ADD:
-        found += tl.load(at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(at, found.to(out.dtype.element_ty), mask=mask)
+        found = tl.where(tl.load(z + run * z_run + at, mask=inside[:, None], other=0.0) > 0, found, 0.0)
+    tl.store(out + run * out_run + at, found.to(out.dtype.element_ty), mask=inside[:, None])
+
+
+@jit
+def _line_sums(
+    z, g, left, step, line, start, last, inputs, used, c,
+    IN: tl.constexpr, OUT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, RELU: tl.constexpr,
+    PRECISION: tl.constexpr, TAPS: tl.constexpr,
+):  # fmt: skip
+    """Sums over rows, from `start` to `last`, of v g^T for the TAPS taps (1 or 3) of one line of a kernel, `line` lines from its middle."""
+    S: tl.constexpr = H * STRIDE
+    totals = ()
+    for _ in tl.static_range(TAPS):
+        totals += (tl.zeros((IN, OUT), tl.float32),)  # type: ignore[assignment]
+    for first in range(start, last, BLOCK):
+        row = first + tl.arange(0, BLOCK)
+        inside = row < last
+        G = tl.load(g + row[:, None] * CHANNELS, mask=inside[:, None] & used[None, :], other=0.0)
+        image, y, x = _place(row, H)
+        pixel = row if STRIDE == 1 else (image * S + y * STRIDE) * S + x * STRIDE
+        here = z + (pixel + line * S)[:, None] * inputs + c[None, :]
+        high = inside & _within(y * STRIDE + line, S)
+        more = ()
+        for j in tl.static_range(TAPS):
+            mask = high & _within(x * STRIDE + (j - TAPS // 2), S)
+            v = _seen(here + (j - TAPS // 2) * inputs, mask[:, None], RELU)
+            more += (tl.dot(tl.trans(v), G, totals[j], input_precision=PRECISION),)  # type: ignore[assignment]
+        totals = more
+    for j in tl.static_range(TAPS):
+        tl.store(left + j * step, totals[j], mask=used[None, :])
 
 
 @jit
@@ -113,31 +187,28 @@ def conv_weights_kernel(
     IN: tl.constexpr, OUT: tl.constexpr, CHANNELS: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
     RELU: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums over `chunk` rows of the gradient of one tap's weights: IN inputs, OUT of the edges' outputs, CHANNELS each."""
-    S: tl.constexpr = H * STRIDE
+    """Partial sums over `chunk` rows of the gradient of the weights of one line's taps: IN inputs, OUT of the edges' outputs, CHANNELS each."""
+    LINES: tl.constexpr = TAPS // 3 + TAPS % 9  # one, three, or four where a 1x1 convolution stands beside the 3x3 one
+    BOTH: tl.constexpr = 1 + TAPS // 10
     part, unit = tl.program_id(0), tl.program_id(1)
-    run, tap = (unit // (TAPS * (inputs // IN))).to(tl.int64), unit % TAPS
+    line = unit % LINES
+    run = (unit // (LINES * (inputs // IN))).to(tl.int64)
+    c = unit // LINES % (inputs // IN) * IN + tl.arange(0, IN)
     e, o = _lanes(OUT, CHANNELS)
-    used = (e < edges)[None, :]
+    used = e < edges
     group = run * total + offset + e
-    i, j = tap // 3 - TAPS // 9, tap % 3 - TAPS // 9
-    c = unit // TAPS % (inputs // IN) * IN + tl.arange(0, IN)
-    last = tl.minimum((part + 1) * chunk, rows)
-    behind = g + (group * rows * CHANNELS + o)[None, :]
-    found = tl.zeros((IN, OUT), tl.float32)
-    for first in range(part * chunk, last, BLOCK):
-        row = first + tl.arange(0, BLOCK)
-        image, y, x = _place(row, H)
-        down, across = y * STRIDE + i, x * STRIDE + j
-        mask = (row < last) & (down >= 0) & (down < S) & (across >= 0) & (across < S)
-        near = (image * S + down) * S + across
-        v = tl.load(z + run * z_run + near[:, None] * inputs + c[None, :], mask=mask[:, None], other=0.0)
-        if RELU:
-            v = tl.maximum(v, 0.0).to(v.dtype)
-        G = tl.load(behind + row[:, None] * CHANNELS, mask=mask[:, None] & used, other=0.0)
-        found += tl.dot(tl.trans(v), G, input_precision=PRECISION)
-    left = partial + (((group * TAPS + tap) * chunks + part) * inputs * CHANNELS + o)[None, :] + c[:, None] * CHANNELS
-    tl.store(left, found, mask=used)
+    start, last = part * chunk, tl.minimum((part + 1) * chunk, rows)
+    left = partial + ((group * TAPS * chunks + part) * inputs * CHANNELS + o)[None, :] + c[:, None] * CHANNELS
+    step = chunks * inputs * CHANNELS
+    state = z + run * z_run
+    if TAPS == 1 or (TAPS == 10 and line == 3):
+        behind = g + (group * BOTH * rows * CHANNELS + o)[None, :]
+        to = left + (TAPS - 1) * step
+        _line_sums(state, behind, to, step, 0, start, last, inputs, used, c, IN, OUT, CHANNELS, BLOCK, H, STRIDE, RELU, PRECISION, 1)
+    else:
+        behind = g + ((group * BOTH + BOTH - 1) * rows * CHANNELS + o)[None, :]
+        to = left + line * 3 * step
+        _line_sums(state, behind, to, step, line - 1, start, last, inputs, used, c, IN, OUT, CHANNELS, BLOCK, H, STRIDE, RELU, PRECISION, 3)
 
 
 class Edges(NamedTuple):
@@ -151,58 +222,75 @@ class Edges(NamedTuple):
 _ALONE = Edges()
 
 
-def _precision() -> str:
-    """As the library's own convolutions: by TF32 where that is allowed, else by three products, which lose next to nothing."""
-    return "tf32" if torch.backends.cudnn.allow_tf32 else "tf32x3"
+def precision(z: Tensor) -> str:
+    """Of float32, as the library's own convolutions: by TF32 where that is allowed, else by three products, which lose next to nothing."""
+    return "tf32" if torch.backends.cudnn.allow_tf32 or z.dtype != torch.float32 else "tf32x3"
 
 
-def _together(channels: int) -> int:
-    """Channels of one product: the largest power of two that divides them all, at most 64."""
-    return min(64, channels & -channels)
+def rows_at_once(channels: int) -> int:
+    """Rows of a program: at least the 64 that matrix units of an H100 take together, more where weights are few."""
+    return 128 if channels % 64 else 64
 
 
-def _wide(lanes: int) -> int:
-    """Outputs of one program: all edges' together share what is read, at most 128."""
-    return min(128, 1 << (lanes - 1).bit_length())
+def together(channels: int, most: int = 32) -> int:
+    """Channels of one product: the largest power of two that divides them all, at most 32, which leaves memory for several programs."""
+    return min(most, channels & -channels)
+
+
+def _wide(lanes: int, most: int) -> int:
+    """Outputs of one program: all edges' together share what is read."""
+    return min(most, 1 << (lanes - 1).bit_length())
 
 
 def convolve(z: Tensor, w: Tensor, out: Tensor, side: int, relu: bool, edges: Edges = _ALONE, partial: Tensor | None = None) -> None:
     """Write the convolutions of z (R, n S^2, inputs) into `out` (R, edges, n side^2, outputs), and moments of blocks into `partial`.
 
+    With ten taps `out` is (R, edges, 2, n side^2, outputs): the 1x1 convolution, then the 3x3 one.
+
     Args:
         z: its first axis may have any stride.
-        w: (R, edges, taps, inputs, outputs).
+        w: (R, edges, taps, outputs, inputs), of the type of z.
         relu: convolve max(z, 0).
-        partial: (R, edges, tiles, 2, outputs), tiles of `block_of(outputs)` rows.
+        partial: (R, edges, tiles, 2, outputs), or (R, edges, 2, tiles, 2, outputs), tiles of `rows_at_once(outputs)` rows.
     """
-    (R, _, rows, outputs), inputs = out.shape, z.shape[-1]
-    IN, OUT = _together(inputs), _wide(edges.number * outputs)
-    block = block_of(_together(outputs) if partial is None else outputs)
+    R, rows, outputs = out.shape[0], *out.shape[-2:]
+    inputs, lanes = z.shape[-1], edges.number * outputs
+    IN, block = together(inputs), rows_at_once(outputs)
+    OUT = _wide(lanes, block)
     tiles = -(-rows // block)
-    conv_kernel[(tiles, R, -(-edges.number * outputs // OUT))](
+    conv_kernel[(tiles, R, -(-lanes // OUT))](
         z, w, out, out if partial is None else partial, rows, edges.number, edges.offset, edges.total, tiles, z.stride(0),
-        IN, inputs // IN, OUT, outputs, block, _side(w, side), _stride(z, rows), w.shape[2], relu, partial is not None, _precision(),
+        IN, inputs // IN, OUT, outputs, block, _side(w, side), _stride(z, rows), w.shape[2], relu, partial is not None, precision(z),
+        num_warps=8 if block * OUT > 8192 else 4, maxnreg=REGISTERS,
     )  # fmt: skip
 
 
-def back(g: Tensor, w: Tensor, z: Tensor, out: Tensor, side: int, relu: bool, edges: Edges = _ALONE, add: bool = False) -> None:
-    """The gradient of z into `out`, both (R, n S^2, inputs), from g (R, edges, n side^2, outputs); or added to it."""
+def back(g: Tensor, w: Tensor, z: Tensor, out: Tensor, side: int, relu: bool) -> None:
+    """The gradient of z into `out`, both (R, n S^2, inputs), from g (R, 1, n side^2, outputs) and w (R, 1, taps, inputs, outputs)."""
     R, rows, inputs = z.shape
     outputs = g.shape[-1]
-    IN, OUT = _together(outputs), _together(inputs)
-    conv_back_kernel[(-(-rows // block_of(OUT)), R, inputs // OUT)](
-        g, w, z, out, g.shape[2], edges.number, edges.offset, edges.total, z.stride(0), out.stride(0), inputs,
-        IN, outputs // IN, OUT, block_of(OUT), _side(w, side), _stride(z, g.shape[2]), w.shape[2], relu, add, _precision(),
+    IN, OUT = together(outputs), together(inputs, 64)
+    block = rows_at_once(inputs)
+    conv_back_kernel[(-(-rows // block), R, inputs // OUT)](
+        g, w, z, out, g.shape[2], 1, 0, 1, z.stride(0), out.stride(0), inputs,
+        IN, outputs // IN, OUT, block, _side(w, side), _stride(z, g.shape[2]), w.shape[2], relu, precision(z), maxnreg=REGISTERS,
     )  # fmt: skip
 
 
 def weight_gradient(g: Tensor, z: Tensor, taps: int, side: int, relu: bool, partial: Tensor, edges: Edges = _ALONE) -> None:
-    """Partial sums (R, edges * taps, chunks, inputs * outputs) of the weights' gradient; `chunks_of` says how many."""
-    (R, _, rows, outputs), inputs = g.shape, z.shape[-1]
-    IN, OUT = _together(inputs), _wide(edges.number * outputs)
-    conv_weights_kernel[(chunks_of(rows), R * inputs // IN * taps, -(-edges.number * outputs // OUT))](
+    """Partial sums (R, edges * taps, chunks, inputs * outputs) of the weights' gradient; `chunks_of` says how many.
+
+    g is (R, edges, n side^2, outputs), or with ten taps (R, edges, 2, n side^2, outputs).
+    """
+    R, rows, outputs = g.shape[0], *g.shape[-2:]
+    inputs, lanes = z.shape[-1], edges.number * outputs
+    # With 64 inputs Triton would choose other matrix instructions, for which it turns float32 around number by number.
+    IN, OUT = together(inputs), _wide(lanes, 128)
+    lines = taps // 3 + taps % 9
+    conv_weights_kernel[(chunks_of(rows), R * inputs // IN * lines, -(-lanes // OUT))](
         z, g, partial, rows, edges.number, edges.offset, edges.total, z.stride(0), inputs, _CHUNK, chunks_of(rows),
-        IN, OUT, outputs, _BLOCK, side if taps > 1 else 1, _stride(z, rows), taps, relu, _precision(),
+        IN, OUT, outputs, _BYTES // g.element_size(), side if taps > 1 else 1, _stride(z, rows), taps, relu, precision(z),
+        num_warps=8 if OUT > 64 else 4,
     )  # fmt: skip
 
 
@@ -220,6 +308,12 @@ def _stride(z: Tensor, rows: int) -> int:
     return math.isqrt(z.shape[1] // rows)
 
 
+def _turned(w: Tensor, kind: torch.dtype, turn: bool) -> Tensor:
+    """Weights in a type; for the way back (..., inputs, outputs), so that what is added up lies side by side."""
+    w = w.mT if turn else w
+    return torch.empty(w.shape, dtype=kind, device=w.device).copy_(w)
+
+
 LIBRARY.define("conv(Tensor z, Tensor w, int side, int stride, bool relu) -> Tensor")
 LIBRARY.define("conv_back(Tensor g, Tensor w, Tensor z, int side, bool relu) -> Tensor")
 LIBRARY.define("conv_weights(Tensor g, Tensor z, int taps, int side, bool relu) -> Tensor")
@@ -227,17 +321,17 @@ LIBRARY.define("conv_weights(Tensor g, Tensor z, int taps, int side, bool relu) 
 
 @torch.library.impl(LIBRARY, "conv", "CompositeExplicitAutograd")
 def _conv(z: Tensor, w: Tensor, side: int, stride: int, relu: bool) -> Tensor:
-    z, w = z.contiguous(), w.contiguous()
-    out = z.new_empty(z.shape[0], 1, z.shape[1] // stride**2, w.shape[-1])
-    convolve(z, w[:, None], out, side, relu)
+    z = z.contiguous()
+    out = z.new_empty(z.shape[0], 1, z.shape[1] // stride**2, w.shape[-2])
+    convolve(z, _turned(w, z.dtype, False)[:, None], out, side, relu)
     return out[:, 0]
 
 
 @torch.library.impl(LIBRARY, "conv_back", "CompositeExplicitAutograd")
 def _conv_back(g: Tensor, w: Tensor, z: Tensor, side: int, relu: bool) -> Tensor:
-    g, w, z = g.contiguous(), w.contiguous(), z.contiguous()
+    g, z = g.contiguous(), z.contiguous()
     out = torch.empty_like(z)
-    back(g[:, None], w[:, None], z, out, side, relu)
+    back(g[:, None], _turned(w, g.dtype, True)[:, None], z, out, side, relu)
     return out
 
 
@@ -249,7 +343,7 @@ def _conv_weights(g: Tensor, z: Tensor, taps: int, side: int, relu: bool) -> Ten
     sums = z.new_empty(R, taps, inputs * outputs, dtype=torch.float32)
     weight_gradient(g[:, None], z, taps, side, relu, partial)
     add_blocks(partial, sums)
-    return sums.view(R, taps, inputs, outputs)
+    return sums.view(R, taps, inputs, outputs).mT
 
 
 for _name in ("conv", "conv_back", "conv_weights"):
@@ -284,5 +378,5 @@ def convolved(z: Tensor, weight: Tensor, side: int, stride: int = 1, relu: bool 
         side: of the result.
     """
     outputs, inputs = weight.shape[:2]
-    taps = weight.reshape(outputs, inputs, -1).permute(2, 1, 0)
+    taps = weight.reshape(outputs, inputs, -1).permute(2, 0, 1)
     return _Conv.apply(z, taps[None], side, stride, relu)

@@ -21,13 +21,13 @@ from typing import Any
 from bipareto.triton_kernels import tl, triton
 
 __all__ = [
-    "PRESENT", "add_kernel", "combine_kernel", "finish_kernel", "forward_kernel", "jit", "moments_kernel", "normalise_kernel", "pool_kernel",
+    "PLAIN", "PRESENT", "add_kernel", "combine_kernel", "finish_kernel", "forward_kernel", "jit", "moments_kernel", "normalise_kernel", "pool_kernel",
     "taps_kernel",
 ]  # fmt: skip
 
 PRESENT = triton is not None
 #: Arguments that take many values, none of which deserves a compilation of its own.
-_PLAIN = ["rows", "edges", "edge0", "source0", "node", "tiles", "width", "total", "offset", "ops", "chunk", "chunks"]
+PLAIN = ["rows", "edges", "edge0", "source0", "node", "tiles", "width", "total", "offset", "ops", "chunk", "chunks"]
 
 
 def jit(kernel: Any) -> Any:
@@ -35,7 +35,7 @@ def jit(kernel: Any) -> Any:
     if triton is None:
         return kernel
     code = kernel.__code__
-    return triton.jit(kernel, do_not_specialize=[name for name in code.co_varnames[: code.co_argcount] if name in _PLAIN])
+    return triton.jit(kernel, do_not_specialize=[name for name in code.co_varnames[: code.co_argcount] if name in PLAIN])
 
 
 @jit
