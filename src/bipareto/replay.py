@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from bipareto import tree
 from bipareto.errors import InvalidInput
@@ -18,7 +17,8 @@ from bipareto.gathering import gather
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem
-from bipareto.sharing import share, writes_in_place
+from bipareto.recording import record
+from bipareto.sharing import share, without_writes
 from bipareto.stepping import Stepper
 
 __all__ = ["ReplayedStepper", "traced"]
@@ -26,14 +26,13 @@ __all__ = ["ReplayedStepper", "traced"]
 
 def traced(step: Any, leaves: list[Tensor], draws: list[Tensor]) -> torch.fx.GraphModule:
     """`step(leaves, draws)` as a graph of tensor operations in which no work is done twice, and leaves are moved together."""
-    module = make_fx(step)(leaves, draws)
-    if writes_in_place(module.graph):
-        # Only now: `functionalize` does not know autograd functions, which are gone from a trace.
-        module = make_fx(torch.func.functionalize(module))(leaves, draws)
-    share(module.graph)
-    gather(module.graph)
-    module.recompile()
-    return module
+    recording = record(step, leaves, draws)
+    if not without_writes(recording.graph):
+        # Only now: `functionalize` does not know autograd functions, which are gone from a recording.
+        recording = record(torch.func.functionalize(recording.module()), leaves, draws)
+    share(recording.graph)
+    gather(recording.graph)
+    return recording.module()
 
 
 class ReplayedStepper(Stepper):
