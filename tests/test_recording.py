@@ -87,6 +87,22 @@ def test_constants_are_kept_once_each() -> None:
     torch.testing.assert_close(recording.module()([given]), [given * table + table, given * other])
 
 
+def test_ones_and_zeros_are_made_once_and_what_only_lends_its_shape_is_not_computed() -> None:
+    def step(a: Tensor) -> Tensor:
+        weights = torch.arange(3, dtype=a.dtype).exp() + torch.ones_like(a.sin())
+        return a * weights + a.new_zeros(2, 3).sum(0)
+
+    assert agreed(step, (3,)) == {"aten.mul.Tensor": 1, "aten.add.Tensor": 1}
+    assert agreed(lambda a: a + torch.zeros(2048, 1024, dtype=a.dtype), (1,)) == {"aten.zeros.default": 1, "aten.add.Tensor": 1}
+
+
+def test_a_tensor_that_is_changed_between_steps_is_seen_with_what_is_computed_from_it() -> None:
+    table, given = torch.ones(3), torch.ones(3)
+    module = traced(lambda leaves, _: [leaves[0] * table.exp()], [given], [])
+    table.fill_(2)
+    torch.testing.assert_close(module([given], []), [torch.full((3,), 2.0).exp()])
+
+
 def test_a_look_at_a_number_is_refused_unless_it_never_changes() -> None:
     with pytest.raises(InvalidInput, match=r"cannot read a number.*item.*torch.where"):
         record(lambda leaves: leaves[0] * (leaves[0].sum().item() > 0), [random(3)])

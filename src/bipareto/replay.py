@@ -16,9 +16,10 @@ from bipareto.errors import InvalidInput
 from bipareto.gathering import gather
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
+from bipareto.pieces import put_together
 from bipareto.problem import Problem
 from bipareto.recording import record
-from bipareto.sharing import share, without_writes
+from bipareto.sharing import settle, share, without_writes
 from bipareto.stepping import Stepper
 
 __all__ = ["ReplayedStepper", "traced"]
@@ -31,6 +32,8 @@ def traced(step: Any, leaves: list[Tensor], draws: list[Tensor]) -> torch.fx.Gra
         # Only now: `functionalize` does not know autograd functions, which are gone from a recording.
         recording = record(torch.func.functionalize(recording.module()), leaves, draws)
     share(recording.graph)
+    put_together(recording.graph)
+    settle(recording)
     gather(recording.graph)
     return recording.module()
 

@@ -10,14 +10,23 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
-from bipareto.recording import kind
+from bipareto.recording import Recording, kind
 
-__all__ = ["share", "without_writes"]
+__all__ = ["settle", "share", "without_writes"]
 
 #: A trace has no gradients left to stop, so these return what they were given.
 _IDENTITIES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default)
+
+_aten = torch.ops.aten
+#: Operations that need no more than the shape of a tensor.
+_OF_SHAPE = {
+    _aten.zeros_like.default, _aten.ones_like.default, _aten.full_like.default,
+    _aten.new_zeros.default, _aten.new_ones.default, _aten.new_full.default,
+}  # fmt: skip
+#: Numbers of a tensor that is worth keeping; a larger one is quicker made than read.
+_SETTLED = 1 << 20
 
 
 def share(graph: fx.Graph) -> None:
@@ -39,6 +48,37 @@ def share(graph: fx.Graph) -> None:
             node.replace_all_uses_with(first)
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def settle(recording: Recording) -> None:
+    """Compute now, once, what a step makes out of nothing but numbers: ones, zeros, and what is computed from these alone.
+
+    Tensors that the step finds somewhere are no such thing, since they may be changed between steps.
+    """
+    graph = recording.graph
+    settled: dict[fx.Node, Tensor] = {}
+    for node in list(graph.nodes):
+        found = kind(node)
+        if node.op != "call_function" or found is None or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if node.target not in _OF_SHAPE and any(given not in settled for given in node.all_input_nodes):
+            continue
+        if torch.Tag.nondeterministic_seeded in node.target.tags or found.shape.numel() > _SETTLED:
+            continue
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda given: settled[given] if given in settled else _empty(given))
+        settled[node] = node.target(*args, **kwargs)
+    for node, value in settled.items():
+        if any(user not in settled for user in node.users):
+            with graph.inserting_before(node):
+                node.replace_all_uses_with(recording.constant(value), delete_user_cb=lambda user: user not in settled)
+    graph.eliminate_dead_code()
+
+
+def _empty(node: fx.Node) -> Tensor:
+    """A tensor of a node's kind, to be looked at but not into."""
+    like = kind(node)
+    assert like is not None
+    return torch.empty_strided(like.shape, like.stride, dtype=like.dtype, device=like.device)
 
 
 def without_writes(graph: fx.Graph) -> bool:
