@@ -54,3 +54,16 @@ def test_axes_and_steps_stay_apart() -> None:
 def test_runs_side_by_side_keep_their_pieces() -> None:
     batch = torch.func.vmap(lambda v: v[:3].exp().sum() + v[5:].sin().sum())
     assert counted(lambda v: batch(v).square().sum(), 2, 9)["cat"] == 1
+
+
+def test_a_row_of_many_axes_is_one_of_two() -> None:
+    points = [torch.randn(2, 1, 3, 2, 2, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    cases = [
+        (lambda a, b: torch.cat([a.exp(), b, a], 2), 1),
+        (lambda a, b: torch.stack([a, b.exp()], -2), 1),
+        (lambda a, b: torch.cat([a.mT, b], 4), 4),  # parts that do not lie in one piece stay as they are
+    ]
+    for step, axis in cases:
+        module = traced(lambda leaves, _, step=step: [step(*leaves)], points, [])
+        assert torch.equal(module(points[::-1], [])[0], step(*points[::-1]))
+        assert [node.args[1] for node in module.graph.nodes if "cat" in str(node.target)] == [axis]

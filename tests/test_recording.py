@@ -96,6 +96,16 @@ def test_ones_and_zeros_are_made_once_and_what_only_lends_its_shape_is_not_compu
     assert agreed(lambda a: a + torch.zeros(2048, 1024, dtype=a.dtype), (1,)) == {"aten.zeros.default": 1, "aten.add.Tensor": 1}
 
 
+def test_only_results_are_copies() -> None:
+    assert agreed(lambda a: a.clone().exp() + (a * 2).clone(), (3,)) == {"aten.exp.default": 1, "aten.mul.Tensor": 1, "aten.add.Tensor": 1}
+    kept = traced(lambda leaves, _: [leaves[0] + 1, leaves[0].clone().view(1, 3)], [random(3)], [])
+    given = random(3, seed=1)
+    moved, before = kept([given], [])
+    given.copy_(moved)
+    assert not torch.equal(given, before[0])
+    assert agreed(lambda a: a.T.clone(memory_format=torch.contiguous_format).view(6).exp(), (2, 3))["aten.clone.default"] == 1
+
+
 def test_a_tensor_that_is_changed_between_steps_is_seen_with_what_is_computed_from_it() -> None:
     table, given = torch.ones(3), torch.ones(3)
     module = traced(lambda leaves, _: [leaves[0] * table.exp()], [given], [])

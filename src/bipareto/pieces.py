@@ -28,7 +28,10 @@ class _Piece(NamedTuple):
 
 
 def put_together(graph: fx.Graph) -> None:
-    """Replace, in place, sums of stretches that are padded with zeros; also slices of everything, which are what they are given."""
+    """Replace, in place, sums of stretches that are padded with zeros, and slices of everything, which are what they are given.
+
+    Rows of parts, these and others, are made in two axes where that is a matter of views.
+    """
     for node in list(graph.nodes):
         if node.target in (_aten.slice.Tensor, _aten.slice_backward.default) and _same_shape(kind(node.args[0]), kind(node)):
             node.replace_all_uses_with(node.args[0])
@@ -39,6 +42,9 @@ def put_together(graph: fx.Graph) -> None:
             terms = _terms(node, done)
             if any(_piece(term) for term in terms):
                 _rewrite(graph, node, terms)
+    for node in list(graph.nodes):
+        if node.target in (_aten.cat.default, _aten.stack.default):
+            _flatten(graph, node)
     graph.eliminate_dead_code()
 
 
@@ -60,8 +66,7 @@ def _rewrite(graph: fx.Graph, total: fx.Node, terms: list[fx.Node]) -> None:
         found = [term for term in terms if _piece(term) is None] + [_in_a_row(graph, row, like) for row in rows]
         result = found[0] if found else _zeros(graph, like, 0, like.shape[0])
         for term in found[1:]:
-            result = graph.call_function(_aten.add.Tensor, (result, term))
-            result.meta["kind"] = like
+            result = _added(graph, like, _aten.add.Tensor, result, term)
     total.replace_all_uses_with(result)
 
 
@@ -76,16 +81,44 @@ def _in_a_row(graph: fx.Graph, row: list[_Piece], like: Kind) -> fx.Node:
         at = piece.end
     if at < like.shape[dim]:
         parts.append(_zeros(graph, like, dim, like.shape[dim] - at))
-    joined = graph.call_function(_aten.cat.default, (parts, dim))
-    joined.meta["kind"] = like
-    return joined
+    return _added(graph, _contiguous(like), _aten.cat.default, parts, dim)
+
+
+def _flatten(graph: fx.Graph, node: fx.Node) -> None:
+    """`cat` and `stack` of parts without gaps in memory as that of rows of a matrix.
+
+    Of more than four axes they would be a copy for each part, and not one kernel.
+    """
+    arguments: Any = node.args
+    parts, dim = (*arguments, 0)[:2]
+    kinds, like = [kind(part) for part in parts], kind(node)
+    if like is None or len(like.shape) < 5 or not like.shape.numel() or not all(part is not None and part.contiguous for part in kinds):
+        return
+    rows = like.shape[: dim % len(like.shape)].numel()
+    with graph.inserting_before(node):
+        widths = [of.shape.numel() // rows for of in (*kinds, like) if of]
+        *flat, whole = (_contiguous(like._replace(shape=torch.Size([rows, width]))) for width in widths)
+        views = [_added(graph, of, _aten.view.default, part, list(of.shape)) for part, of in zip(parts, flat, strict=True)]
+        joined = _added(graph, whole, _aten.cat.default, views, 1)
+        shaped = _added(graph, _contiguous(like), _aten.view.default, joined, list(like.shape))
+    node.replace_all_uses_with(shaped)
 
 
 def _zeros(graph: fx.Graph, like: Kind, dim: int, length: int) -> fx.Node:
     shape = [length if axis == dim else size for axis, size in enumerate(like.shape)]
-    node = graph.call_function(_aten.zeros.default, (shape,), {"dtype": like.dtype, "device": like.device})
-    node.meta["kind"] = like._replace(shape=torch.Size(shape), stride=torch.empty(shape, device="meta").stride(), contiguous=True)
+    made = _contiguous(like._replace(shape=torch.Size(shape)))
+    return _added(graph, made, _aten.zeros.default, shape, dtype=like.dtype, device=like.device)
+
+
+def _added(graph: fx.Graph, like: Kind, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
+    """A new node for a tensor of some kind."""
+    node = graph.call_function(target, args, kwargs)
+    node.meta["kind"] = like
     return node
+
+
+def _contiguous(like: Kind) -> Kind:
+    return like._replace(stride=torch.empty(like.shape, device="meta").stride(), contiguous=True)
 
 
 def _terms(node: Any, done: set[fx.Node]) -> list[fx.Node]:

@@ -38,7 +38,7 @@ def share(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function":
             continue
-        if node.target in _IDENTITIES:
+        if node.target in _IDENTITIES or _needless(node):
             first = node.args[0]
         elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             continue
@@ -48,6 +48,16 @@ def share(graph: fx.Graph) -> None:
             node.replace_all_uses_with(first)
             graph.erase_node(node)
     graph.eliminate_dead_code()
+
+
+def _needless(node: fx.Node) -> bool:
+    """Whether a node is a copy like the original.  Where nothing is written, only a result must be memory of its own."""
+    return node.target == _aten.clone.default and kind(node) == kind(node.args[0]) and not _returned(node)
+
+
+def _returned(node: fx.Node) -> bool:
+    """Whether a node, or a view of it, is a result of the graph."""
+    return any(user.op == "output" or (_shows(user) and _returned(user)) for user in node.users)
 
 
 def settle(recording: Recording) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from bipareto import tree
 from bipareto.errors import InvalidInput
@@ -146,7 +145,7 @@ class Search(Problem):
         if self.clip is not None:
             y = _Clipped.apply(y if isinstance(y, Tensor) else tree.ravel(y), self.clip)  # type: ignore[no-untyped-call]
         weights = self._parted(y) if isinstance(y, Tensor) else y
-        return cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
+        return _cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
 
     def _value(self, name: str, x: Tree, y: Tree, draw: Draw) -> Tensor:
         if name == "loss":
@@ -178,6 +177,12 @@ class Search(Problem):
             return value(y), value(theta)
         both = torch.func.vmap(value)(tree.stack([y, theta]))
         return both[0], both[1]
+
+
+def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """The mean over a batch: scores (n, classes), labels (n,).  Torch's own, with `vmap`, looks in several passes for labels to ignore."""
+    own = labels[:, None] == torch.arange(scores.shape[-1], device=labels.device)
+    return torch.where(own, scores.log_softmax(-1), 0.0).sum() / -len(labels)
 
 
 class _Clipped(torch.autograd.Function):
