@@ -52,6 +52,7 @@ class ReplayedStepper(Stepper):
         self.single_report = self.report
         self.report = self._report
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.traced: torch.fx.GraphModule | None = None
         self.ticket = 0
         self.branched = batched and not problem.folded
 
@@ -117,7 +118,8 @@ class ReplayedStepper(Stepper):
             names[:] = info
             return tree.leaves(after), list(info.values())
 
-        step = traced(flat, *branches[0])
+        # Kept as long as the recording, which reads the constants of the graph where they lie.
+        step = self.traced = traced(flat, *branches[0])
         main = torch.cuda.Stream()
         main.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(main):
