@@ -23,7 +23,7 @@ ROOMS: list[tuple[str, ...]] = [
     ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "smoothness", "constants"),
     ("methods",),
     ("inspection", "certificate"),
-    ("stepping", "records", "sharing", "gathering", "replay"),
+    ("stepping", "records", "recording", "sharing", "pieces", "gathering", "replay"),
     ("loop",),
     ("optimizer",),
     ("monitors", "trackers"),

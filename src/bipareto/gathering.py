@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
+from bipareto.recording import kind
 from bipareto.triton_kernels import LIBRARY, jit, tl, triton
 
 __all__ = ["gather"]
@@ -82,9 +83,10 @@ def _join(graph: fx.Graph, row: list[fx.Node]) -> None:
         depth[node] = 1 + max((depth[given] for given in node.all_input_nodes if given in depth), default=-1)
     kinds: dict[Any, list[fx.Node]] = {}
     for node in sorted(row, key=depth.__getitem__):
-        move = _move(node)
+        move, moved = _move(node), kind(node)
         assert move is not None
-        kinds.setdefault((depth[node], move.s, move.sign, _meta(node).dtype), []).append(node)
+        assert moved is not None
+        kinds.setdefault((depth[node], move.s, move.sign, moved.dtype), []).append(node)
     after = row[-1].next
     with graph.inserting_before(after):
         for nodes in kinds.values():
@@ -102,11 +104,6 @@ def _join(graph: fx.Graph, row: list[fx.Node]) -> None:
                 graph.erase_node(node)
 
 
-def _meta(node: Any) -> Any:
-    """Shape, strides and dtype as traced; None for a number."""
-    return node.meta.get("tensor_meta") if isinstance(node, fx.Node) else None
-
-
 def _move(node: fx.Node) -> _Move | None:
     """The node as a move of a contiguous leaf, None where it is none."""
     aten = torch.ops.aten
@@ -120,9 +117,9 @@ def _move(node: fx.Node) -> _Move | None:
         found = _Move(u, None, v, 1 if node.target == aten.add.Tensor else -1)
     else:
         return None
-    moved, step, by = (_meta(value) for value in (found.u, found.s, found.v))
-    if moved is None or by is None or (moved.shape, moved.stride, moved.dtype) != (by.shape, by.stride, by.dtype):
+    moved, step, by = (kind(value) for value in (found.u, found.s, found.v))
+    if moved is None or moved != by:
         return None
     if found.s is not None and (step is None or step.shape or step.dtype != moved.dtype):
         return None
-    return found if moved.dtype.is_floating_point and moved.memory_format == torch.contiguous_format else None
+    return found if moved.dtype.is_floating_point and moved.contiguous else None

@@ -10,15 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from bipareto import tree
 from bipareto.errors import InvalidInput
 from bipareto.gathering import gather
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
+from bipareto.pieces import put_together
 from bipareto.problem import Problem
-from bipareto.sharing import share, writes_in_place
+from bipareto.recording import record
+from bipareto.sharing import settle, share, without_writes
 from bipareto.stepping import Stepper
 
 __all__ = ["ReplayedStepper", "traced"]
@@ -26,14 +27,15 @@ __all__ = ["ReplayedStepper", "traced"]
 
 def traced(step: Any, leaves: list[Tensor], draws: list[Tensor]) -> torch.fx.GraphModule:
     """`step(leaves, draws)` as a graph of tensor operations in which no work is done twice, and leaves are moved together."""
-    module = make_fx(step)(leaves, draws)
-    if writes_in_place(module.graph):
-        # Only now: `functionalize` does not know autograd functions, which are gone from a trace.
-        module = make_fx(torch.func.functionalize(module))(leaves, draws)
-    share(module.graph)
-    gather(module.graph)
-    module.recompile()
-    return module
+    recording = record(step, leaves, draws)
+    if not without_writes(recording.graph):
+        # Only now: `functionalize` does not know autograd functions, which are gone from a recording.
+        recording = record(torch.func.functionalize(recording.module()), leaves, draws)
+    share(recording.graph)
+    put_together(recording.graph)
+    settle(recording)
+    gather(recording.graph)
+    return recording.module()
 
 
 class ReplayedStepper(Stepper):
@@ -50,6 +52,7 @@ class ReplayedStepper(Stepper):
         self.single_report = self.report
         self.report = self._report
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.traced: torch.fx.GraphModule | None = None
         self.ticket = 0
         self.branched = batched and not problem.folded
 
@@ -115,7 +118,8 @@ class ReplayedStepper(Stepper):
             names[:] = info
             return tree.leaves(after), list(info.values())
 
-        step = traced(flat, *branches[0])
+        # Kept as long as the recording, which reads the constants of the graph where they lie.
+        step = self.traced = traced(flat, *branches[0])
         main = torch.cuda.Stream()
         main.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(main):

@@ -14,7 +14,7 @@ from bipareto import tree
 from bipareto.experiments.nas import bench_cell, conv, kernels, kernels_backward
 from bipareto.experiments.nas import fast as fast_module
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
-from bipareto.experiments.nas.problem import Halves, Search
+from bipareto.experiments.nas.problem import Halves, Search, _cross_entropy
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
 from bipareto.replay import traced
 from bipareto.sampler import draw
@@ -147,6 +147,35 @@ def test_a_step_with_weights_in_one_vector_is_that_on_the_tree(plain: Supernet, 
     assert isinstance(found.y, torch.Tensor)
     torch.testing.assert_close(found.y, tree.ravel(wanted.y), rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(found.x, wanted.x, rtol=1e-9, atol=1e-11)
+
+
+def test_even_and_odd_pixels_with_their_gradients() -> None:
+    def sliced(z: torch.Tensor, n: int) -> tuple[torch.Tensor, ...]:
+        pixels = z.unflatten(1, (n, 4, 4))
+        return pixels[:, :, ::2, ::2].flatten(1, 3), pixels[:, :, 1::2, 1::2].flatten(1, 3)
+
+    z = torch.randn(1, 3 * 16, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found, wanted = (torch.func.vjp(lambda z, cut=cut: cut(z, 3), z) for cut in (fast_module._parities, sliced))
+    for a, b in zip(found[0], wanted[0], strict=True):
+        assert torch.equal(a, b)
+    assert torch.equal(found[1](wanted[0])[0], wanted[1](wanted[0])[0])
+
+
+def test_columns_are_the_neighbourhoods_of_pixels() -> None:
+    batch = torch.randn(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    weight = torch.randn(5, 3, 3, 3, generator=torch.Generator().manual_seed(1))
+    columns = fast_module._columns(batch)
+    assert columns.shape == (1, 32, 32)
+    products = columns @ fast_module._stem({"stem": [weight]}).T
+    wanted = torch.nn.functional.conv2d(batch, weight, padding=1).permute(0, 2, 3, 1).reshape(1, 32, 5)
+    torch.testing.assert_close(products, wanted)
+
+
+def test_the_loss_is_the_mean_cross_entropy() -> None:
+    scores = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.tensor([0, 3, 1, 2, 3, 3])
+    found, wanted = (torch.func.grad_and_value(loss)(scores, labels) for loss in (_cross_entropy, torch.nn.functional.cross_entropy))
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
 
 
 def test_weights_of_a_cell_in_one_piece() -> None:

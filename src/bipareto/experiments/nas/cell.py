@@ -267,7 +267,7 @@ def _normalised_backward(g: Tensor, z: Tensor, scale: Tensor, stats: Tensor) -> 
     add_blocks(partial, sums)
     out = torch.empty_like(z)
     backward.normal_backward_kernel[grid](g, z, scale, stats, sums, out, rows, channels, C, block_of(C))
-    return out, sums[0, :, channels:].clone()
+    return out, sums[0]
 
 
 def fold(name: str) -> None:
@@ -276,17 +276,18 @@ def fold(name: str) -> None:
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *values: Any) -> Any:
         size = info.batch_size
-        folded = [
-            value if not isinstance(value, Tensor)
-            else (value.expand(size, *value.shape) if axis is None else value.movedim(axis, 0)).flatten(0, 1)
-            for value, axis in zip(values, in_dims, strict=True)
-        ]  # fmt: skip
-        found = operator(*folded)
+        found = operator(*(_folded(value, axis, size) if isinstance(value, Tensor) else value for value, axis in zip(values, in_dims, strict=True)))
         several = isinstance(found, tuple)
         parts = tuple(value.unflatten(0, (size, -1)) for value in (found if several else (found,)))
         return (parts, (0,) * len(parts)) if several else (parts[0], 0)
 
     torch.library.register_vmap(f"bipareto::{name}", rule, lib=LIBRARY)
+
+
+def _folded(value: Tensor, axis: int | None, size: int) -> Tensor:
+    """All runs of a tensor, laid out as kernels want them: a copy that is made here is seen, and made once for all kernels that use it."""
+    runs = value.expand(size, *value.shape) if axis is None else value.movedim(axis, 0) if axis else value
+    return runs.flatten(0, 1).contiguous()
 
 
 for _name in ("darts_cell", "darts_cell_backward", "darts_cell_weights", "normalised", "normalised_backward"):
@@ -338,8 +339,8 @@ class _Normalised(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor, _: None) -> tuple[Tensor, Tensor]:
         z, scale, stats = ctx.saved_tensors
-        to_z, to_scale = torch.ops.bipareto.normalised_backward(g, z, scale, stats)
-        return to_z, to_scale
+        to_z, sums = torch.ops.bipareto.normalised_backward(g, z, scale, stats)
+        return to_z, sums[..., z.shape[-1] :]
 
 
 def cell(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, side: int, strided: bool) -> Tensor:

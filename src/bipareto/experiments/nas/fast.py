@@ -130,10 +130,10 @@ def _flat(space: Space, y: Tree) -> Tensor:
 
 def _fused_cell(given: Tensor, mixture: Tensor, y: Tree, n: int, side: int, strided: bool) -> Tensor:
     """A cell by the kernels, (1, n side^2, 4 C), from its two inputs (1, 2, n S^2, C)."""
-    skips = given[:, :0]
+    skips = given.new_empty(1, 0, n * side**2, given.shape[-1])
     if strided:
         leaving = [[y[str(edge)]["skip_connect"][0] for edge in DARTS.edges if edge.source == s] for s in (0, 1)]
-        skips = torch.cat([_skips(given[:, s], leaving[s], n, side) for s in (0, 1)], 1)
+        skips = torch.cat([_skips(given[:, s : s + 1].flatten(0, 1), leaving[s], n, side) for s in (0, 1)], 1)
     return cell(given, _flat(DARTS, y)[None], mixture[None], skips, side, strided)
 
 
@@ -144,18 +144,20 @@ def _stem(y: Tree) -> Tensor:
 
 def _columns(images: Tensor) -> Tensor:
     """The 3x3 neighbourhoods of all pixels and 5 zeros, since rows of 32 numbers are what matrix units like: (1, n S^2, 32)."""
-    n, _, side, _ = images.shape
+    n, channels, side, _ = images.shape
     framed = pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
-    near = [framed[:, i : i + side, j : j + side] for i in range(3) for j in range(3)]
-    return torch.cat([*near, framed.new_zeros(n, side, side, 5)], -1).reshape(1, -1, 32)
+    near = framed.unfold(1, 3, 1).unfold(2, 3, 1).permute(0, 1, 2, 4, 5, 3).reshape(1, n * side**2, 9 * channels)
+    return torch.cat([near, near.new_zeros(1, n * side**2, 5)], -1)
 
 
 def _parities(z: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """The even and the odd pixels of (1, n S^2, C), each (1, n S^2 / 4, C)."""
+    C = z.shape[-1]
     side = math.isqrt(z.shape[1] // n)
-    pixels = z.unflatten(1, (n, side, side))
-    even, odd = pixels[:, :, ::2, ::2], pixels[:, :, 1::2, 1::2]
-    return even.flatten(1, 3), odd.flatten(1, 3)
+    # In two cuts of two lines and of two pixels: the gradients can then be laid side by side.
+    lines = z.reshape(1, n * side // 2, 2 * side * C)
+    even, odd = (part.unflatten(-1, (side // 2, 2 * C)) for part in (lines[..., : side * C], lines[..., side * C :]))
+    return even[..., :C].flatten(1, 2), odd[..., C:].flatten(1, 2)
 
 
 def _halved(z: Tensor, weight: Tensor, n: int) -> Tensor:
@@ -168,7 +170,7 @@ def _halved(z: Tensor, weight: Tensor, n: int) -> Tensor:
 def _skips(z: Tensor, weights: Sequence[Tensor], n: int, side: int) -> Tensor:
     """The strided skips of all edges that leave a state: (1, E, rows, C)."""
     E, C = len(weights), z.shape[-1]
-    halves = (torch.cat([weight.chunk(2)[h] for weight in weights]) for h in (0, 1))
+    halves = (half.flatten(0, 1) for half in torch.stack([weight.flatten(1) for weight in weights]).chunk(2, 1))
     parts = [convolved(pixels, half, side, relu=True).unflatten(-1, (E, C // 2)) for pixels, half in zip(_parities(z, n), halves, strict=True)]
     return torch.cat(parts, -1).transpose(1, 2)
 

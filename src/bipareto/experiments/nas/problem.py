@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from bipareto import tree
 from bipareto.errors import InvalidInput
@@ -163,7 +162,7 @@ class Search(Problem):
         if self.sampled and draw.noise.numel():  # none where all the data is asked for: the mixture itself is evaluated
             x = _drawn(x, draw.noise, self.sampled)
         weights = self._parted(y) if isinstance(y, Tensor) else y
-        return cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
+        return _cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
 
     def _value(self, name: str, x: Tree, y: Tree, draw: Draw) -> Tensor:
         if name == "loss":
@@ -202,6 +201,12 @@ def _drawn(x: Tree, noise: Tensor, temperature: float) -> Tree:
     gumbel = -torch.log(-torch.log(noise.clamp(1e-6, 1 - 1e-6)))
     parts = gumbel.split([table.numel() for table in x.values()])
     return {kind: (table + part.view_as(table)) / temperature for (kind, table), part in zip(x.items(), parts, strict=True)}
+
+
+def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
+    """The mean over a batch: scores (n, classes), labels (n,).  Torch's own, with `vmap`, looks in several passes for labels to ignore."""
+    own = labels[:, None] == torch.arange(scores.shape[-1], device=labels.device)
+    return torch.where(own, scores.log_softmax(-1), 0.0).sum() / -len(labels)
 
 
 class _Clipped(torch.autograd.Function):
