@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from pathlib import Path
 
@@ -65,6 +66,16 @@ def test_a_failure_is_a_warning_and_is_tried_again(monkeypatch: pytest.MonkeyPat
         with pytest.warns(BiparetoWarning, match="no compiler here"):
             precompile(FastNasBench201(), [4])
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("gpu")
+def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precompiled, "_CHILD", "import time; time.sleep(600)")
+    monkeypatch.setattr(precompiled, "_PATIENCE", 0.2)
+    before = time.monotonic()
+    with pytest.warns(BiparetoWarning, match=r"not done after 0\.2 s"):
+        precompile(FastNasBench201(), [4])
+    assert time.monotonic() - before < 60
 
 
 @pytest.mark.usefixtures("gpu")

@@ -32,6 +32,8 @@ __all__ = ["precompile"]
 _MODULES = (bench_cell, conv, kernels, kernels_backward)
 #: processes at most: each loads torch, and the slowest kernel alone takes several seconds
 _PROCESSES = 8
+#: seconds after which a search no longer waits
+_PATIENCE = 300.0
 _CHILD = "from bipareto.experiments.nas.precompiled import _serve; _serve()"
 
 
@@ -57,8 +59,16 @@ def precompile(network: Supernet, batches: Sequence[int]) -> None:
         child.stdin.close()
         child.stdin = None
         running.append(child)
-    told = [(child.communicate()[1], child.returncode) for child in running]
-    failed = next((error.decode(errors="replace").strip() for error, code in told if code), None)
+    try:
+        told = [(child.communicate(timeout=_PATIENCE)[1], child.returncode) for child in running]
+        failed = next((error.decode(errors="replace").strip() for error, code in told if code), None)
+    except subprocess.TimeoutExpired:
+        failed = f"not done after {_PATIENCE} s"
+    finally:
+        for child in running:
+            child.kill()
+            with child:  # closes its pipes and waits for it
+                pass
     if failed is None:
         done.parent.mkdir(parents=True, exist_ok=True)
         done.touch()
