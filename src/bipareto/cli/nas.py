@@ -290,7 +290,7 @@ def _task(
 
     ensure_folder(out_dir)
     where = device or ("cpu" if tiny else None)
-    if changes["supernet"] is None and device_of(where).type == "cuda" and find_spec("bipareto.experiments.nas.fast"):
+    if changes["supernet"] is None and device_of(where).type == "cuda":
         changes["supernet"] = "fast"
     if changes["objectives"]:
         changes["objectives"] = tuple(values.names(changes["objectives"]))
@@ -311,10 +311,10 @@ def _teller(out: Output) -> Any:
 
 
 def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
-    """The hypervolume of a search's own objectives below (log(classes), 1, 1, 1): a guess, and the dearest of all."""
-    import math
+    """The hypervolume of a search's own objectives."""
+    from bipareto.experiments.nas.judging import dearest
 
-    corner = [math.log(task.problem.network.classes) if name == "loss" else 1.0 for name in task.settings.objectives]
+    corner = dearest(task.settings.objectives, task.problem.network.classes)
     if find_spec("moocore") is None:
         return {"hypervolume": None, "reference": corner}
     from bipareto.measures import hypervolume

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.experiments.nas.cell import add_blocks, block_of, finish, fold
-from bipareto.experiments.nas.conv import REGISTERS, Edges, _sent_back, chunks_of, convolve, precision, rows_at_once, together, weight_gradient
+from bipareto.experiments.nas.cell import REGISTERS, add_blocks, block_of, finish, fold
+from bipareto.experiments.nas.conv import Edges, _sent_back, chunks_of, convolve, precision, rows_at_once, together, weight_gradient
 from bipareto.experiments.nas.kernels import _normal, _place, _within, jit
 from bipareto.triton_kernels import LIBRARY, tl
 

@@ -18,7 +18,7 @@ from bipareto.experiments.nas import kernels as forward
 from bipareto.experiments.nas import kernels_backward as backward
 from bipareto.triton_kernels import LIBRARY
 
-__all__ = ["add_blocks", "available", "block_of", "cell", "finish", "fits", "fold", "normalised", "take_moments"]
+__all__ = ["REGISTERS", "add_blocks", "available", "block_of", "cell", "finish", "fits", "fold", "normalised", "take_moments"]
 
 EPSILON = 1e-5
 #: (first source, sources, first edge by source, edges) of what can be computed at once
@@ -31,8 +31,8 @@ _TAP_BLOCK = 512
 _ADDENDS = 4096
 #: warps that share a block of rows where a thread would have to keep too much of it, or where there are few blocks
 _WARPS = 8
-#: registers of a thread that let two programs of as many warps fit a multiprocessor
-_REGISTERS = 128
+#: registers of a thread that let sixteen warps fit a multiprocessor, two programs of the above
+REGISTERS = 128
 
 
 def fits(channels: int) -> bool:
@@ -151,7 +151,7 @@ def _cell_forward(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, s
             forward.forward_kernel[(s.tiles, s.R * edges // together * layers)](
                 z, flat, taps, stats, d, p, partial, rows, edges, edge0, source0, z_run, z_source, s.weights, s.tiles,
                 C, s.block, side, *((1, C) if second else (stride, z_row)), second, strided, together,
-                num_warps=_WARPS if together > 2 else 4, maxnreg=_REGISTERS if together > 2 and kind == torch.float32 else None,
+                num_warps=_WARPS if together > 2 else 4, maxnreg=REGISTERS if together > 2 and kind == torch.float32 else None,
             )  # fmt: skip
             finish(partial, stats, rows, C, edges * layers, 16 * edge0 + (4 if second else 0), layers)
         node = max(source0 - 1, 0)

@@ -17,16 +17,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.experiments.nas.cell import add_blocks, fold
+from bipareto.experiments.nas.cell import REGISTERS, add_blocks, fold
 from bipareto.experiments.nas.kernels import _place, _within, jit
 from bipareto.triton_kernels import LIBRARY, tl
 
-__all__ = ["REGISTERS", "Edges", "back", "chunks_of", "convolve", "convolved", "precision", "rows_at_once", "together", "weight_gradient"]
+__all__ = ["Edges", "back", "chunks_of", "convolve", "convolved", "precision", "rows_at_once", "together", "weight_gradient"]
 
 #: rows that one program of a weight gradient adds up, and bytes of a channel that it takes at a time
 _CHUNK, _BYTES = 1024, 128
-#: registers of a thread that let sixteen warps fit a multiprocessor
-REGISTERS = 128
 
 
 @jit
@@ -136,7 +134,7 @@ def _sent_back(
 
 @jit
 def conv_back_kernel(
-    g, w, z, out, rows, edges, offset, total, z_run, out_run, channels,
+    g, w, z, out, rows, z_run, out_run, channels,
     IN: tl.constexpr, PARTS: tl.constexpr, OUT: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, TAPS: tl.constexpr,
     RELU: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -145,7 +143,7 @@ def conv_back_kernel(
     o = tl.program_id(2) * OUT + tl.arange(0, OUT)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = row < rows * STRIDE * STRIDE
-    found = _sent_back(g, w, run, row, rows, inside, edges, offset, total, o, channels, IN, PARTS, OUT, BLOCK, H, STRIDE, TAPS, PRECISION)
+    found = _sent_back(g, w, run, row, rows, inside, 1, 0, 1, o, channels, IN, PARTS, OUT, BLOCK, H, STRIDE, TAPS, PRECISION)
     at = row[:, None] * channels + o[None, :]
     if RELU:
         found = tl.where(tl.load(z + run * z_run + at, mask=inside[:, None], other=0.0) > 0, found, 0.0)
@@ -272,7 +270,7 @@ def back(g: Tensor, w: Tensor, z: Tensor, out: Tensor, side: int, relu: bool) ->
     IN, OUT = together(outputs), together(inputs, 64)
     block = rows_at_once(inputs)
     conv_back_kernel[(-(-rows // block), R, inputs // OUT)](
-        g, w, z, out, g.shape[2], 1, 0, 1, z.stride(0), out.stride(0), inputs,
+        g, w, z, out, g.shape[2], z.stride(0), out.stride(0), inputs,
         IN, outputs // IN, OUT, block, _side(w, side), _stride(z, g.shape[2]), w.shape[2], relu, precision(z), maxnreg=REGISTERS,
     )  # fmt: skip
 

@@ -25,7 +25,7 @@ from bipareto.experiments.nas.spaces import NAS_BENCH_201, space_of
 from bipareto.measures import hypervolume
 from bipareto.sampler import generator
 
-__all__ = ["DRAWS", "correlations", "favoured", "linked", "operations", "points_of", "references", "summary", "volumes"]
+__all__ = ["DRAWS", "correlations", "dearest", "favoured", "linked", "operations", "points_of", "references", "summary", "volumes"]
 
 #: How often as many random cells are drawn as a method has found.
 DRAWS = 2000
@@ -88,13 +88,17 @@ def summary(result: dict[str, Any], known: KnownCells, dataset: str = "cifar10")
     return {"dataset": dataset, "references": corners, "front": whole, "random": drawn, "methods": methods}
 
 
+def dearest(objectives: Sequence[str], classes: int) -> list[float]:
+    """The reference point of objectives, which the paper does not give: the loss of a guess, and 1 for shares of the dearest."""
+    return [math.log(classes) if name == "loss" else 1.0 for name in objectives]
+
+
 def volumes(result: dict[str, Any]) -> dict[str, Any]:
     """The paper's judgement: per method the hypervolume of the objectives themselves, of one seed's searches, averaged over seeds.
 
-    mixture: of the supernet as it is searched; discrete: of the derived cells with the supernet's weights.  The reference point, which the
-    paper does not give, is a guess and the dearest of all: (log(classes), 1, 1, 1).
+    mixture: of the supernet as it is searched; discrete: of the derived cells with the supernet's weights.
     """
-    corner = [math.log(result["data"]["classes"]) if name == "loss" else 1.0 for name in result["objectives"]]
+    corner = dearest(result["objectives"], result["data"]["classes"])
     found: dict[str, Any] = {}
     for name in dict.fromkeys(r["method"] for r in result["records"]):
         own = [r for r in result["records"] if r["method"] == name]

@@ -15,7 +15,6 @@ from torch import Tensor
 from bipareto import tree
 from bipareto.durable import StoreError, write_text
 from bipareto.errors import BiparetoError, InvalidInput
-from bipareto.experiments.nas.precompiled import precompile
 from bipareto.experiments.nas.task import Task
 from bipareto.loop import drive
 from bipareto.methods.base import Method, Start
@@ -111,6 +110,9 @@ def _slice(task: Task, trials: list[Trial], part: SliceFolder | None, label: str
         part.claim(key, "search")
         return _read(part, task)
     if task.device.type == "cuda":
+        # Not at the top: it brings the kernels and Triton with it.
+        from bipareto.experiments.nas.precompiled import precompile
+
         precompile(task.problem.network, [task.settings.batch, len(task.problem.halves("upper", "full", 0, 0).rows)])
     starts = {seed: _start(task, seed) for seed in {trial.seed for trial in trials}}
     states = [trial.method.begin(starts[trial.seed], trial.preference) for trial in trials]

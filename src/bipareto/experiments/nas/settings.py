@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib import import_module
 from typing import Any, Literal
 
 from bipareto.errors import InvalidInput
@@ -95,10 +94,9 @@ class Settings:
         shape |= {"cells": self.cells} if of_201 else {"stack": self.stack}
         if self.supernet == "plain":
             return NasBench201(**shape) if of_201 else Darts(**shape)
-        try:
-            fast = import_module("bipareto.experiments.nas.fast")
-        except ModuleNotFoundError as error:
-            raise InvalidInput(f"supernet 'fast' cannot be used here ({error}); use --supernet plain, the same function") from error
+        # Not at the top: the kernels bring Triton with them, which takes a second where there is one.
+        from bipareto.experiments.nas import fast
+
         return fast.FastNasBench201(**shape, half=self.half) if of_201 else fast.FastDarts(**shape, half=self.half)
 
     def to_json(self) -> dict[str, Any]:
