@@ -2,7 +2,8 @@
 
     python benchmarks/supernet.py [agree] [pass] [step] [plain-step] [--space darts|nas-bench-201] [--json FILE] [--profile FILE]
 
-    agree        value and gradients of the two, in float32 with TF32 off, and of bfloat16; on noise, and on CIFAR-10 if BIPARETO_DATA has it
+    agree        value and gradients of the two, in float32 with TF32 off, and of bfloat16: the median and the worst of 8 batches of noise, and of
+                 CIFAR-10 if BIPARETO_DATA has it
     pass         one forward and backward pass at batch 64: eager, as a CUDA graph, fast, fast in bfloat16; 1, 4 and 8 runs side by side
     step         one MB-MOMEHA step with two objectives through `compile="replay"`; 1, 4 and 8 preferences side by side
     plain-step   the same on the plain supernet, one preference (recording it takes a minute)
@@ -50,7 +51,7 @@ class Results:
 
     def __call__(self, name: str, **values: Any) -> None:
         shown = "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items())
-        print(f"{time.perf_counter() - BEGAN:7.1f} s  {name:42s} {shown}", flush=True)
+        print(f"{time.perf_counter() - BEGAN:7.1f} s  {name:58s} {shown}", flush=True)
         self.found[name] = values
         if self.file:
             self.file.write_text(json.dumps(self.found, indent=1))
@@ -61,10 +62,10 @@ def exact(on: bool) -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not on
 
 
-def start(network: Supernet, seed: int = 0) -> tuple[Any, Any]:
-    """Logits far from the equal mixture, so that every weight matters."""
+def start(network: Supernet, seed: int = 0, spread: float = 300) -> tuple[Any, Any]:
+    """Logits so many times as far from the equal mixture as a search begins; far from it, so that every weight matters."""
     x, y = network.start(seed)
-    return tree.map_(lambda leaf: 300 * leaf.cuda(), x), tree.map_(lambda leaf: leaf.cuda(), y)
+    return tree.map_(lambda leaf: spread * leaf.cuda(), x), tree.map_(lambda leaf: leaf.cuda(), y)
 
 
 def judged(network: Supernet, images: torch.Tensor, labels: torch.Tensor) -> Callable[..., Any]:
@@ -119,35 +120,51 @@ def data(seed: int = 0, count: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]
     return torch.randn(count, 3, 32, 32, device="cuda", generator=stream), torch.randint(10, (count,), device="cuda", generator=stream)
 
 
-def pictures() -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Images of noise, and of CIFAR-10 where the data folder has it: on noise a gradient is small beside its own rounding."""
-    found = {"noise": data()}
+def pictures(count: int = 8) -> dict[str, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """Batches of noise, and of CIFAR-10 where the data folder has it: on noise a gradient is small beside its own rounding."""
+    found = {"noise": [data(seed) for seed in range(count)]}
     try:
         images = load("cifar10")
     except BiparetoError as error:
         print(f"without CIFAR-10: {error}", flush=True)
         return found
-    rows = torch.randperm(len(images.images), generator=torch.Generator().manual_seed(0))[:BATCH]
-    pixels = images.images[rows].cuda().float() / 255
-    found["CIFAR-10"] = ((pixels - pixels.mean((0, 2, 3), keepdim=True)) / pixels.std(), images.labels[rows].cuda())
+    order = torch.randperm(len(images.images), generator=torch.Generator().manual_seed(0))
+    found["CIFAR-10"] = []
+    for rows in order[: count * BATCH].split(BATCH):
+        pixels = images.images[rows].cuda().float() / 255
+        found["CIFAR-10"].append(((pixels - pixels.mean((0, 2, 3), keepdim=True)) / pixels.std(), images.labels[rows].cuda()))
     return found
 
 
 def agree(name: str, report: Results) -> None:
-    """Values and gradients."""
+    """Values and gradients: the median and the worst of some batches."""
     plain, fast = SPACES[name]
     exact(True)
-    point = start(plain)
-    doubled = [tree.map_(torch.Tensor.double, part) for part in point]
-    for kind, batch in pictures().items():
-        (wanted_x, wanted_y), wanted = judged(plain, *batch)(*point)
-        (true_x, true_y), truth = judged(plain, batch[0].double(), batch[1])(*doubled)
-        label = f"{name} agree on {kind}:"
-        report(f"{label} plain to float64", value=distance(wanted, truth), x=distance(wanted_x, true_x), y=distance(wanted_y, true_y))
-        for precision, network in (("float32", fast), ("bfloat16", replace(fast, half=True))):
-            (x, y), value = judged(network, *batch)(*point)
-            report(f"{label} {precision} to plain", value=distance(value, wanted), x=distance(x, wanted_x), y=distance(y, wanted_y))
-            report(f"{label} {precision} to float64", value=distance(value, truth), x=distance(x, true_x), y=distance(y, true_y))
+    networks = {"float32": fast, "bfloat16": replace(fast, half=True)}
+    for place, spread in (("at the start", 1), ("far from it", 300)):
+        point = start(plain, spread=spread)
+        doubled = [tree.map_(torch.Tensor.double, part) for part in point]
+        for kind, batches in pictures().items():
+            apart: dict[str, list[list[float]]] = {}
+            for images, labels in batches:
+                truth = judged(plain, images.double(), labels)(*doubled)
+                wanted = judged(plain, images, labels)(*point)
+                apart.setdefault("plain to float64", []).append(distances(wanted, truth))
+                for precision, network in networks.items():
+                    found = judged(network, images, labels)(*point)
+                    apart.setdefault(f"{precision} to plain", []).append(distances(found, wanted))
+                    apart.setdefault(f"{precision} to float64", []).append(distances(found, truth))
+            for pair, rows in apart.items():
+                columns = dict(zip(("value", "x", "y"), zip(*rows, strict=True), strict=True))
+                seen = {key: statistics.median(column) for key, column in columns.items()} | {f"worst_{k}": max(c) for k, c in columns.items()}
+                report(f"{name} agree on {kind} {place}: {pair}", **seen)
+
+
+def distances(found: Any, wanted: Any) -> list[float]:
+    """Of value, gradient in x and gradient in y, each as `judged` returns them."""
+    (found_x, found_y), value = found
+    (wanted_x, wanted_y), wanted_value = wanted
+    return [distance(value, wanted_value), distance(found_x, wanted_x), distance(found_y, wanted_y)]
 
 
 def passes(name: str, report: Results) -> None:
@@ -271,9 +288,7 @@ def main() -> None:
                 passes(name, report)
             elif section == "step":
                 half = replace(fast, half=True)
-                # Each number of preferences is a recording of its own.
-                few = (1, 8) if name == "darts" else (1,)
-                steps(name, report, {"fast": (fast, (1, 4, 8)), "fast bfloat16": (half, few)})
+                steps(name, report, {"fast": (fast, (1, 4, 8)), "fast bfloat16": (half, (1, 4, 8))})
             else:
                 steps(name, report, {"plain": (plain, (1,))})
     if asked.profile:

@@ -11,6 +11,7 @@ import torch
 import bipareto as bp
 from bipareto import tree
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
+from bipareto.experiments.nas.precompiled import precompile
 from bipareto.experiments.nas.problem import Halves, Search
 from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
 from bipareto.sampler import draw
@@ -39,6 +40,7 @@ def precise(network: Supernet, point: tuple[dict, dict], batch: torch.Tensor) ->
 @pairs
 def test_values_and_gradients_are_as_near_to_the_truth_as_those_of_the_plain_network(plain: Supernet, fast: Supernet) -> None:
     """On images of noise float32 itself is some 1e-4 from float64: where a ReLU's input is all but zero, rounding decides its slope."""
+    precompile(fast, [50])
     point, batch = start(plain, **ON_GPU), images(plain, n=50, **ON_GPU)
     (truth, true_value), (wanted, _), (found, value) = precise(plain, point, batch), judged(plain, batch)(*point), judged(fast, batch)(*point)
     assert distance(value, true_value) <= 1e-5
@@ -48,8 +50,10 @@ def test_values_and_gradients_are_as_near_to_the_truth_as_those_of_the_plain_net
 
 @pairs
 def test_half_precision_points_the_same_way(plain: Supernet, fast: Supernet) -> None:
+    half = replace(fast, half=True)  # type: ignore[call-arg]
+    precompile(half, [50])
     point, batch = start(plain, **ON_GPU), images(plain, n=50, **ON_GPU)
-    (wanted, wanted_value), (found, value) = judged(plain, batch)(*point), judged(replace(fast, half=True), batch)(*point)  # type: ignore[call-arg]
+    (wanted, wanted_value), (found, value) = judged(plain, batch)(*point), judged(half, batch)(*point)
     assert distance(value, wanted_value) <= 0.02
     for found_part, wanted_part in zip(found, wanted, strict=True):
         norms = tree.squared_norm(found_part).sqrt() * tree.squared_norm(wanted_part).sqrt()

@@ -85,7 +85,7 @@ class Pixels:
         spread, mean = torch.std_mean(seen[:: max(1, len(seen) // 4096)].float() / 255, (0, 2, 3))
         self._scale, self._shift = (1 / (255 * spread))[:, None, None], (mean / spread)[:, None, None]
         self._padded = pad(images, (augmentation.margin,) * 4)
-        self.size, self.cutout = images.shape[-1], augmentation.cutout
+        self.size, self.augmentation = images.shape[-1], augmentation
 
     def __call__(self, draw: Draw) -> Tensor:
         """(n, 3, H, H): shifted and mirrored by one gather, then cut."""
@@ -95,8 +95,9 @@ class Pixels:
         channel = torch.arange(3, device=draw.rows.device)
         chosen = self._padded[draw.rows[:, None, None, None], channel[:, None, None], down[:, None, :, None], across[:, None, None, :]]
         pixels = chosen * self._scale - self._shift
-        if not self.cutout:
+        cutout = self.augmentation.cutout
+        if not cutout:
             return pixels
-        low = draw.hole * self.size // _UNIT - self.cutout // 2
-        inside = (side >= low[:, :, None]) & (side < low[:, :, None] + self.cutout)
+        low = draw.hole * self.size // _UNIT - cutout // 2
+        inside = (side >= low[:, :, None]) & (side < low[:, :, None] + cutout)
         return pixels * ~(inside[:, 0, :, None] & inside[:, 1, None, :]).unsqueeze(1)

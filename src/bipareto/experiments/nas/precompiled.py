@@ -31,7 +31,7 @@ __all__ = ["precompile"]
 
 _MODULES = (bench_cell, conv, kernels, kernels_backward)
 #: processes at most: each loads torch, and the slowest kernel alone takes several seconds
-_PROCESSES = 8
+_PROCESSES = 16
 #: seconds after which a search no longer waits
 _PATIENCE = 300.0
 _CHILD = "from bipareto.experiments.nas.precompiled import _serve; _serve()"
