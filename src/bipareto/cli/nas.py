@@ -28,7 +28,7 @@ __all__ = ["commands"]
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="cifar10, cifar100 or another image set.")]
-Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="proxy (NAS-Bench-201), or paper (DARTS, the paper's numbers).")]
+Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="proxy (NAS-Bench-201), darts, or paper (with its numbers).")]
 Space = Annotated[str | None, typer.Option("--space", metavar="NAME", help="nas-bench-201 or darts; the preset's if none.")]
 SupernetOption = Annotated[str | None, typer.Option("--supernet", metavar="KIND", help="plain or fast, the same function; fast on a GPU if none.")]
 Half = Annotated[bool, typer.Option("--half", help="Let the fast supernet work in bfloat16.")]
@@ -80,7 +80,7 @@ def search(
     Examples:
       bipareto experiment nas search --tiny --json
       bipareto experiment nas search --out runs/search
-      bipareto experiment nas search --preset paper --objectives loss,flops --out runs/darts
+      bipareto experiment nas search --preset darts --half --out runs/darts
     """
     from bipareto.experiments.nas.studies import Study, compared
 
@@ -218,7 +218,6 @@ def train(
     cells: Annotated[int | None, typer.Option("--cells", metavar="N", min=1, help="Per stage (NAS-Bench-201) or in all (DARTS).")] = None,
     batch: Annotated[int, typer.Option("--batch", metavar="N", min=2, help="Images of a step.")] = 256,
     rate: Annotated[float, typer.Option("--rate", metavar="LR", help="Of SGD; falls to zero along a cosine.")] = 0.1,
-    half: Annotated[bool, typer.Option("--half", help="Convolutions in bfloat16.")] = False,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and order of the images.")] = 0,
     device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
@@ -242,7 +241,7 @@ def train(
     images = generated(PRESETS["tiny"]).images if tiny else load(dataset, folder)
     network = sized(cell, images, channels=channels or (4 if tiny else None), cells=cells or (1 if tiny and cell.space.given == 1 else None))
     side = images.images.shape[-1]
-    recipe = Recipe(epochs=epochs, batch=16 if tiny else batch, rate=rate, margin=side // 8, cutout=0 if tiny else side // 2, half=half, seed=seed)
+    recipe = Recipe(epochs=epochs, batch=16 if tiny else batch, rate=rate, margin=side // 8, cutout=0 if tiny else side // 2, seed=seed)
     with out.listening():
         found = train_network(cell, network, images, recipe, where, folder=out_dir, progress=out.progress, say=_teller(out))
     rows = [[str(e), f"{found['loss'][i]:.4f}", f"{found['accuracy'][i]:.2f}"] for i, e in enumerate(found["epoch"])]

@@ -41,7 +41,6 @@ class Recipe:
         momentum, decay: of SGD, with Nesterov's form.
         margin, flip, cutout: see `Augmentation`.
         clip: bound on the gradient's norm.
-        half: convolutions in bfloat16, with images in memory channel by channel within a pixel; weights and statistics stay float32.
         seed: start and order of the images.
     """
 
@@ -54,7 +53,6 @@ class Recipe:
     flip: bool = True
     cutout: int = 0
     clip: float = 5.0
-    half: bool = False
     seed: int = 0
 
 
@@ -192,7 +190,7 @@ def train_network(
     Returns epoch, loss (mean training cross entropy) and accuracy (in %) as lists, params, flops, and the recipe.
     """
     torch.manual_seed(recipe.seed)
-    model = Standalone(genotype, network).to(device).to(memory_format=_layout(recipe))  # type: ignore[call-overload]
+    model = Standalone(genotype, network).to(device)
     optimizer = torch.optim.SGD(
         model.parameters(), recipe.rate, momentum=recipe.momentum, weight_decay=recipe.decay, nesterov=True, fused=device.type == "cuda"
     )  # fmt: skip
@@ -213,10 +211,10 @@ def train_network(
     with bar("training", recipe.epochs, progress, done=len(history["epoch"])) as advance:
         learn = None
         for epoch in range(len(history["epoch"]), recipe.epochs):
-            learn = learn or (_recorded if device.type == "cuda" else _plain)(model, recipe, look, labels)
+            learn = learn or (_recorded(model, look, labels, recipe.batch) if device.type == "cuda" else _plain(model, look, labels))
             drawn = augmentation.shuffled(own, generator("train", epoch, recipe.seed, device))
             history["loss"].append(_epoch(model, optimizer, recipe, epoch, learn, drawn))
-            history["accuracy"].append(_tested(model, recipe, look, labels, augmentation.plain(held)))
+            history["accuracy"].append(_tested(model, look, labels, augmentation.plain(held), recipe.batch))
             history["epoch"].append(epoch + 1)
             if path is not None:
                 _save(path, key, model, optimizer, history)
@@ -226,32 +224,21 @@ def train_network(
     return {**history, "params": exact.params, "flops": exact.flops, "recipe": asdict(recipe)}
 
 
-def _layout(recipe: Recipe) -> torch.memory_format:
-    """How images lie in memory: matrix units take half precision channels last."""
-    return torch.channels_last if recipe.half else torch.contiguous_format
-
-
-def _scores(model: nn.Module, recipe: Recipe, images: Tensor) -> Tensor:
-    """(n, classes) in float32."""
-    with torch.autocast(images.device.type, torch.bfloat16, enabled=recipe.half):
-        return model(images.contiguous(memory_format=_layout(recipe))).float()
-
-
-def _plain(model: nn.Module, recipe: Recipe, look: Pixels, labels: Tensor) -> Callable[[Draw], Tensor]:
+def _plain(model: nn.Module, look: Pixels, labels: Tensor) -> Callable[[Draw], Tensor]:
     """A function of a draw: its loss, with gradients left in the parameters."""
 
     def learn(draw: Draw) -> Tensor:
         model.zero_grad()
-        loss = cross_entropy(_scores(model, recipe, look(draw)), labels[draw.rows])
+        loss = cross_entropy(model(look(draw)), labels[draw.rows])
         loss.backward()
         return loss.detach()
 
     return learn
 
 
-def _recorded(model: nn.Module, recipe: Recipe, look: Pixels, labels: Tensor) -> Callable[[Draw], Tensor]:
+def _recorded(model: nn.Module, look: Pixels, labels: Tensor, batch: int) -> Callable[[Draw], Tensor]:
     """The same as a CUDA graph, whose gradients stay where they are from one call to the next."""
-    learn, given = _plain(model, recipe, look, labels), look.augmentation.plain(torch.arange(recipe.batch, device=labels.device))
+    learn, given = _plain(model, look, labels), look.augmentation.plain(torch.arange(batch, device=labels.device))
     kept = {name: value.clone() for name, value in model.named_buffers()}
     model.train()
     stream = torch.cuda.Stream()
@@ -294,14 +281,14 @@ def _part(drawn: Draw, first: int, count: int) -> Draw:
     return Draw(*(leaf[first : first + count] for leaf in drawn))
 
 
-def _tested(model: nn.Module, recipe: Recipe, look: Pixels, labels: Tensor, drawn: Draw) -> float:
+def _tested(model: nn.Module, look: Pixels, labels: Tensor, drawn: Draw, batch: int) -> float:
     """Accuracy in per cent with running averages."""
     model.eval()
     right = torch.zeros((), device=labels.device)
     with torch.no_grad():
-        for first in range(0, len(drawn.rows), recipe.batch):
-            draw = _part(drawn, first, recipe.batch)
-            right += (_scores(model, recipe, look(draw)).argmax(1) == labels[draw.rows]).sum()
+        for first in range(0, len(drawn.rows), batch):
+            draw = _part(drawn, first, batch)
+            right += (model(look(draw)).argmax(1) == labels[draw.rows]).sum()
     return float(100 * right / len(drawn.rows))
 
 
