@@ -23,10 +23,10 @@ __all__ = ["REGISTERS", "add_blocks", "available", "block_of", "cell", "finish",
 EPSILON = 1e-5
 #: (first source, sources, first edge by source, edges) of what can be computed at once
 _LEVELS = ((0, 2, 0, 8), (2, 1, 8, 3), (3, 1, 11, 2), (4, 1, 13, 1))
-#: rows that one program of a weight gradient adds up
-_CHUNK = 1024
-#: numbers of a state that it takes at a time: four to a thread, since each is multiplied into as many sums as there are taps
-_TAP_BLOCK = 512
+#: numbers of each layer that one program of a weight gradient adds up
+_CHUNK = 8192
+#: numbers of a line that it takes at a time: four to a thread of one warp, since each is multiplied into as many sums as there are taps
+_TAP_BLOCK = 128
 #: partial sums that one program of `finish_kernel` or `add_kernel` loads at a time: there are few of these, so each asks for much at once
 _ADDENDS = 4096
 #: warps that share a block of rows where a thread would have to keep too much of it, or where there are few blocks
@@ -210,7 +210,8 @@ def _cell_weights(
     given, mixture = given.contiguous(), mixture.contiguous()
     s = _Shape(given, strided)
     C, rows = s.C, s.rows
-    chunk = min(_CHUNK, s.tiles * s.block)
+    columns = max(1, _TAP_BLOCK // C)
+    chunk = columns * side * max(1, _CHUNK // (C * columns * side))
     chunks = -(-rows // chunk)
     # The weights of strided skips are not these kernels' business: their place stays zero.
     partial, found = s.new(84, chunks, 25 + C, C), s.new(s.weights).zero_()
@@ -223,7 +224,7 @@ def _cell_weights(
         stride, z_row = (1, C) if second else (stride, z_row)
         backward.depthwise_weights_kernel[(chunks, s.R * edges * (2 if second else 4))](
             z, gd, p, stats, partial, rows, edges, edge0, source0, z_run, z_source, chunk, chunks,
-            C, max(1, _TAP_BLOCK // C), side, stride, z_row, second,
+            C, columns, side, stride, z_row, second, num_warps=1,
         )  # fmt: skip
     backward.collect_kernel[(s.R * 84, 25 + C)](partial, found, s.weights, chunks, C, 16, strided)
     return found
