@@ -33,7 +33,7 @@ _TAP_BLOCK = 128
 _TALL = 8
 #: partial sums that one program of `finish_kernel` or `add_kernel` loads at a time: there are few of these, so each asks for much at once
 _ADDENDS = 4096
-#: registers of a thread that let sixteen warps fit a multiprocessor, two programs of the above
+#: registers of a thread that let sixteen warps fit a multiprocessor
 REGISTERS = 128
 
 
@@ -94,7 +94,7 @@ class _Shape:
         self.stride = 2 if strided else 1
         self.rows = self.rows_in // self.stride**2
         self.block, self.tiles = block_of(self.C), _tiles(self.rows, self.C)
-        # Of kernels with taps, in which every thread has a strip; twice as much, so that the rest of such a kernel is less of it.
+        # Kernels with taps, in which a thread has a strip, and those with a 1x1 product take twice as much: what they do once is then less of it.
         self.tall, self.strips = math.gcd(side, _TALL), 2 * self.block
         self.strip_tiles = -(-self.rows // self.strips)
         self.weights = 14 * (102 * self.C + 6 * self.C**2) + (8 * self.C**2 if strided else 0)
@@ -187,13 +187,13 @@ def _cell_backward(
             C, s.block, strided, source0 == 0,
         )  # fmt: skip
         add_blocks(partial, sums, (edge0, edges))
-        behind = (nodes, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, s.weights, C, s.block)
-        backward.pointwise_kernel[(s.tiles, s.R * edges * 4)](*behind, False, strided)
+        behind = (nodes, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, s.weights, C, s.strips)
+        backward.pointwise_kernel[(s.strip_tiles, s.R * edges * 4)](*behind, False, strided)
         backward.halves_kernel[(s.strip_tiles, s.R * edges * 2)](
             gd, p, taps, stats, halves, half_partial, rows, edges, edge0, s.strip_tiles, C, s.strips, side, s.tall
         )  # fmt: skip
         add_blocks(half_partial, half_sums, (edge0, edges))
-        backward.pointwise_kernel[(s.tiles, s.R * edges * 2)](*behind, True, strided)
+        backward.pointwise_kernel[(s.strip_tiles, s.R * edges * 2)](*behind, True, strided)
         passed = s.new(sources, 3, rows, C, dtype=kind)
         backward.pool_backward_kernel[(s.tiles, s.R * sources)](
             nodes, pools, mixture, pool_stats, sums, passed, rows, sources, source0, C, s.block, side, stride

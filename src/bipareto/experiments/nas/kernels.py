@@ -9,7 +9,7 @@ them edges and layers: an edge has six *layers* q, each a depthwise convolution 
 
 so that layers 0 to 3 look at the state that the edge leaves, layers 4 and 5 at layers 0 and 1.  Edges lie in memory in the space's order,
 by target and then by source, and are worked on by source: in a launch they are numbered so.  A program works on a block of rows and one
-layer of one edge, or of all that leave a state; sums over rows are left as one partial sum per block, which are added in a fixed order.
+layer of one edge, or on all that leave a state; sums over rows are left as one partial sum per block, which are added in a fixed order.
 One launch serves all layers; programs branch to code made for their kernel size and dilation.  Sides H and strides are compiled in too,
 since places of pixels are divisions by them, and so is the distance ROW of a state's pixels: taps are constant distances apart.
 """

@@ -48,11 +48,6 @@ def edge_sums_kernel(
     wide = (run * rows + row)[:, None] * 4 * C + c[None, :]
     G = tl.load(g + wide + node * C, mask=mask, other=0.0).to(tl.float32)
     unit = run * 14 + _edge(source, node)
-    left = partial + (unit * tiles + tile) * 8 * C + c
-    tl.store(left, tl.sum(G, 0))
-    for kind in range(2):
-        pool = (run * 5 + source) * 2 + kind
-        tl.store(left + (1 + kind) * C, tl.sum(G * _normal(pools + pool * rows * C, pool_stats + pool * 2 * C, at, mask, c, C), 0))
     if GIVEN:
         if STRIDED:
             skip = run * 8 + 4 * source + node
@@ -61,10 +56,17 @@ def edge_sums_kernel(
             passed = tl.load(given + (run * 2 + source) * rows * C + at, mask=mask, other=0.0).to(tl.float32)
     else:
         passed = tl.load(out + wide + (source - 2) * C, mask=mask, other=0.0).to(tl.float32)
-    tl.store(left + 3 * C, tl.sum(G * passed, 0))
-    for q in range(2, 6):
-        op = tl.where(q < 4, q + 4, q)
-        tl.store(left + op * C, tl.sum(G * _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, mask, c, C), 0))
+    # All sums are taken in one go, so that nothing waits for one of them before it is asked for.
+    products = (G,)
+    for k in tl.static_range(2):
+        pool = (run * 5 + source) * 2 + k
+        products += (G * _normal(pools + pool * rows * C, pool_stats + pool * 2 * C, at, mask, c, C),)  # type: ignore[assignment]
+    products += (G * passed,)  # type: ignore[assignment]
+    for k in tl.static_range(4):  # layers 4, 5, 2 and 3, as the operations come
+        layer = unit * 6 + (k + 4 if k < 2 else k)
+        products += (G * _normal(p + layer * rows * C, stats + layer * 2 * C, at, mask, c, C),)  # type: ignore[assignment]
+    found = tl.sum(tl.reshape(_joined(products, 8 * BLOCK, C), (8, BLOCK, C)), 1)
+    tl.store(partial + ((unit * tiles + tile) * 8 + tl.arange(0, 8))[:, None] * C + c[None, :], found)
 
 
 @jit
@@ -131,9 +133,8 @@ def halves_kernel(
     row = _rows(tile, BLOCK, H, TALL)
     at, mask = row[:, None] * C + c[None, :], (row < rows)[:, None]
     normal = _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, mask, c, C)
-    v = tl.where(mask & (normal > 0), total, 0.0).to(halves.dtype.element_ty)
-    tl.store(halves + (unit * 2 + q) * rows * C + at, v, mask=mask)
-    v = v.to(tl.float32)
+    v = tl.where(mask & (normal > 0), total, 0.0)
+    tl.store(halves + (unit * 2 + q) * rows * C + at, v.to(halves.dtype.element_ty), mask=mask)
     left = partial + ((unit * 2 + q) * tiles + tile) * 2 * C + c
     tl.store(left, tl.sum(v, 0))
     tl.store(left + C, tl.sum(v * normal, 0))
