@@ -54,6 +54,15 @@ def test_a_delayed_step_waits() -> None:
     assert s(torch.arange(5.0)).tolist() == [0.5, 0.5, 0.5, 2.0, 2.0]
 
 
+def test_a_delayed_schedule_goes_on_as_if_it_had_not_waited() -> None:
+    later, t = Cosine(2.0, 4.0, 0.25), torch.arange(6.0)
+    s = Delayed(later, 3.0, 0.125)
+    assert torch.equal(s(t)[3:], later(t)[3:])
+    assert s(t)[:3].tolist() == [0.125] * 3
+    with pytest.raises(InvalidInput, match=r"alpha_x = Cosine.*period > 0"):
+        as_schedule(Delayed(Cosine(2.0, 0.0), 3.0, 0.125), "alpha_x")
+
+
 @pytest.mark.parametrize("bad", [Cosine(0.5, 0.0), Cosine(0.5, -3.0), Cosine(0.5, 10.0, -0.1)])
 def test_a_cosine_without_an_end_or_with_steps_below_zero_is_refused(bad: Cosine) -> None:
     with pytest.raises(InvalidInput, match=r"alpha_x = Cosine.*period > 0.*floor >= 0"):

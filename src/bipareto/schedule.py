@@ -62,14 +62,17 @@ class Cosine(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """s_t = before for t < first, then value: a variable that waits until the others have settled."""
+    """s_t = before for t < first, then value: a variable that waits until the others have settled.
+
+    `value` may be a schedule itself, which counts t from the start.
+    """
 
     value: Any
     first: Any
     before: Any
 
     def __call__(self, t: Tensor) -> Tensor:
-        return torch.where(t < self.first, self.before, self.value)
+        return torch.where(t < self.first, self.before, self.value(t) if callable(self.value) else self.value)
 
 
 Schedule: TypeAlias = Constant | Power | Complement | Cosine | Delayed
@@ -77,6 +80,8 @@ Schedule: TypeAlias = Constant | Power | Complement | Cosine | Delayed
 
 def as_schedule(value: Schedule | float, name: str) -> Schedule:
     """A number stands for the constant schedule."""
+    if isinstance(value, Delayed) and callable(value.value):
+        as_schedule(value.value, name)
     if isinstance(value, Cosine) and not (value.period > 0 and value.floor >= 0):
         raise InvalidInput(f"{name} = {value}; a Cosine needs a period > 0, the steps after which it has ended, and a floor >= 0")
     if isinstance(value, (Constant, Power, Complement, Cosine, Delayed)):

@@ -50,7 +50,8 @@ class Settings:
         batch, steps: rows of a draw, and how many steps.
         objectives, reading: see `Search`.
         decay, clip: weight decay of the lower level, and the bound on gradients' norms (None for none).
-        cosine: let the steps of the weights fall to zero along a cosine.
+        cosine: whose steps fall to zero along a cosine: "none", "weights", or "all", that of x too.
+        pace: factor on the steps of x; a search four times as long comes as far with a quarter.
         warmup: share of the steps in which the architecture all but stands still and the weights learn what every operation is good for.
         sampled: temperature of drawn architectures, 0 for the mixture; see `Search`.
         margin, flip, cutout: augmentation, see `Halves`.
@@ -69,7 +70,8 @@ class Settings:
     reading: Reading = "real"
     decay: float = 3e-4
     clip: float | None = 5.0
-    cosine: bool = True
+    cosine: Literal["none", "weights", "all"] = "weights"
+    pace: float = 1.0
     warmup: float = 0.0
     sampled: float = 0.0
     margin: int = 4
@@ -85,6 +87,8 @@ class Settings:
             raise InvalidInput(f"warmup = {self.warmup}; it is the share of steps before the architecture moves, from 0 to below 1")
         if self.half and self.supernet != "fast":
             raise InvalidInput("only the fast supernet works in bfloat16; use --supernet fast with --half")
+        if self.cosine not in ("none", "weights", "all") or not self.pace > 0:
+            raise InvalidInput(f"cosine = {self.cosine!r}, pace = {self.pace}; choose none, weights or all, and a factor above 0")
         if self.numbers not in ("ours", "paper"):
             raise InvalidInput(f"numbers {self.numbers!r} are not known; choose ours or paper")
 
@@ -107,9 +111,9 @@ class Settings:
 
 PRESETS = {
     "proxy": Settings(warmup=0.2),
-    "darts": Settings(space="darts", steps=3900, reading="paper", warmup=0.2),
+    "darts": Settings(space="darts", steps=3900, reading="paper", warmup=0.2, cosine="all", pace=0.25),
     "paper": Settings(
-        space="darts", steps=19_500, objectives=("loss", "flops", "skip", "pooling"), reading="paper", numbers="paper", clip=None, cosine=False
+        space="darts", steps=19_500, objectives=("loss", "flops", "skip", "pooling"), reading="paper", numbers="paper", clip=None, cosine="none"
     ),
     "tiny": Settings(channels=4, batch=16, steps=40, margin=1),
 }
@@ -133,7 +137,7 @@ def configured(name: str, settings: Settings, alpha_x: float | None = None) -> M
         raise InvalidInput(f"method {name!r} takes no part in this experiment; choose from {', '.join(METHODS)}")
     if settings.numbers == "paper":
         return _paper(name)
-    x, y = _waiting(alpha_x or ALPHA_X[name], settings), _falling(ALPHA_Y, settings)
+    x, y = _waiting(settings.pace * (alpha_x or ALPHA_X[name]), settings), _falling(ALPHA_Y, settings)
     one_step = FiniteDifference(terms=1, eta=ALPHA_Y, eps=0.01, relative=True)
     numbers: dict[str, Method] = {
         "mb-momeha": MBMOMEHA(gamma=8.0, mu=4.0, alpha_theta=y, alpha_x=x, alpha_y=y, beta=0.9, c=Power(1.0, 1 / 16)),
@@ -146,12 +150,13 @@ def configured(name: str, settings: Settings, alpha_x: float | None = None) -> M
 
 
 def _falling(step: float, settings: Settings) -> Schedule | float:
-    return Cosine(step, float(settings.steps)) if settings.cosine else step
+    return step if settings.cosine == "none" else Cosine(step, float(settings.steps))
 
 
 def _waiting(step: float, settings: Settings) -> Schedule | float:
-    # Not zero: reports divide by the step.
-    return Delayed(step, settings.warmup * settings.steps, 1e-4 * step) if settings.warmup else step
+    least = 1e-4 * step  # not zero: reports divide by the step
+    later = Cosine(step, float(settings.steps), least) if settings.cosine == "all" else step
+    return Delayed(later, settings.warmup * settings.steps, least) if settings.warmup else later
 
 
 def _paper(name: str) -> Method:
