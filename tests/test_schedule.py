@@ -47,20 +47,13 @@ def test_a_cosine_falls_from_its_scale_to_its_floor_and_stays_there() -> None:
     s = Cosine(0.5, 100.0, 0.1)
     torch.testing.assert_close(s(torch.tensor([0.0, 50.0, 100.0, 1000.0])), torch.tensor([0.5, 0.3, 0.1, 0.1]))
     assert as_schedule(s, "alpha_y") == s
+    late = s._replace(first=50.0)
+    torch.testing.assert_close(late(torch.tensor([0.0, 49.0, 50.0, 100.0])), torch.tensor([0.1, 0.1, 0.3, 0.1]))
 
 
 def test_a_delayed_step_waits() -> None:
     s = Delayed(torch.tensor(2.0), torch.tensor(3.0), torch.tensor(0.5))
     assert s(torch.arange(5.0)).tolist() == [0.5, 0.5, 0.5, 2.0, 2.0]
-
-
-def test_a_delayed_schedule_goes_on_as_if_it_had_not_waited() -> None:
-    later, t = Cosine(2.0, 4.0, 0.25), torch.arange(6.0)
-    s = Delayed(later, 3.0, 0.125)
-    assert torch.equal(s(t)[3:], later(t)[3:])
-    assert s(t)[:3].tolist() == [0.125] * 3
-    with pytest.raises(InvalidInput, match=r"alpha_x = Cosine.*period > 0"):
-        as_schedule(Delayed(Cosine(2.0, 0.0), 3.0, 0.125), "alpha_x")
 
 
 @pytest.mark.parametrize("bad", [Cosine(0.5, 0.0), Cosine(0.5, -3.0), Cosine(0.5, 10.0, -0.1)])

@@ -49,30 +49,30 @@ class Complement(NamedTuple):
 class Cosine(NamedTuple):
     """s_t = floor + (scale - floor) (1 + cos(pi t/T)) / 2 for t <= T, then `floor`: steps that end gently after a known number T of them.
 
-    `period` is T.  Where a step has come to zero the direction cannot be read off the move: `stationarity` and `residual` are NaN then.
+    `period` is T; before `first` the step is `floor` too, for a variable that waits until the others have settled.  Where a step has come
+    to zero the direction cannot be read off the move: `stationarity` and `residual` are NaN then.
     """
 
     scale: Any
     period: Any
     floor: Any = 0.0
+    first: Any = 0.0
 
     def __call__(self, t: Tensor) -> Tensor:
         share = (t / self.period).clamp(max=1.0)
-        return self.floor + (self.scale - self.floor) * 0.5 * (1 + torch.cos(math.pi * share))
+        above = torch.where(t < self.first, 0.0, 0.5 * (1 + torch.cos(math.pi * share)))
+        return self.floor + (self.scale - self.floor) * above
 
 
 class Delayed(NamedTuple):
-    """s_t = before for t < first, then value: a variable that waits until the others have settled.
-
-    `value` may be a schedule itself, which counts t from the start.
-    """
+    """s_t = before for t < first, then value: a variable that waits until the others have settled."""
 
     value: Any
     first: Any
     before: Any
 
     def __call__(self, t: Tensor) -> Tensor:
-        return torch.where(t < self.first, self.before, self.value(t) if callable(self.value) else self.value)
+        return torch.where(t < self.first, self.before, self.value)
 
 
 Schedule: TypeAlias = Constant | Power | Complement | Cosine | Delayed
@@ -80,8 +80,6 @@ Schedule: TypeAlias = Constant | Power | Complement | Cosine | Delayed
 
 def as_schedule(value: Schedule | float, name: str) -> Schedule:
     """A number stands for the constant schedule."""
-    if isinstance(value, Delayed) and callable(value.value):
-        as_schedule(value.value, name)
     if isinstance(value, Cosine) and not (value.period > 0 and value.floor >= 0):
         raise InvalidInput(f"{name} = {value}; a Cosine needs a period > 0, the steps after which it has ended, and a floor >= 0")
     if isinstance(value, (Constant, Power, Complement, Cosine, Delayed)):

@@ -155,7 +155,7 @@ def test_the_commands_from_search_to_a_trained_network(tmp_path: Path, monkeypat
     trained = said("train", one, "--tiny", "--epochs", "1")
     assert trained["epoch"] == [1]
     drawn = said("figures", run, "--out", str(tmp_path / "drawn"))["files"]
-    assert {"run-curves.png", "run-exploration.png", "run-tables.json"} <= set(drawn)
+    assert {"run-plane.png", "run-curves.png", "run-exploration.png", "run-tables.json"} <= set(drawn)
     assert all((tmp_path / "drawn" / name).stat().st_size < 300_000 for name in drawn)
 
 

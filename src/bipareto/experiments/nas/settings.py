@@ -154,9 +154,10 @@ def _falling(step: float, settings: Settings) -> Schedule | float:
 
 
 def _waiting(step: float, settings: Settings) -> Schedule | float:
-    least = 1e-4 * step  # not zero: reports divide by the step
-    later = Cosine(step, float(settings.steps), least) if settings.cosine == "all" else step
-    return Delayed(later, settings.warmup * settings.steps, least) if settings.warmup else later
+    least, first = 1e-4 * step, settings.warmup * settings.steps  # not zero: reports divide by the step
+    if settings.cosine == "all":
+        return Cosine(step, float(settings.steps), least, first)
+    return Delayed(step, first, least) if settings.warmup else step
 
 
 def _paper(name: str) -> Method:
