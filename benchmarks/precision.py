@@ -4,7 +4,7 @@
 
 A supernet of 16 channels on CIFAR-10 scaled to `side` pixels is first trained by `warm` steps of MB-MOMEHA.  From there every method
 makes one step on each of some draws, in three precisions; printed is ||move - move in float64|| / ||move in float64|| of x and of y, the
-median over draws.  Runs on a CPU.
+median over draws.  Methods that take second derivatives from differences of gradients are run with each of some shifts.  Runs on a CPU.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,13 @@ from bipareto.experiments.devices import machine_of
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto.experiments.nas.problem import Halves, Search
 from bipareto.experiments.nas.settings import METHODS, Settings, configured
+from bipareto.methods import WCMHGD, MoCo, WCPenalty
 from bipareto.methods.base import Method, Start
 from bipareto.sampler import draw
 
 NETWORKS = {"nas-bench-201": FastNasBench201, "darts": FastDarts}
 PREFERENCE, SEED, FAR = (0.6, 0.4), 1, 5000
+SHIFTS = (0.01, 0.03, 0.1, 0.3)
 
 
 def searches(space: str, side: int) -> dict[str, Search]:
@@ -52,6 +55,16 @@ def stepped(problem: Search, method: Method, x: Any, y: Any, t: int) -> Any:
     before = method.begin(start, PREFERENCE if method.uses_preference else None)
     after, _ = method.step(problem, before, draw(problem, method.roles(2), t, [SEED]))
     return double((tree.sub(after.x, before.x), tree.sub(after.y, before.y)))
+
+
+def variants(name: str) -> dict[str, Method]:
+    """A method, or its forms with other shifts."""
+    method = configured(name, Settings())
+    if isinstance(method, WCPenalty):
+        return {f"{name}, shift {shift}": replace(method, difference=shift) for shift in SHIFTS}
+    if isinstance(method, WCMHGD | MoCo):
+        return {f"{name}, shift {shift}": replace(method, hypergradient=replace(method.hypergradient, eps=shift)) for shift in SHIFTS}
+    return {name: method}
 
 
 def double(point: Any) -> Any:
@@ -85,9 +98,9 @@ def main() -> None:
         "space": asked.space, "side": asked.side, "warm": asked.warm, "draws": asked.draws, "seed": SEED, "preference": PREFERENCE,
         "machine": machine_of(torch.device("cpu")), "torch": torch.__version__, "date": time.strftime("%Y-%m-%d", time.gmtime()), "methods": {},
     }  # fmt: skip
-    print(f"{'method':12s} {'precision':10s} {'move of x':>10s} {'move of y':>10s}", flush=True)
-    for name in METHODS:
-        method, apart = configured(name, Settings()), {label: [] for label in problems}
+    print(f"{'method':24s} {'precision':10s} {'move of x':>10s} {'move of y':>10s}", flush=True)
+    for name, method in (pair for known in METHODS for pair in variants(known).items()):
+        apart: dict[str, list[list[float]]] = {label: [] for label in problems}
         for t in range(FAR, FAR + asked.draws):
             truth = stepped(problems["float32"], method, double(x), double(y), t)
             for label, problem in problems.items():
@@ -95,7 +108,7 @@ def main() -> None:
         found["methods"][name] = apart
         for label, rows in apart.items():
             of_x, of_y = (statistics.median(column) for column in zip(*rows, strict=True))
-            print(f"{name:12s} {label:10s} {of_x:10.2g} {of_y:10.2g}", flush=True)
+            print(f"{name:24s} {label:10s} {of_x:10.2g} {of_y:10.2g}", flush=True)
         if asked.json:
             asked.json.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -198,6 +198,12 @@ def test_in_the_search_of_darts_every_method_s_steps_end_gently(name: str) -> No
     assert last == pytest.approx(1e-4 * settings.pace * ALPHA_X[name])
 
 
+def test_in_half_precision_gradients_are_compared_over_a_longer_way() -> None:
+    half = replace(PRESETS["darts"], supernet="fast", half=True)
+    for name, shift in (("moco", lambda m: m.hypergradient.eps), ("wc-mhgd", lambda m: m.hypergradient.eps), ("wc-penalty", lambda m: m.difference)):
+        assert shift(configured(name, half)) == 10 * shift(configured(name, PRESETS["darts"]))
+
+
 def test_in_the_warm_up_the_weights_learn_and_the_architecture_waits() -> None:
     settings = replace(SMALL, steps=4, warmup=0.75)
     task = generated(settings)

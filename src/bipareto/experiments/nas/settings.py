@@ -33,6 +33,10 @@ DARTS_STEPS = 3
 #: Step of the weights, the same for every method (by averaged gradients, ten times SGD's with momentum 0.9).
 ALPHA_Y = 0.2
 
+#: Shift of the weights in differences of gradients, as DARTS has it.  In bfloat16 such a difference is mostly rounding; over ten times the
+#: distance it is not (benchmarks/precision.py).
+SHIFT, SHIFT_IN_HALF = 0.01, 0.1
+
 #: Step of x, by method, and what it was chosen from (`bipareto experiment nas tune`).
 ALPHA_X = {"mb-momeha": 10.0, "wc-mhgd": 10.0, "wc-penalty": 10.0, "moco": 10.0, "darts": 3e-3}
 TRIALS = dict.fromkeys(METHODS[:4], (1.0, 3.0, 10.0)) | {"darts": (1e-3, 3e-3, 1e-2)}
@@ -138,11 +142,12 @@ def configured(name: str, settings: Settings, alpha_x: float | None = None) -> M
     if settings.numbers == "paper":
         return _paper(name)
     x, y = _waiting(settings.pace * (alpha_x or ALPHA_X[name]), settings), _falling(ALPHA_Y, settings)
-    one_step = FiniteDifference(terms=1, eta=ALPHA_Y, eps=0.01, relative=True)
+    shift = SHIFT_IN_HALF if settings.half else SHIFT
+    one_step = FiniteDifference(terms=1, eta=ALPHA_Y, eps=shift, relative=True)
     numbers: dict[str, Method] = {
         "mb-momeha": MBMOMEHA(gamma=8.0, mu=4.0, alpha_theta=y, alpha_x=x, alpha_y=y, beta=0.9, c=Power(1.0, 1 / 16)),
         "wc-mhgd": WCMHGD(alpha_x=x, u=10.0, lower_steps=4, beta=y, hypergradient=one_step, qp_steps=8, qp_lr=0.01),
-        "wc-penalty": WCPenalty(u=0.01, v=0.2, alpha_x=x, alpha_y=y, eta=0.01, difference=0.01),
+        "wc-penalty": WCPenalty(u=0.01, v=0.2, alpha_x=x, alpha_y=y, eta=0.01, difference=shift),
         "moco": MoCo(alpha_x=x, beta=0.1, gamma=0.1, lower_steps=1, lower_step=y, hypergradient=one_step),
         "darts": FirstOrder(alpha_x=x, alpha_y=_falling(0.1 * ALPHA_Y, settings)),
     }
