@@ -18,7 +18,7 @@ from bipareto.experiments.nas import search as searching
 from bipareto.experiments.nas.first_order import FirstOrder
 from bipareto.experiments.nas.problem import Halves, Search
 from bipareto.experiments.nas.search import NotEnoughMemory, Trial, search
-from bipareto.experiments.nas.settings import ALPHA_X, METHODS, PRESETS, Settings, configured, default_preferences, preset
+from bipareto.experiments.nas.settings import METHODS, PRESETS, STEPS, Settings, configured, default_preferences, preset
 from bipareto.experiments.nas.supernet import NasBench201
 from bipareto.experiments.nas.task import Task, build, generated
 from bipareto.methods.base import Start
@@ -194,8 +194,8 @@ def test_in_the_search_of_darts_every_method_s_steps_end_gently(name: str) -> No
     x = configured(name, settings).alpha_x  # type: ignore[attr-defined]
     first, middle, last = (float(x(torch.tensor(share * settings.steps))) for share in (0.1, 0.5, 1.0))
     assert first == pytest.approx(last)
-    assert middle == pytest.approx(0.5 * settings.pace * ALPHA_X[name], rel=1e-3)
-    assert last == pytest.approx(1e-4 * settings.pace * ALPHA_X[name])
+    assert middle == pytest.approx(0.5 * settings.pace * STEPS[name]["alpha_x"], rel=1e-3)
+    assert last == pytest.approx(1e-4 * settings.pace * STEPS[name]["alpha_x"])
 
 
 def test_in_half_precision_gradients_are_compared_over_a_longer_way() -> None:
