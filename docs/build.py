@@ -9,12 +9,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+import shutil
 import sys
 from pathlib import Path
 
 DOCS = Path(__file__).parent
 SITE = DOCS.parent / "site"
-STYLE = "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 sans-serif}pre{background:#f4f4f4;padding:1rem;overflow:auto}td,th{padding:.2rem .6rem;text-align:left;vertical-align:top}img{max-width:100%}"
+STYLE = "body{max-width:60rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 sans-serif}pre{background:#f4f4f4;padding:1rem;overflow:auto}td,th{padding:.2rem .6rem;text-align:left;vertical-align:top}img{max-width:100%}nav{font-size:.85rem;border-bottom:1px solid #ccc;padding-bottom:.5rem}"
 
 
 def api() -> str:
@@ -59,16 +60,30 @@ def _cell(value: object) -> str:
     return _first(value).replace("|", "\\|") if described else type(value).__name__
 
 
-def pages() -> None:
-    """Every page of docs/ and the README as HTML in site/."""
+def pages(site: Path = SITE) -> None:
+    """Every page of docs/ and the README as HTML in site/, with the pictures and results they show."""
     markdown = importlib.import_module("markdown_it").MarkdownIt("commonmark").enable("table")
-    SITE.mkdir(exist_ok=True)
-    for path in [DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))]:
-        body = re.sub(r'href="(?:docs/)?([\w-]+)\.md"', r'href="\1.html"', markdown.render(path.read_text("utf-8")))
+    root = DOCS.parent
+    paths = [root / "README.md", *sorted(DOCS.glob("*.md")), root / "CONTRIBUTING.md", root / "CHANGELOG.md"]
+    site.mkdir(exist_ok=True)
+    shutil.copy(root / "LICENSE", site)
+    for folder in (DOCS / "images", DOCS / "results", root / "examples"):
+        shutil.copytree(folder, site / folder.name, dirs_exist_ok=True)
+    links = " · ".join(f'<a href="{path.stem.lower()}.html">{path.stem.lower()}</a>' for path in paths)
+    for path in paths:
+        body = re.sub(r'(href|src)="(?:docs|\.\.)/', r'\1="', markdown.render(path.read_text("utf-8")))
+        body = re.sub(r'href="([\w-]+)\.md(#[\w-]+)?"', lambda found: f'href="{found[1].lower()}.html{found[2] or ""}"', body)
+        body = re.sub(r"<(h\d)>(.*?)</h\d>", lambda found: f'<{found[1]} id="{_anchor(found[2])}">{found[2]}</{found[1]}>', body)
         title = path.stem.lower()
-        (SITE / f"{title}.html").write_text(
-            f"<!doctype html><meta charset=utf-8><title>bipareto: {title}</title><style>{STYLE}</style>{body}", "utf-8"
+        (site / f"{title}.html").write_text(
+            f"<!doctype html><meta charset=utf-8><title>bipareto: {title}</title><style>{STYLE}</style><nav>{links}</nav>{body}", "utf-8"
         )
+
+
+def _anchor(heading: str) -> str:
+    """The name by which a heading is linked to: its words in small letters, joined by hyphens."""
+    words = re.sub(r"<[^>]+>|&\w+;", "", heading).lower()
+    return re.sub(r"[^\w\- ]", "", words).strip().replace(" ", "-")
 
 
 if __name__ == "__main__":

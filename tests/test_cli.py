@@ -6,6 +6,7 @@ import csv
 import inspect
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -27,7 +28,6 @@ from bipareto.scalarization import Tracked
 from bipareto.schedule import Complement, Cosine, Power
 
 SMALL = ("--dim", "2", "--steps", "300", "--no-compile")
-COMMANDS = ("list", "solve", "front", "demo")
 
 
 class Done(NamedTuple):
@@ -77,23 +77,28 @@ def test_module_and_version() -> None:
     assert done.stdout.strip() == bp.__version__
 
 
-def examples(name: str) -> list[list[str]]:
-    command = next(command for command in app.registered_commands if (command.name or command.callback.__name__) == name)
-    lines = [line.strip() for line in inspect.getdoc(command.callback).splitlines()]
-    return [shlex.split(line)[1:] for line in lines if line.startswith("bipareto ")]
+def leaves(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+    """All commands by their words."""
+    if not hasattr(command, "commands"):
+        return {path: command}
+    return {words: leaf for name, inner in command.commands.items() for words, leaf in leaves(inner, (*path, name)).items()}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_examples_in_help_can_be_typed(name: str, run: Callable[..., Done]) -> None:
-    shown = run(name, "--help")
+COMMANDS = leaves(typer.main.get_command(app))
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_examples_in_help_can_be_typed(path: tuple[str, ...], run: Callable[..., Done]) -> None:
+    shown = run(*path, "--help")
     assert shown.code == 0
     assert "Examples" in shown.stdout
-    found = examples(name)
-    assert found
-    for first, *rest in found:
-        assert first == name
-        context = typer.main.get_command(app).commands[name].make_context(name, list(rest))
-        if "problem" in context.params:
+    lines = [line.strip() for line in inspect.getdoc(COMMANDS[path].callback).splitlines()]
+    found = [tuple(shlex.split(part)[1:]) for line in lines if line.startswith("bipareto ") for part in re.split(" && |; ", line)]
+    assert any(words[: len(path)] == path for words in found)
+    for words in found:
+        (named,) = (known for known in COMMANDS if words[: len(known)] == known)  # its own, or one that goes with it
+        context = COMMANDS[named].make_context(" ".join(named), list(words[len(named) :]))
+        if {"problem", "method"} <= context.params.keys():
             assert context.params["problem"] in bp.problems.names()
             assert context.params["method"] in METHODS
 

@@ -115,12 +115,30 @@ def test_a_step_that_has_come_to_zero_is_no_failure_and_no_convergence(method: b
     assert longer.best.step < 20
 
 
-def test_steps_that_are_too_large_are_named_as_an_update() -> None:
+def test_steps_that_are_too_large_leave_the_last_finite_state() -> None:
     problem, x, y = nonconvex()
     answer = bp.solve(problem, x, y, method=bp.MOMEHA(gamma=0.2, alpha_theta=50.0, alpha_x=50.0, alpha_y=50.0), steps=2000)
     assert answer.reason == "nonfinite"
     assert answer.failure is not None
     assert all(torch.isfinite(leaf).all() for leaf in (answer.x, answer.y))
+
+
+@pytest.mark.parametrize("name", ["theta", "x", "y"])
+def test_a_gradient_that_is_not_finite_is_named_as_an_update(name: str) -> None:
+    """The square root of a square has a value at zero and no derivative."""
+
+    def cusp(v: Tensor, where: str) -> Tensor | float:
+        return v.square().sqrt() if where == name else 0.0
+
+    problem = bp.Problem(
+        lambda x, y: torch.stack([(x - 1).square() + y.square() + cusp(y, "y"), (x + y - 1).square() + 1]),
+        lambda x, y: (y - x).square() + cusp(y, "theta") + cusp(x, "x"),
+    )
+    zero = torch.zeros((), dtype=DOUBLE)
+    answer = bp.solve(problem, zero, zero, method=METHOD, steps=3)
+    assert answer.failure is not None
+    assert (answer.failure.step, answer.failure.term) == (0, f"the update of {name}")
+    assert torch.equal(answer.x, zero)
 
 
 def test_one_graph_serves_all_numbers() -> None:
@@ -226,5 +244,8 @@ def test_a_module_s_parameters_are_a_start() -> None:
         lambda x, y: torch.stack([(predict(y, x) - 1).square().mean(), predict(y, x).square().mean()]),
         lambda x, y: (predict(y, x) - data[:, 0]).square().mean(),
     )
-    answer = bp.solve(problem, torch.zeros(8, dtype=DOUBLE), net, method=METHOD, steps=20)
+    starts = net, {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+    answer, wanted = (bp.solve(problem, torch.zeros(8, dtype=DOUBLE), start, method=METHOD, steps=20) for start in starts)
     assert set(answer.y) == {"weight", "bias"}
+    assert all(torch.equal(answer.y[name], value) for name, value in wanted.y.items())
+    assert all(torch.equal(parameter, starts[1][name]) for name, parameter in net.named_parameters())

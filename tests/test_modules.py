@@ -161,6 +161,7 @@ class TestDropout:
         problem, x0, y0 = make(net(nn.Dropout(0.5)))
         at_y, at_theta = problem.lower_pair(x0, y0, y0, problem.batch("lower", "lower", 2))
         assert torch.equal(at_y, at_theta)
+        assert not torch.equal(at_y, problem.lower(x0, y0, problem.batch("lower", "full")))
 
     def test_shares_and_means(self) -> None:
         layer = _Dropout(0.3, salt=5, channels=False)

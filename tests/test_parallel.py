@@ -41,10 +41,11 @@ problem, x0, y0 = bp.Problem.from_modules(
 problem = bp.parallel.data_parallel(problem)
 method = bp.MBMOMEHA(gamma=0.5, alpha_theta=0.3, alpha_x=0.5, alpha_y=0.3, c=3.0, warmup=20)
 front = bp.front(problem, x0, y0, preferences=bp.preferences.grid(2, 3), method=method, steps=15, compile=False)
+part = problem.lower_part(0, x0, y0, problem.batch("lower", "full"))
 front[0].write_back(x, y)
 assert torch.equal(y[0].weight, front.y["0.weight"][0])
 if not dist.is_initialized() or dist.get_rank() == 0:
-    torch.save({"x": front.x, "y": front.y, "objectives": front.objectives, "kind": type(problem).__name__}, sys.argv[1])
+    torch.save({"x": front.x, "y": front.y, "objectives": front.objectives, "part": part.detach(), "kind": type(problem).__name__}, sys.argv[1])
 if dist.is_initialized():
     dist.destroy_process_group()
 """
@@ -64,7 +65,8 @@ def test_two_processes_give_the_front_of_one(tmp_path: Path) -> None:
     one, two = run(tmp_path, 1), run(tmp_path, 2)
     assert one["kind"] == "ModuleProblem"
     assert two["kind"] == "DataParallel"
-    torch.testing.assert_close(two["objectives"], one["objectives"], rtol=0, atol=1e-9)
+    for name in ("objectives", "part"):
+        torch.testing.assert_close(two[name], one[name], rtol=0, atol=1e-9)
     for name in ("x", "y"):
         torch.testing.assert_close(two[name], one[name], rtol=0, atol=1e-5)
 

@@ -80,15 +80,36 @@ def test_names_must_fit() -> None:
         bp.Problem(upper, lower, names=["a", "b", "c"]).check(ONE, ONE)
 
 
-@pytest.mark.parametrize(
-    ("named", "words"), [({1}, "direct names objective 1, but it depends on y"), ({2}, "objective 2, but there are only 0 to 1")]
-)
-def test_an_objective_that_is_wrongly_called_direct_is_named(named: set[int], words: str) -> None:
+@pytest.mark.parametrize(("parts", "words"), [((None, None), "but objective 1 depends on y"), ((None, 0, 0), "m = 2 objectives")])
+def test_an_objective_that_is_wrongly_said_not_to_use_y_is_named(parts: tuple[int | None, ...], words: str) -> None:
     """Its dependence on y would be left out of every hypergradient without a word."""
     problem = bp.Problem(lambda x, y: torch.stack([x.square().sum(), (x - y).square().sum()]), lower)
-    problem.direct = frozenset({0} | named)
+    problem.parts = parts
     with pytest.raises(InvalidInput, match=words):
         bp.MOMEHA().init(problem, ONE, ONE, [0.5, 0.5])
-    problem.direct = frozenset({0})
-    assert Counting(problem).direct == {0}
+    problem.parts = (None, 0)
     bp.MOMEHA().init(problem, ONE, ONE, [0.5, 0.5])  # without the warning that objective 0 does not depend on y
+
+
+class InParts(bp.Problem):
+    """g = (y_0 - x)^2 + factor (y_1 + x)^2, f_0 = y_0^2, f_1 = (y_1 - 1)^2 + tie y_0."""
+
+    parts = (0, 1)
+
+    def __init__(self, factor: float = 1.0, tie: float = 0.0) -> None:
+        super().__init__(
+            lambda x, y: torch.stack([y[0].square(), (y[1] - 1).square() + tie * y[0]]),
+            lambda x, y: (y[0] - x).square().sum() + factor * (y[1] + x).square().sum(),
+        )
+
+    def lower_part(self, part: int, x: Tensor, y: Tensor, batch: object = None) -> Tensor:
+        return (y[part] - (x, -x)[part]).square().sum()
+
+
+@pytest.mark.parametrize(("numbers", "words"), [({"factor": 2.0}, "do not add up to lower"), ({"tie": 0.1}, "the same coordinates of y")])
+def test_wrong_parts_are_refused(numbers: dict[str, float], words: str) -> None:
+    start = ONE, torch.tensor([0.5, 0.2], dtype=DOUBLE)
+    assert InParts().check(*start) == 2
+    assert Counting(InParts()).check(*start) == 2
+    with pytest.raises(InvalidInput, match=words):
+        InParts(**numbers).check(*start)

@@ -47,6 +47,8 @@ def test_a_cosine_falls_from_its_scale_to_its_floor_and_stays_there() -> None:
     s = Cosine(0.5, 100.0, 0.1)
     torch.testing.assert_close(s(torch.tensor([0.0, 50.0, 100.0, 1000.0])), torch.tensor([0.5, 0.3, 0.1, 0.1]))
     assert as_schedule(s, "alpha_y") == s
+    late = s._replace(first=50.0)
+    torch.testing.assert_close(late(torch.tensor([0.0, 49.0, 50.0, 100.0])), torch.tensor([0.1, 0.1, 0.3, 0.1]))
 
 
 def test_a_delayed_step_waits() -> None:

@@ -43,14 +43,14 @@ def grad(fn: Callable[[Tree], Tensor], point: Tree) -> Tree:
 
 
 class Counting(Problem):
-    """A problem that counts what is evaluated: `counts["lower"]` calls of g, `counts["upper"]` components f_i.
+    """A problem that counts what is evaluated: `counts["lower"]` calls of g, `counts["upper"]` components f_i, `counts["lower_part"]` parts of g.
 
     For checking a method's declared oracle counts in a plain eager run, where each evaluation is differentiated once.
     """
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.upper, problem.lower, sampler=problem.sampler, names=problem.names)
-        self._inner, self.direct = problem, problem.direct
+        self._inner, self.parts = problem, problem.parts
         self.counts: Counter[str] = Counter()
 
     def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
@@ -65,6 +65,10 @@ class Counting(Problem):
     def lower(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         self.counts["lower"] += 1
         return self._inner.lower(x, y, batch)
+
+    def lower_part(self, part: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        self.counts["lower_part"] += 1
+        return self._inner.lower_part(part, x, y, batch)
 
 
 def noisy(problem: Problem, std: float, x0: Tree, y0: Tree) -> Problem:

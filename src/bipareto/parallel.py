@@ -86,7 +86,7 @@ class DataParallel(Problem):
         sampler = problem.sampler
         assert sampler is not None
         super().__init__(problem.upper, problem.lower, sampler=_split(sampler) if split else sampler, names=problem.names)
-        self.inner, self.direct = problem, problem.direct
+        self.inner, self.parts = problem, problem.parts
         #: where the data comes from, with its epochs and positions
         self.draws = getattr(problem, "draws", None)
 
@@ -98,6 +98,9 @@ class DataParallel(Problem):
 
     def lower(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         return average(self.inner.lower(_spread(x), _spread(y), batch))
+
+    def lower_part(self, part: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        return average(self.inner.lower_part(part, _spread(x), _spread(y), batch))
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
         both = average(torch.stack(self.inner.lower_pair(_spread(x), _spread(y), _spread(theta), batch)))

@@ -33,10 +33,13 @@ class Problem:
             `bipareto.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.
         names: a label per objective for tables and pictures.
 
-    A subclass may override `lower_pair` when g at y and at theta share work, name in `direct` the objectives (by their places) that
-    do not depend on y, for which nothing need be differentiated through the lower level, and set `folded` where its kernels take many
-    runs in one launch (see `bipareto.replay`).  Where y has a part for every objective, which its f_i alone depends on, and g is a sum of
-    terms with one part each, it may be `separate` and have a `lower_part`: then nobody differentiates the terms of the others.
+    What a problem may say of its structure, so that the same numbers cost less:
+
+    - `lower_pair`, overridden where g at y and at theta share work.
+    - `parts`, the part of y that each f_i depends on: (0, None) for two objectives, the second of which does not use y; nothing of
+      it is differentiated through the lower level.  With several parts, as in (0, 1, 2), g is a sum of terms that hold one part each, which
+      `lower_part` gives one by one; then no objective is differentiated through the terms of another's part.
+    - `folded`, where its kernels take many runs in one launch (see `bipareto.replay`).
 
     >>> import torch
     >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
@@ -44,9 +47,10 @@ class Problem:
     2
     """
 
-    direct: frozenset[int] = frozenset()
+    #: For each objective the part of y that it depends on, a number, or None for none; () says nothing.
+    parts: tuple[int | None, ...] = ()
+    #: Whether its kernels take many runs in one launch.
     folded = False
-    separate = False
 
     def __init__(
         self,
@@ -123,9 +127,9 @@ class Problem:
         """g(x, y[; batch]), shape ()."""
         return self._lower(x, y, *self._arguments(batch))
 
-    def lower_part(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
-        """The terms of g that hold the part of y which f_i depends on, shape (); asked for where the problem is `separate`."""
-        raise NotImplementedError("a problem that is `separate` has a `lower_part`")
+    def lower_part(self, part: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        """The terms of g that hold that part of y, shape (): all of g, unless `parts` names several."""
+        return self.lower(x, y, batch)
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
         """(g(x, y), g(x, theta)) on one draw.  The seam for problems in which the two share work."""
@@ -144,9 +148,13 @@ class Problem:
         x, y = (tree.map_(lambda leaf: _nudged(leaf, stream).requires_grad_(), value) for value in (x0, y0))
         with torch.enable_grad():
             f = self.upper(x, y, self.batch("upper", "full"))
-            g = self.lower(x, y, self.batch("lower", "full"))
+            batch = self.batch("lower", "full")
+            g = self.lower(x, y, batch)
             _check_outputs(f, g)
-            _check_dependence(f, g, x, y, self.direct)
+            _check_dependence(f, g, x, y, self.parts)
+            several = sorted({part for part in self.parts if part is not None})
+            if len(several) > 1:
+                _check_terms(f, g, {part: self.lower_part(part, x, y, batch) for part in several}, y, self.parts)
         if self.names is not None and len(self.names) != f.shape[0]:
             raise InvalidInput(f"names has {len(self.names)} entries {self.names}, but upper returns m = {f.shape[0]} objectives")
         return f.shape[0]
@@ -183,27 +191,32 @@ def _nudged(leaf: Tensor, stream: torch.Generator) -> Tensor:
     return leaf.detach() + 1e-3 * (1 + leaf.detach().abs()) * noise
 
 
-def _depends(value: Tensor, variable: Tree) -> bool:
+def _flat_gradient(value: Tensor, variable: Tree) -> Tensor:
     if not value.requires_grad:
-        return False
-    found = torch.autograd.grad(value, tree.leaves(variable), retain_graph=True, allow_unused=True)
-    return any(d is not None and bool((d != 0).any()) for d in found)
+        return tree.ravel(tree.zeros_like(variable))
+    found = torch.autograd.grad(value, tree.leaves(variable), retain_graph=True, allow_unused=True, materialize_grads=True)
+    return tree.ravel(list(found))
 
 
-def _check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree, direct: frozenset[int]) -> None:
+def _depends(value: Tensor, variable: Tree) -> bool:
+    return bool((_flat_gradient(value, variable) != 0).any())
+
+
+def _check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree, parts: tuple[int | None, ...]) -> None:
     if not _depends(g, y):
         raise InvalidInput("lower does not depend on y: there is nothing to solve at the lower level; check that g uses its second argument")
     m = f.shape[0]
-    for i in direct:
-        if not 0 <= i < m or _depends(f[i], y):
-            found = "it depends on y" if 0 <= i < m else f"there are only 0 to {m - 1}"
-            raise InvalidInput(f"direct names objective {i}, but {found}; name there the objectives that do not use y")
+    if parts and len(parts) != m:
+        raise InvalidInput(f"parts is {parts}, but upper returns m = {m} objectives; give one entry for each, a part of y or None")
     for i in range(m):
+        said_not_to = bool(parts) and parts[i] is None
         if _depends(f[i], y):
+            if said_not_to:
+                raise InvalidInput(f"parts is {parts}, but objective {i} depends on y; None stands for objectives that do not use y")
             continue
         if not _depends(f[i], x):
             raise InvalidInput(f"objective {i} depends neither on x nor on y; check that upper returns a differentiable function of them")
-        if i in direct:
+        if said_not_to:
             continue
         warnings.warn(
             f"objective {i} does not depend on y; if that is not meant, check that upper uses its second argument",
@@ -212,3 +225,17 @@ def _check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree, direct: frozenset[
         )
     if not _depends(g, x) and not _depends(f.sum(), x):
         raise InvalidInput("neither upper nor lower depends on x: there is nothing to choose; check that they use their first argument")
+
+
+def _check_terms(f: Tensor, g: Tensor, terms: dict[int, Tensor], y: Tree, parts: tuple[int | None, ...]) -> None:
+    """Look whether the terms of g and the objectives of different parts share no coordinate of y, and the terms make up g."""
+    whole = _flat_gradient(g, y)
+    slopes = {part: _flat_gradient(term, y) for part, term in terms.items()}
+    touched = {part: slope != 0 for part, slope in slopes.items()}
+    for i, part in enumerate(parts):
+        if part is not None:
+            touched[part] = touched[part] | (_flat_gradient(f[i], y) != 0)
+    if bool((torch.stack(list(touched.values())).sum(0) > 1).any()):
+        raise InvalidInput(f"parts is {parts}, but objectives or terms of different parts use the same coordinates of y; give these one part")
+    if not torch.linalg.vector_norm(sum(slopes.values()) - whole) <= 1e-2 * torch.linalg.vector_norm(whole):
+        raise InvalidInput(f"the terms that lower_part gives for parts {list(terms)} do not add up to lower; every term of g belongs to one part")

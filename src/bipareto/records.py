@@ -245,10 +245,9 @@ def _term(info: Info, state: State) -> str:
     for i, value in enumerate(info["objectives"].reshape(-1).tolist()):
         if not math.isfinite(value):
             return f"f_{i + 1}"
-    # The gap holds g at theta as well as at y.
-    if not all(math.isfinite(float(info[name])) for name in ("lower", "gap") if name in info):
-        return "g"
-    for name in ("theta", "x", "y"):
-        if any(not torch.isfinite(leaf).all() for leaf in tree.leaves(getattr(state, name, ()))):
-            return f"the update of {name}"
+    values = info | {name: getattr(state, name, ()) for name in ("theta", "x", "y")}
+    # The gap holds g at the new theta, so theta is looked at first.
+    for name in ("lower", "theta", "gap", "x", "y"):
+        if not all(torch.isfinite(leaf).all() for leaf in tree.leaves(values.get(name, ()))):
+            return "g" if name in ("lower", "gap") else f"the update of {name}"
     return next((name for name, value in info.items() if not torch.isfinite(value).all()), "the state")

@@ -49,16 +49,19 @@ class Complement(NamedTuple):
 class Cosine(NamedTuple):
     """s_t = floor + (scale - floor) (1 + cos(pi t/T)) / 2 for t <= T, then `floor`: steps that end gently after a known number T of them.
 
-    `period` is T.  Where a step has come to zero the direction cannot be read off the move: `stationarity` and `residual` are NaN then.
+    `period` is T; before `first` the step is `floor` too, for a variable that waits until the others have settled.  Where a step has come
+    to zero the direction cannot be read off the move: `stationarity` and `residual` are NaN then.
     """
 
     scale: Any
     period: Any
     floor: Any = 0.0
+    first: Any = 0.0
 
     def __call__(self, t: Tensor) -> Tensor:
         share = (t / self.period).clamp(max=1.0)
-        return self.floor + (self.scale - self.floor) * 0.5 * (1 + torch.cos(math.pi * share))
+        above = torch.where(t < self.first, 0.0, 0.5 * (1 + torch.cos(math.pi * share)))
+        return self.floor + (self.scale - self.floor) * above
 
 
 class Delayed(NamedTuple):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import io
+import re
+import sys
 import time
 from typing import Any
 
@@ -182,11 +184,13 @@ def test_one_objective_is_simply_minimised(name: str) -> None:
 @kinds
 def test_weights_satisfy_their_optimality_conditions(name: str, kind: str) -> None:
     given = case(name, kind, m=4)
-    for _, info in steps_of(given, given.init(preference_of(given.method, given.m)), 0, 5):
-        if "weights_slack" in info:
-            assert info["weights_slack"] <= 1e-9
-            assert (info["weights"] >= 0).all()
-            torch.testing.assert_close(info["weights"].sum(), torch.ones((), dtype=torch.float64))
+    infos = [info for _, info in steps_of(given, given.init(preference_of(given.method, given.m)), 0, 5)]
+    if "weights_slack" not in infos[0]:
+        pytest.skip("it solves no program for weights")
+    for info in infos:
+        assert info["weights_slack"] <= 1e-9
+        assert (info["weights"] >= 0).all()
+        torch.testing.assert_close(info["weights"].sum(), torch.ones((), dtype=torch.float64))
 
 
 @pytest.mark.parametrize("steps", [200, pytest.param(1000, marks=pytest.mark.slow)])
@@ -276,6 +280,7 @@ def test_preferences_are_taken_or_refused_by_name(name: str) -> None:
 
 
 def test_a_method_says_where_it_comes_from(name: str) -> None:
-    text = METHODS[name].__doc__
-    assert text is not None
-    assert "Args:" in text
+    source = sys.modules[METHODS[name].__module__].__doc__ or ""
+    assert re.search(r"[A-Z][a-z]+ and [A-Z][a-z]+", source), "its authors"
+    assert re.search(r'arXiv \d{4}\.\d{5}|20\d\d|, "[^"]+"', source), "its number, year or title"
+    assert "Args:" in (METHODS[name].__doc__ or "")

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import oracle, tree
+from bipareto import oracle
 from bipareto.errors import InvalidInput
 from bipareto.methods import Method
 from bipareto.methods.base import State
 from bipareto.sampler import draw
 from bipareto.scalarization import Tracked
 from bipareto.schedule import Complement, Power
-from helpers import DICT_PROBLEM, DOUBLE, dict_start, nonconvex
+from helpers import DOUBLE, nonconvex
 
 SETTINGS = {
     "gamma": 0.2,
@@ -138,19 +138,6 @@ def test_permuting_objectives_permutes_the_answer(order: list[int], seed: int) -
     a, b = run(method, problem, method.init(problem, x, y, w), 40), run(method, permuted, method.init(permuted, x, y, w[order]), 40)
     torch.testing.assert_close(a.x, b.x, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(a.ideal[order], b.ideal, rtol=1e-10, atol=1e-12)
-
-
-def test_trees_give_what_the_flat_vector_gives() -> None:
-    x, y = dict_start()
-    flat = bp.Problem(
-        lambda u, v: DICT_PROBLEM.upper({"a": u[:2], "b": u[2:]}, [v[:2], v[2:]]),
-        lambda u, v: DICT_PROBLEM.lower({"a": u[:2], "b": u[2:]}, [v[:2], v[2:]]),
-    )
-    for method in (bp.MOMEHA(), bp.MBMOMEHA()):
-        a = run(method, DICT_PROBLEM, method.init(DICT_PROBLEM, x, y, [0.7, 0.3]), 30)
-        b = run(method, flat, method.init(flat, tree.ravel(x), tree.ravel(y), [0.7, 0.3]), 30)
-        torch.testing.assert_close(tree.ravel(a.x), b.x, rtol=1e-13, atol=1e-14)
-        torch.testing.assert_close(tree.ravel(a.y), b.y, rtol=1e-13, atol=1e-14)
 
 
 @pytest.mark.parametrize("method", [bp.MOMEHA(), bp.MBMOMEHA(), bp.MBMOMEHA(exact_weights=True)])

@@ -10,8 +10,9 @@ import torch
 import bipareto as bp
 from bipareto import simplex
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.hypergradient import CG, FiniteDifference, Unrolled
+from bipareto.hypergradient import CG, FiniteDifference, Hypergradient, Unrolled
 from bipareto.methods import WCMHGD, Method, MoCo
+from bipareto.oracle import Counting
 from bipareto.schedule import Power
 from helpers import DOUBLE, nonconvex
 from methods.quadratic import QUADRATIC, SLOPE, L, run, tchebycheff
@@ -72,9 +73,9 @@ def test_an_objective_without_y_needs_no_linear_system() -> None:
 
     for estimate in (CG(3), FiniteDifference(2, 0.1), Unrolled(2, 0.1)):
         method, ends, work = WCMHGD(alpha_x=0.05, u=2.0, lower_steps=1, beta=0.1, hypergradient=estimate), [], []
-        for named in (frozenset(), frozenset({0, 2})):
+        for parts in ((), (None, 0, None)):
             problem = bp.Problem(upper, lower)
-            problem.direct = named
+            problem.parts = parts
             state = method.init(problem, x, y, [0.5, 0.3, 0.2])
             seen.clear()
             state, info = method.step(problem, state)
@@ -83,6 +84,37 @@ def test_an_objective_without_y_needs_no_linear_system() -> None:
         torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
         assert work[1] <= work[0]
         assert work[1] < work[0] or not isinstance(estimate, FiniteDifference)
+
+
+class InParts(bp.Problem):
+    """Coordinates 0 and 1 of y answer x_0, coordinate 2 answers x_1; one objective uses no y, and two use the same part."""
+
+    def __init__(self, parts: tuple[int | None, ...]) -> None:
+        super().__init__(self.criteria, lambda x, y: self.lower_part(0, x, y) + self.lower_part(1, x, y))
+        self.parts = parts
+
+    def criteria(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.stack([(y[2] - 1).square() + 1, (y[:2] - x[0]).square().sum() + 2, x.square().sum() + 1, y[2].square() + x[1].square() + 1])
+
+    def lower_part(self, part: int, x: torch.Tensor, y: torch.Tensor, batch: object = None) -> torch.Tensor:
+        if part == 0:
+            return (y[0] - x[0]).square() + (y[1] - x[0] * y[0]).square()
+        return 0.5 * (y[2] - x[1].sin()).square()
+
+
+@pytest.mark.filterwarnings("ignore:objective 2 does not depend on y")
+@pytest.mark.parametrize("estimate", [CG(3), FiniteDifference(2, 0.1), Unrolled(2, 0.1)], ids=lambda e: type(e).__name__)
+def test_a_step_by_parts_is_the_same(estimate: Hypergradient) -> None:
+    method = WCMHGD(alpha_x=0.05, u=2.0, lower_steps=1, beta=0.1, hypergradient=estimate)
+    ends = []
+    for parts in ((), (1, 0, None, 1)):
+        problem = Counting(InParts(parts))
+        state = method.init(problem, torch.tensor([0.3, 0.7], dtype=DOUBLE), torch.tensor([0.1, 0.2, 0.4], dtype=DOUBLE), [0.25] * 4)
+        problem.counts.clear()
+        state, info = method.step(problem, state)
+        ends.append((state.x, state.y, info["objectives"]))
+        assert (problem.counts["lower"] == 1) == bool(parts)  # the step of y; the estimates ask for parts alone
+    torch.testing.assert_close(*ends, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("u", [1.0, 10.0])

@@ -154,13 +154,15 @@ def tune(
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws; not one that is compared with.")] = 0,
     steps: Steps = None, warmup: Warmup = None, sampled: Sampled = None, together: Together = None, device: Device = None,
     folder: Folder = None, tiny: Tiny = False,
+    step: Annotated[str, typer.Option("--step", metavar="NAME", help="alpha_x (of the architecture) or alpha_y (of the weights).")] = "alpha_x",
     out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
 ) -> None:  # fmt: skip
-    """Each method's step of x, by three trials side by side, judged as in compare.
+    """Each method's step of x or y, by three trials side by side, judged as in compare.
 
     \b
     Examples:
       bipareto experiment nas tune --out runs/tuning
+      bipareto experiment nas tune --step alpha_y --out runs/tuning-y
       bipareto experiment nas tune --tiny --methods mb-momeha --steps 4
     """
     from bipareto.experiments.nas.settings import METHODS
@@ -173,7 +175,7 @@ def tune(
             steps=steps, warmup=warmup, sampled=sampled,
         )  # fmt: skip
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
-        result = tuned(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None)
+        result = tuned(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None, step)
     out.result(judged(out, result, known) | {"seconds": result["seconds"]})
 
 

@@ -7,6 +7,7 @@ steps on g alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -66,45 +67,44 @@ def nested(
 ) -> Hypergradients:
     """y^D by D = `lower_steps` gradient steps on g from y_t, then the hypergradients at (x_t, y^D).
 
-    The hypergradient of an objective without y (`Problem.direct`) is its gradient: no linear system is solved for it.  That of a problem
-    with a part of y for each objective (`Problem.separate`) is taken part by part.
+    Objectives that depend on one part of y (`Problem.parts`) are estimated together, with the terms of g that hold it.  The hypergradient
+    of an objective without y is its gradient: no linear system is solved for it.
     """
     x, y, m = state.x, state.y, state.weights.shape[-1]
     for j in range(lower_steps):
         y = descend(lower_of(problem, draw, f"y-lower-{j}"), x, y, lower_step)
-    if problem.separate:
-        return _by_parts(problem, draw, x, y, m, estimate, numbers)
-    through = [i for i in range(m) if i not in problem.direct]
-    if not problem.direct or not through:
+    if not any(part is not None for part in problem.parts):
         return estimate(upper_of(problem, draw, m), lower_of(problem, draw), x, y, numbers)
-    found = estimate(upper_of(problem, draw, m, through), lower_of(problem, draw), x, y, numbers)
-    direct = sorted(problem.direct)
-    f, f_x, _ = jacobian(upper_of(problem, draw, m, direct), x, y)
-    places = [*through, *direct]
-    order = [places.index(i) for i in range(m)]
-    objectives, gradients = torch.cat([found.objectives, f]), torch.cat([found.gradients, f_x])
-    return found._replace(objectives=torch.stack([objectives[k] for k in order]), gradients=torch.stack([gradients[k] for k in order]))
+    groups = {part: [i for i in range(m) if problem.parts[i] == part] for part in problem.parts}
+    batch = (draw or {}).get("x-lower")
+
+    def estimated(part: int | None, chosen: Sequence[int]) -> Hypergradients:
+        upper = upper_of(problem, draw, m, chosen)
+        if part is None:
+            f, f_x, _ = jacobian(upper, x, y)
+            return Hypergradients(f, f_x, y, None, None)
+        return estimate(upper, lambda x_, y_: problem.lower_part(part, x_, y_, batch), x, y, numbers)
+
+    return _together([estimated(*group) for group in groups.items()], [i for chosen in groups.values() for i in chosen], y)
 
 
-def _by_parts(problem: Problem, draw: Draw | None, x: Tree, y: Tree, m: int, estimate: Hypergradient, numbers: tuple[Any, ...]) -> Hypergradients:
-    """Every objective with the terms of g that hold its part of y; each moves that part alone."""
-    found = [estimate(upper_of(problem, draw, m, [i]), _lower_part_of(problem, draw, i), x, y, numbers) for i in range(m)]
-    moved = y
-    for part in found:
-        moved = tree.add_scaled(moved, 1.0, tree.sub(part.y, y))
+def _together(found: Sequence[Hypergradients], places: Sequence[int], y: Tree) -> Hypergradients:
+    """Estimates of groups of objectives as one; `places` are those of their rows, and each has moved its own part of y at most."""
+
+    def rows(values: list[Tensor]) -> Tensor:
+        joined = torch.cat(values)
+        return joined if list(places) == sorted(places) else torch.stack([joined[places.index(i)] for i in range(len(places))])
+
+    moved = [part.y for part in found if part.y is not y]
+    end = moved[0] if len(moved) == 1 else reduce(lambda end, own: tree.add_scaled(end, 1.0, tree.sub(own, y)), moved, y)
     residuals, curvatures = ([value for value in values if value is not None] for values in zip(*(part[3:] for part in found), strict=True))
     return Hypergradients(
-        torch.cat([part.objectives for part in found]),
-        torch.cat([part.gradients for part in found]),
-        moved,
-        torch.stack(residuals).amax() if residuals else None,
-        torch.stack(curvatures).amin() if curvatures else None,
+        rows([part.objectives for part in found]),
+        rows([part.gradients for part in found]),
+        end,
+        reduce(torch.maximum, residuals) if residuals else None,
+        reduce(torch.minimum, curvatures) if curvatures else None,
     )
-
-
-def _lower_part_of(problem: Problem, draw: Draw | None, i: int) -> Level:
-    batch = (draw or {}).get("x-lower")
-    return lambda x, y: problem.lower_part(i, x, y, batch)
 
 
 def upper_jacobian(problem: Problem, draw: Draw | None, x: Tree, y: Tree, m: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -330,7 +330,7 @@ def test_domain_by_domain_a_step_is_the_same(name: str, learner: Learner, monkey
     state = method.init(task.problem, x, y)
     batches = draw(task.problem, method.roles(4), 0, [0])
     parts, seen = method.step(task.problem, state, batches)
-    monkeypatch.setattr(FewShot, "separate", False)
+    monkeypatch.setattr(task.problem, "parts", ())
     whole, wanted = method.step(task.problem, state, batches)
     for a, b in zip(tree.leaves((parts.x, parts.y)), tree.leaves((whole.x, whole.y)), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-12)
@@ -345,10 +345,10 @@ def test_an_objective_is_not_differentiated_for_another() -> None:
     state = method.init(task.problem, *task.start(0))
     batches = draw(task.problem, method.roles(4), 0, [0])
 
-    def work(separate: bool) -> int:
+    def work(parts: tuple[int, ...]) -> int:
         with pytest.MonkeyPatch.context() as patch, FlopCounterMode(display=False) as seen:
-            patch.setattr(FewShot, "separate", separate)
+            patch.setattr(task.problem, "parts", parts)
             method.step(task.problem, state, batches)
         return seen.get_total_flops()
 
-    assert work(True) < 0.45 * work(False)
+    assert work((0, 1, 2, 3)) < 0.45 * work(())

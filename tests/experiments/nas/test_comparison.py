@@ -155,7 +155,7 @@ def test_the_commands_from_search_to_a_trained_network(tmp_path: Path, monkeypat
     trained = said("train", one, "--tiny", "--epochs", "1")
     assert trained["epoch"] == [1]
     drawn = said("figures", run, "--out", str(tmp_path / "drawn"))["files"]
-    assert {"run-curves.png", "run-exploration.png", "run-tables.json"} <= set(drawn)
+    assert {"run-plane.png", "run-curves.png", "run-exploration.png", "run-tables.json"} <= set(drawn)
     assert all((tmp_path / "drawn" / name).stat().st_size < 300_000 for name in drawn)
 
 
@@ -166,6 +166,7 @@ def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
         (["search", "--tiny", "--method", "adam"], "method 'adam' takes no part"),
         (["search", "--tiny", "--batch", "1"], "too small: batch norm"),
         (["search", "--tiny", "--objectives", "loss,speed"], "choose some of loss, flops, skip, pooling"),
+        (["tune", "--tiny", "--step", "gamma"], "choose alpha_x or alpha_y"),
         (["compare", "--data", str(tmp_path)], "cifar10 is not in"),
     ]:
         result = CliRunner().invoke(app, ["experiment", "nas", *arguments])
@@ -174,14 +175,17 @@ def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
         assert message in text, text
 
 
-def test_trials_of_a_method_differ_in_the_step_of_x_alone(tmp_path: Path) -> None:
-    study = Study(generated(replace(SMALL, steps=1, warmup=0.5)), None, [0], cells=0)
-    tuned(study, ["moco"])
-    labels = [f"moco, alpha_x = {value:g}" for value in TRIALS["moco"]]
+@pytest.mark.parametrize("step", TRIALS)
+def test_trials_of_a_method_differ_in_one_step_alone(step: str, tmp_path: Path) -> None:
+    study = Study(generated(replace(SMALL, steps=1, cosine="none")), None, [0], cells=0)
+    tuned(study, ["wc-penalty"], step=step)
+    labels = [f"wc-penalty, {step} = {value:g}" for value in TRIALS[step]["wc-penalty"]]
     assert [r["method"] for r in study.records] == [label for label in labels for _ in range(4)]
-    numbers = {r["numbers"].replace(f"Delayed(value={value}", "Delayed(value=") for r, value in zip(study.records[::4], TRIALS["moco"], strict=True)}
-    assert len({r["numbers"] for r in study.records}) == 3
-    assert len({text.split("before=")[0] for text in numbers}) == 1
+    found = [r["numbers"] for r in study.records[::4]]
+    assert len(set(found)) == 3
+    # No two methods are alike, and all are where that step is written as the first one's.
+    values = [f"{step}=Constant(value={value})" for value in TRIALS[step]["wc-penalty"]]
+    assert len({text.replace(value, values[0]) for text, value in zip(found, values, strict=True)}) == 1
     assert draw(study.result(), None, tmp_path, "tuning") == []
     # Equal work has equal shares of the time.
     assert len(set(study.seconds.values())) == 1

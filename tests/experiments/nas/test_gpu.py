@@ -44,7 +44,7 @@ class _Broken(RuntimeError):
 
 def trials(settings: Settings, name: str = "mb-momeha") -> list[Trial]:
     """Two, with a seed and a preference each."""
-    method = configured(name, settings, ALPHA_X[name])
+    method = configured(name, settings, alpha_x=ALPHA_X[name])
     weights = [(0.75, 0.25), (0.25, 0.75)] if method.uses_preference else [None, None]
     return [Trial(method, w, seed) for seed, w in enumerate(weights)]
 

@@ -18,7 +18,7 @@ from bipareto.experiments.nas import search as searching
 from bipareto.experiments.nas.first_order import FirstOrder
 from bipareto.experiments.nas.problem import Halves, Search
 from bipareto.experiments.nas.search import NotEnoughMemory, Trial, search
-from bipareto.experiments.nas.settings import METHODS, PRESETS, Settings, configured, default_preferences, preset
+from bipareto.experiments.nas.settings import METHODS, PRESETS, STEPS, Settings, configured, default_preferences, preset
 from bipareto.experiments.nas.supernet import NasBench201
 from bipareto.experiments.nas.task import Task, build, generated
 from bipareto.methods.base import Start
@@ -188,6 +188,22 @@ def test_presets_hold_the_paper_s_numbers() -> None:
     assert default_preferences(4)[:2] == [(0.25,) * 4, (0.52, 0.16, 0.16, 0.16)]
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_in_the_search_of_darts_every_method_s_steps_end_gently(name: str) -> None:
+    settings = PRESETS["darts"]
+    x = configured(name, settings).alpha_x  # type: ignore[attr-defined]
+    first, middle, last = (float(x(torch.tensor(share * settings.steps))) for share in (0.1, 0.5, 1.0))
+    assert first == pytest.approx(last)
+    assert middle == pytest.approx(0.5 * settings.pace * STEPS[name]["alpha_x"], rel=1e-3)
+    assert last == pytest.approx(1e-4 * settings.pace * STEPS[name]["alpha_x"])
+
+
+def test_in_half_precision_gradients_are_compared_over_a_longer_way() -> None:
+    half = replace(PRESETS["darts"], supernet="fast", half=True)
+    for name, shift in (("moco", lambda m: m.hypergradient.eps), ("wc-mhgd", lambda m: m.hypergradient.eps), ("wc-penalty", lambda m: m.difference)):
+        assert shift(configured(name, half)) == 10 * shift(configured(name, PRESETS["darts"]))
+
+
 def test_in_the_warm_up_the_weights_learn_and_the_architecture_waits() -> None:
     settings = replace(SMALL, steps=4, warmup=0.75)
     task = generated(settings)
@@ -247,6 +263,7 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(tmp_pa
         (lambda: replace(SMALL, numbers="yours"), "numbers 'yours' are not known"),  # type: ignore[arg-type]
         (lambda: replace(SMALL, space="nasnet"), "no search space 'nasnet'"),
         (lambda: replace(SMALL, warmup=1.0), "warmup = 1.0; it is the share"),
+        (lambda: replace(SMALL, pace=0.0), "pace = 0.0; choose none, weights or all, and a factor above 0"),
         (lambda: replace(SMALL, half=True), "only the fast supernet works in bfloat16"),
         (lambda: configured("momeha", SMALL), "method 'momeha' takes no part"),
         (lambda: generated(replace(SMALL, batch=1)), "batch norm takes its statistics from the batch"),

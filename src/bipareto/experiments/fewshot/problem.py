@@ -30,10 +30,9 @@ class FewShot(Problem):
         names: of the domains.
     """
 
-    separate = True
-
     def __init__(self, network: Network, images: Tensor, episodes: Episodes, names: Sequence[str]) -> None:
         super().__init__(self._losses, self._mean, sampler=episodes, names=names)
+        self.parts = tuple(range(len(names)))
         self.network, self.images, self.episodes = network, images, episodes
         sample = images[:: max(1, len(images) // 4096)].float() / 255
         spread, mean = torch.std_mean(sample, (0, 2, 3), keepdim=True)
@@ -60,9 +59,9 @@ class FewShot(Problem):
         """f_i from domain i's images and learner alone."""
         return self._losses(x, tree.map_(lambda leaf: leaf[i : i + 1], y), tuple(part[i : i + 1] for part in batch))[0]
 
-    def lower_part(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
-        """Domain i's term of g."""
-        return self.objective(i, x, y, batch) / len(batch[0])
+    def lower_part(self, part: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        """That domain's term of g."""
+        return self.objective(part, x, y, batch) / len(batch[0])
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
         """Both on the same features, which the backbone makes once."""

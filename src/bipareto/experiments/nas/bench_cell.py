@@ -43,7 +43,7 @@ def _mixture(mixture, run, edge):
 
 
 @jit
-def _seen(y, H: tl.constexpr):
+def _lines_near(y, H: tl.constexpr):
     """Lines of the image in a window of three around one; at least one."""
     return tl.maximum(tl.minimum(y + 1, H - 1) - tl.maximum(y - 1, 0) + 1, 1).to(tl.float32)
 
@@ -58,7 +58,7 @@ def _average(at, row, inside, c, C: tl.constexpr, H: tl.constexpr):
         i, j = tap // 3 - 1, tap % 3 - 1
         mask = inside & _within(y + i, H) & _within(x + j, H)
         found += tl.load(here + (i * H + j) * C, mask=mask[:, None], other=0.0).to(tl.float32)
-    return found * (1 / (_seen(y, H) * _seen(x, H)))[:, None]
+    return found * (1 / (_lines_near(y, H) * _lines_near(x, H)))[:, None]
 
 
 @jit
@@ -181,10 +181,10 @@ def to_state_kernel(
         passed += tl.load(weight + 1) * tl.load(here, mask=inside[:, None], other=0.0).to(tl.float32)
         mean = tl.load(weight + 4)
         for i in tl.static_range(3):
-            high, share = inside & _within(y + i - 1, H), mean / _seen(y + i - 1, H)
+            high, share = inside & _within(y + i - 1, H), mean / _lines_near(y + i - 1, H)
             for j in tl.static_range(3):
                 v = tl.load(here + ((i - 1) * H + j - 1) * C, mask=(high & _within(x + j - 1, H))[:, None], other=0.0)
-                passed += v.to(tl.float32) * (share / _seen(x + j - 1, H))[:, None]
+                passed += v.to(tl.float32) * (share / _lines_near(x + j - 1, H))[:, None]
     tl.store(out + run * out_run + at, (found + passed).to(out.dtype.element_ty), mask=inside[:, None])
 
 

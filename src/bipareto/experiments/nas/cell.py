@@ -48,7 +48,7 @@ def available(z: Tensor, channels: int) -> bool:
 
 
 def block_of(C: int) -> int:
-    """Rows of a program."""
+    """Rows of a program that goes number by number, 2,048 of them in its registers; one that multiplies matrices takes `conv.rows_at_once`."""
     return max(16, 2048 // C)
 
 

@@ -35,7 +35,7 @@ def _lanes(OUT: tl.constexpr, CHANNELS: tl.constexpr):
 
 
 @jit
-def _seen(at, mask, RELU: tl.constexpr):
+def _state_at(at, mask, RELU: tl.constexpr):
     """What a convolution sees of a state; by the first cache, since the next taps see most of it again."""
     v = tl.load(at, mask=mask, other=0.0, cache_modifier=".ca")
     return tl.maximum(v, 0.0).to(v.dtype) if RELU else v
@@ -85,7 +85,7 @@ def conv_kernel(
             tap, part = step // PARTS, step % PARTS
             i, j = tap // 3 - 1, tap % 3 - 1
             mask = _within(y + i, S) & _within(x * STRIDE + j, S)
-            v = _seen(here + ((i * S + j) * WIDTH + part * IN), mask[:, None], RELU)
+            v = _state_at(here + ((i * S + j) * WIDTH + part * IN), mask[:, None], RELU)
             found = tl.dot(
                 v, tl.load(weight + (tap * (CHANNELS * WIDTH) + part * IN), mask=used[None, :], other=0.0), found, input_precision=PRECISION
             )
@@ -93,7 +93,7 @@ def conv_kernel(
     if LAST == 1:
         found = tl.zeros((BLOCK, OUT), tl.float32)
         for part in range(PARTS):
-            v = _seen(here + part * IN, inside[:, None], RELU)
+            v = _state_at(here + part * IN, inside[:, None], RELU)
             w1 = tl.load(weight + ((TAPS - 1) * CHANNELS * WIDTH + part * IN), mask=used[None, :], other=0.0)
             found = tl.dot(v, w1, found, input_precision=PRECISION)
         _leave(found, out, partial, group * (1 + TAPS // 9), row, rows, used, o, tiles, CHANNELS, BLOCK, MOMENTS)
@@ -172,7 +172,7 @@ def _line_sums(
         more = ()
         for j in tl.static_range(TAPS):
             mask = high & _within(x * STRIDE + (j - TAPS // 2), S)
-            v = _seen(here + (j - TAPS // 2) * inputs, mask[:, None], RELU)
+            v = _state_at(here + (j - TAPS // 2) * inputs, mask[:, None], RELU)
             more += (tl.dot(tl.trans(v), G, totals[j], input_precision=PRECISION),)  # type: ignore[assignment]
         totals = more
     for j in tl.static_range(TAPS):
@@ -226,7 +226,10 @@ def precision(z: Tensor) -> str:
 
 
 def rows_at_once(channels: int) -> int:
-    """Rows of a program: at least the 64 that matrix units of an H100 take together, more where weights are few."""
+    """Rows of a program that multiplies matrices: at least the 64 that matrix units of an H100 take together, more where weights are few.
+
+    Programs without products are not bound by those units and take rows by `cell.block_of`.
+    """
     return 128 if channels % 64 else 64
 
 

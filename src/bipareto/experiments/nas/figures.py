@@ -1,4 +1,4 @@
-"""Pictures of a comparison: true accuracy and FLOPs, hypervolumes, curves, exploration, and how supernets rank cells."""
+"""Pictures of a comparison: true accuracy and FLOPs, hypervolumes, the plane of objectives, curves, exploration, how supernets rank cells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from bipareto.drawing import COLOURS, MARKERS, save, styles
 from bipareto.errors import InvalidInput
-from bipareto.experiments.nas.judging import points_of, summary
+from bipareto.experiments.nas.judging import dearest, points_of, summary
 from bipareto.experiments.nas.known import KnownCells
 from bipareto.experiments.nas.settings import METHODS
 
@@ -35,6 +35,7 @@ def draw(result: dict[str, Any], known: KnownCells | None, folder: Path, prefix:
     painters: dict[str, Callable[[dict[str, Any], KnownCells | None], Figure | None]] = {
         "front": _front,
         "hypervolume": _hypervolume,
+        "plane": _plane,
         "curves": _curves,
         "exploration": _exploration,
         "ranking": _ranking,
@@ -105,6 +106,31 @@ def _hypervolume(result: dict[str, Any], known: KnownCells | None) -> Figure | N
         axis.set_xticks(range(len(names)), names, rotation=20)
         axis.set(ylabel="share of the true front's hypervolume", title=title, ylim=(0, 1.05))
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize="small")
+    return figure
+
+
+def _plane(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
+    """Both objectives of the supernets at the end of every search, and of each method's seeds together the front."""
+    names, records = result["objectives"], result["records"]
+    if len(names) != 2:
+        return None
+    import moocore
+
+    corner = dearest(names, result["data"]["classes"])
+    figure, (axis,) = _figure(8.0, 5.2)
+    methods, outside = _methods(records), 0
+    for name, style in zip(methods, styles(methods), strict=True):
+        points = torch.tensor([r["objectives"] for r in records if r["method"] == name], dtype=torch.float64)
+        inside = points[(points < torch.tensor(corner)).all(1)]
+        outside += len(points) - len(inside)
+        axis.scatter(inside[:, 0].tolist(), inside[:, 1].tolist(), s=42, edgecolors="black", linewidths=0.4, label=name, **style)
+        front = inside[torch.as_tensor(moocore.is_nondominated(inside.numpy()))] if len(inside) else inside
+        axis.plot(*front[front[:, 0].argsort()].T.tolist(), drawstyle="steps-post", color=style["color"], linewidth=1.0)
+    beyond = f"; {outside} ended beyond that point" if outside else ""
+    title = f"Objectives of the supernets, below ({corner[0]:.3g}, {corner[1]:.3g}){beyond}"
+    axis.set(xlabel=_LABELS[names[0]], ylabel=_LABELS[names[1]], title=title)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize="small")
     return figure
 
 

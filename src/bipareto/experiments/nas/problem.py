@@ -119,7 +119,7 @@ class Search(Problem):
         if decay < 0 or (clip is not None and not clip > 0):
             raise InvalidInput(f"decay = {decay}, clip = {clip}; the decay is at least 0, and the bound above 0 or None")
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
-        self.direct = frozenset(i for i, name in enumerate(objectives) if name != "loss")
+        self.parts = tuple(0 if name == "loss" else None for name in objectives)
         self.folded = network.folded
         self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
         self.sampled = sampled

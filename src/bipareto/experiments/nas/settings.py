@@ -22,7 +22,7 @@ from bipareto.methods import MBMOMEHA, WCMHGD, Method, MoCo, WCPenalty
 from bipareto.preferences import favouring
 from bipareto.schedule import Cosine, Delayed, Power, Schedule
 
-__all__ = ["METHODS", "PRESETS", "TRIALS", "Settings", "configured", "default_preferences", "preset"]
+__all__ = ["METHODS", "PRESETS", "STEPS", "TRIALS", "Settings", "configured", "default_preferences", "preset"]
 
 #: The paper's methods, ours first, and the baseline with one objective.
 METHODS = ("mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts")
@@ -30,12 +30,23 @@ METHODS = ("mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts")
 #: A step of first-order DARTS runs the network twice, one of MB-MOMEHA six times: for equal time it gets three times the steps.
 DARTS_STEPS = 3
 
-#: Step of the weights, the same for every method (by averaged gradients, ten times SGD's with momentum 0.9).
-ALPHA_Y = 0.2
+#: Shift of the weights in differences of gradients, as DARTS has it.  In bfloat16 such a difference is mostly rounding; over ten times the
+#: distance it is not (benchmarks/precision.py).
+SHIFT, SHIFT_IN_HALF = 0.01, 0.1
 
-#: Step of x, by method, and what it was chosen from (`bipareto experiment nas tune`).
-ALPHA_X = {"mb-momeha": 10.0, "wc-mhgd": 10.0, "wc-penalty": 10.0, "moco": 10.0, "darts": 3e-3}
-TRIALS = dict.fromkeys(METHODS[:4], (1.0, 3.0, 10.0)) | {"darts": (1e-3, 3e-3, 1e-2)}
+#: Steps of x and of the weights, by method.  0.2 acts on averaged gradients: a tenth of that is SGD's with momentum 0.9, as in DARTS.
+STEPS = {
+    "mb-momeha": {"alpha_x": 10.0, "alpha_y": 0.2},
+    "wc-mhgd": {"alpha_x": 10.0, "alpha_y": 0.2},
+    "wc-penalty": {"alpha_x": 10.0, "alpha_y": 0.2},
+    "moco": {"alpha_x": 10.0, "alpha_y": 0.2},
+    "darts": {"alpha_x": 3e-3, "alpha_y": 0.02},
+}
+#: What each may be chosen from (`bipareto experiment nas tune`).
+TRIALS = {
+    "alpha_x": dict.fromkeys(METHODS[:4], (1.0, 3.0, 10.0)) | {"darts": (1e-3, 3e-3, 1e-2)},
+    "alpha_y": dict.fromkeys(METHODS[:4], (0.1, 0.2, 0.4)) | {"wc-penalty": (0.2, 1.0, 4.0), "darts": (0.01, 0.02, 0.04)},
+}
 
 
 @dataclass(frozen=True)
@@ -50,7 +61,8 @@ class Settings:
         batch, steps: rows of a draw, and how many steps.
         objectives, reading: see `Search`.
         decay, clip: weight decay of the lower level, and the bound on gradients' norms (None for none).
-        cosine: let the steps of the weights fall to zero along a cosine.
+        cosine: whose steps fall to zero along a cosine: "none", "weights", or "all", that of x too.
+        pace: factor on the steps of x; a search four times as long comes as far with a quarter.
         warmup: share of the steps in which the architecture all but stands still and the weights learn what every operation is good for.
         sampled: temperature of drawn architectures, 0 for the mixture; see `Search`.
         margin, flip, cutout: augmentation, see `Halves`.
@@ -69,7 +81,8 @@ class Settings:
     reading: Reading = "real"
     decay: float = 3e-4
     clip: float | None = 5.0
-    cosine: bool = True
+    cosine: Literal["none", "weights", "all"] = "weights"
+    pace: float = 1.0
     warmup: float = 0.0
     sampled: float = 0.0
     margin: int = 4
@@ -85,6 +98,8 @@ class Settings:
             raise InvalidInput(f"warmup = {self.warmup}; it is the share of steps before the architecture moves, from 0 to below 1")
         if self.half and self.supernet != "fast":
             raise InvalidInput("only the fast supernet works in bfloat16; use --supernet fast with --half")
+        if self.cosine not in ("none", "weights", "all") or not self.pace > 0:
+            raise InvalidInput(f"cosine = {self.cosine!r}, pace = {self.pace}; choose none, weights or all, and a factor above 0")
         if self.numbers not in ("ours", "paper"):
             raise InvalidInput(f"numbers {self.numbers!r} are not known; choose ours or paper")
 
@@ -107,9 +122,9 @@ class Settings:
 
 PRESETS = {
     "proxy": Settings(warmup=0.2),
-    "darts": Settings(space="darts", steps=3900, reading="paper", warmup=0.2),
+    "darts": Settings(space="darts", steps=3900, reading="paper", warmup=0.2, cosine="all", pace=0.25),
     "paper": Settings(
-        space="darts", steps=19_500, objectives=("loss", "flops", "skip", "pooling"), reading="paper", numbers="paper", clip=None, cosine=False
+        space="darts", steps=19_500, objectives=("loss", "flops", "skip", "pooling"), reading="paper", numbers="paper", clip=None, cosine="none"
     ),
     "tiny": Settings(channels=4, batch=16, steps=40, margin=1),
 }
@@ -122,8 +137,8 @@ def preset(name: str) -> Settings:
     return PRESETS[name]
 
 
-def configured(name: str, settings: Settings, alpha_x: float | None = None) -> Method:
-    """A method with its numbers; with another step of x where one is given.
+def configured(name: str, settings: Settings, **steps: float) -> Method:
+    """A method with its numbers; with another `alpha_x` or `alpha_y` than its own where one is given.
 
     "paper": the paper's.  Its step 0.05 on averaged gradients moves a logit by some 0.05 in 1,000 steps, so that nothing is decided
     in a short search.  "ours": steps for a search of about 1,000 steps, that of x tuned for each method; what belongs to a method
@@ -133,25 +148,29 @@ def configured(name: str, settings: Settings, alpha_x: float | None = None) -> M
         raise InvalidInput(f"method {name!r} takes no part in this experiment; choose from {', '.join(METHODS)}")
     if settings.numbers == "paper":
         return _paper(name)
-    x, y = _waiting(alpha_x or ALPHA_X[name], settings), _falling(ALPHA_Y, settings)
-    one_step = FiniteDifference(terms=1, eta=ALPHA_Y, eps=0.01, relative=True)
+    chosen = STEPS[name] | steps
+    x, y = _waiting(settings.pace * chosen["alpha_x"], settings), _falling(chosen["alpha_y"], settings)
+    shift = SHIFT_IN_HALF if settings.half else SHIFT
+    one_step = FiniteDifference(terms=1, eta=chosen["alpha_y"], eps=shift, relative=True)
     numbers: dict[str, Method] = {
         "mb-momeha": MBMOMEHA(gamma=8.0, mu=4.0, alpha_theta=y, alpha_x=x, alpha_y=y, beta=0.9, c=Power(1.0, 1 / 16)),
         "wc-mhgd": WCMHGD(alpha_x=x, u=10.0, lower_steps=4, beta=y, hypergradient=one_step, qp_steps=8, qp_lr=0.01),
-        "wc-penalty": WCPenalty(u=0.01, v=0.2, alpha_x=x, alpha_y=y, eta=0.01, difference=0.01),
+        "wc-penalty": WCPenalty(u=0.01, v=0.2, alpha_x=x, alpha_y=y, eta=0.01, difference=shift),
         "moco": MoCo(alpha_x=x, beta=0.1, gamma=0.1, lower_steps=1, lower_step=y, hypergradient=one_step),
-        "darts": FirstOrder(alpha_x=x, alpha_y=_falling(0.1 * ALPHA_Y, settings)),
+        "darts": FirstOrder(alpha_x=x, alpha_y=y),
     }
     return numbers[name]
 
 
 def _falling(step: float, settings: Settings) -> Schedule | float:
-    return Cosine(step, float(settings.steps)) if settings.cosine else step
+    return step if settings.cosine == "none" else Cosine(step, float(settings.steps))
 
 
 def _waiting(step: float, settings: Settings) -> Schedule | float:
-    # Not zero: reports divide by the step.
-    return Delayed(step, settings.warmup * settings.steps, 1e-4 * step) if settings.warmup else step
+    least, first = 1e-4 * step, settings.warmup * settings.steps  # not zero: reports divide by the step
+    if settings.cosine == "all":
+        return Cosine(step, float(settings.steps), least, first)
+    return Delayed(step, first, least) if settings.warmup else step
 
 
 def _paper(name: str) -> Method:

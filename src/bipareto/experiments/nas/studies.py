@@ -64,20 +64,20 @@ class Study:
     rankings: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self, name: str, wanted: Sequence[tuple[float, ...]], steps: int = 1, variants: Sequence[float] | None = None) -> None:
+    def run(self, name: str, wanted: Sequence[tuple[float, ...]], steps: int = 1, variants: Sequence[dict[str, float]] = ({},)) -> None:
         """One method under all preferences with every seed; one without preferences is run as often, on other draws.
 
         Args:
             name: of the method.
             wanted: preferences.
             steps: how many times the steps of the settings.
-            variants: steps of x to try, each recorded as a method of its own; None for the method's own.
+            variants: steps other than the method's own, each recorded as a method by itself.
         """
         task = self.task.lasting(steps)
         labelled, trials = [], []
-        for value in variants or (None,):
-            method = configured(name, task.settings, value)
-            label = name if value is None else f"{name}, alpha_x = {value:g}"
+        for variant in variants:
+            method = configured(name, task.settings, **variant)
+            label = ", ".join([name, *(f"{step} = {value:g}" for step, value in variant.items())])
             # As many runs as the others have preferences, so that nobody wins by having drawn more often.
             of_seed = [(w, 0) if method.uses_preference else (None, 1000 * k) for k, w in enumerate(wanted)]
             own = [Trial(method, w, seed + more) for seed in self.seeds for w, more in of_seed]
@@ -154,11 +154,13 @@ def compared(study: Study, methods: Sequence[str], strengths: Sequence[str] | No
     return study.result()
 
 
-def tuned(study: Study, methods: Sequence[str], strengths: Sequence[str] | None = None) -> dict[str, Any]:
-    """Every method with each step of x that is worth a trial (`settings.TRIALS`), side by side; records are labelled with the step."""
+def tuned(study: Study, methods: Sequence[str], strengths: Sequence[str] | None = None, step: str = "alpha_x") -> dict[str, Any]:
+    """Every method with each `step` that is worth a trial (`settings.TRIALS`), side by side; records are labelled with it."""
+    if step not in TRIALS:
+        raise InvalidInput(f"step {step!r} is not tuned; choose {' or '.join(TRIALS)}")
     wanted = default_preferences(len(study.task.settings.objectives), strengths)
     for name in methods:
-        study.run(name, wanted, DARTS_STEPS if name == "darts" else 1, TRIALS[name])
+        study.run(name, wanted, DARTS_STEPS if name == "darts" else 1, [{step: value} for value in TRIALS[step][name]])
     return study.result()
 
 
