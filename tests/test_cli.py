@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import inspect
+import io
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 import bipareto as bp
 from bipareto.cli import app, main, values
+from bipareto.cli.output import Output
 from bipareto.hypergradient import CG, FiniteDifference
 from bipareto.methods import METHODS
 from bipareto.scalarization import Tracked
@@ -315,3 +317,19 @@ def test_other_text_is_a_word_and_never_runs(text: str) -> None:
             values.parse(text)
     else:
         assert values.parse(text) == text
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_a_narrow_terminal_cuts_no_number_and_no_column(width: int) -> None:
+    from rich.console import Console
+
+    header = ["run", "lower level", "||grad_y g||", "preference", "kkt", "descent left", "stationarity", "gradients"]
+    row = ["10", "not near a minimum", "4.123e-09", "(0.917, 0.083)", "7.6e-04", "perhaps", "2.7e+00", "42"]
+    out = Output(as_json=False)
+    out.__dict__["console"] = Console(file=io.StringIO(), width=width)
+    out.table("certificates", header, [row], left=2)
+    shown = out.console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in shown
+    assert all(cell in shown for cell in ["10", *row[2:]])  # numbers whole, on one line
+    assert all(word in shown.split() for text in (*header, row[1]) for word in text.split())  # words wrapped, none away
+    assert out.console.width == width

@@ -98,7 +98,10 @@ def ls(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look for runs.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List runs and how far they are.
+    """List the runs of `bipareto sweep` and how far they are.
+
+    Folders of `bipareto front` and `compare` are not listed: these have no steps
+    left to go; `bipareto report DIR` shows them.
 
     \b
     Examples:
@@ -124,6 +127,8 @@ def ls(
     out.table(
         f"{len(found)} run{'' if len(found) == 1 else 's'} in {folder}", ["run", "problem", "method", "state", "runs", "slices", "steps"], rows, 4
     )
+    if not found:
+        out.say(f"no folder of `bipareto sweep` under {folder}; pages of other fronts: bipareto report DIR")
     out.result({"runs": [{**item._asdict(), "path": str(item.path)} for item in found]})
 
 
