@@ -319,6 +319,27 @@ def test_other_text_is_a_word_and_never_runs(text: str) -> None:
         assert values.parse(text) == text
 
 
+@pytest.mark.parametrize(
+    ("held", "whose", "arguments"),
+    [
+        ("front.json", "a front", ["sweep", "CONFIG"]),
+        ("manifest.json", "a sweep", ["front", "quadratic", *SMALL]),
+        ("front.json", "a front", ["compare", "quadratic"]),
+        ("comparison.json", "a comparison", ["experiment", "nas", "search", "--tiny"]),
+        ("manifest.json", "a sweep", ["experiment", "fewshot", "comparison", "--tiny"]),
+    ],
+)
+def test_a_folder_of_something_else_is_left_alone(run: Callable[..., Done], tmp_path: Path, held: str, whose: str, arguments: list[str]) -> None:
+    config, folder = tmp_path / "sweep.yaml", tmp_path / "runs"
+    config.write_text("problem: {name: quadratic}\nsteps: 5\ncompile: false\n")
+    folder.mkdir()
+    (folder / held).write_text("{}")
+    done = run(*(str(config) if a == "CONFIG" else a for a in arguments), "--out", str(folder))
+    assert done.code == 2
+    assert f"already holds {whose} ({held}); choose another folder" in done.stderr
+    assert [path.name for path in folder.iterdir()] == [held]
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 160])
 def test_a_narrow_terminal_cuts_no_number_and_no_column(width: int) -> None:
     from rich.console import Console

@@ -94,7 +94,8 @@ def _verdict(certificates: list[Certificate]) -> str:
         gain = f"No direction is left that improves all objectives: {worst}."
     else:
         gain = f"{left} of {points} may still improve in all objectives at once; {worst}, and more steps may make it smaller."
-    return f"The lower level is at a minimum at {minima} of {points} points, with ||grad_y g|| {max(c.lower_residual for c in certificates):.1e} at most. {gain}"
+    residual = max(c.lower_residual for c in certificates)
+    return f"The lower level is at a minimum at {minima} of {points} points, with ||grad_y g|| {residual:.1e} at most. {gain}"
 
 
 def _asked(run: Path) -> dict[str, Any]:

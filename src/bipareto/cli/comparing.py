@@ -51,7 +51,7 @@ def compare(
     from bipareto.experiments import comparison
 
     out = Output(as_json, quiet)
-    ensure_folder(out_dir)
+    ensure_folder(out_dir, own="comparison.json")
     known, asked = known_problem(problem, option, dim, noise)
     names = comparison.applicable(known) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
     seeds = values.seeds(seed or ["0"])

@@ -205,7 +205,7 @@ def _study(
     from bipareto.experiments.fewshot.studies import Study
     from bipareto.experiments.fewshot.task import build, generated
 
-    ensure_folder(out_dir)
+    ensure_folder(out_dir, own="results.json")
     task = generated(learner, device=device or "cpu") if tiny else build(dataset, learner, folder=folder, device=device)  # type: ignore[arg-type]
     given = values.seeds(seeds or (["0"] if tiny else ["0,1,2"]))
     options: dict[str, Any] = {"protocol": protocol, "preset": preset, "numbers": numbers or {}, "progress": out.progress}

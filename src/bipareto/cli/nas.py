@@ -288,7 +288,7 @@ def _task(
     from bipareto.experiments.nas.studies import looked_up
     from bipareto.experiments.nas.task import build, generated
 
-    ensure_folder(out_dir)
+    ensure_folder(out_dir, own="results.json")
     where = device or ("cpu" if tiny else None)
     if changes["supernet"] is None and device_of(where).type == "cuda":
         changes["supernet"] = "fast"

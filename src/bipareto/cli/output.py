@@ -103,8 +103,18 @@ class Output:
             typer.echo(json.dumps(finite({**data, "warnings": self.warnings}), allow_nan=False))
 
 
-def ensure_folder(path: Path | None, option: str = "--out") -> None:
-    """Make the folder of --out, or of another option, before the work, not after it."""
+#: the file that says whose a folder is, and whose
+OWNERS = {"front.json": "a front", "comparison.json": "a comparison", "manifest.json": "a sweep", "results.json": "an experiment"}
+
+
+def ensure_folder(path: Path | None, option: str = "--out", own: str | None = None) -> None:
+    """Make the folder of --out, or of another option, before the work, not after it.
+
+    With `own`, one of `OWNERS`, a folder that belongs to something else is refused: the files of both have the same names.
+    """
+    others = [name for name in OWNERS if own is not None and path is not None and name != own and (path / name).exists()]
+    if others:
+        raise InvalidInput(f"{option} {path} already holds {OWNERS[others[0]]} ({others[0]}); choose another folder")
     if path is not None:
         try:
             path.mkdir(parents=True, exist_ok=True)

@@ -192,7 +192,7 @@ def front(
     import bipareto as bp
 
     out = Output(as_json, quiet)
-    ensure_folder(out_dir)
+    ensure_folder(out_dir, own="front.json")
     run_seeds = values.seeds(seed or ["0"])
     with out.listening():
         known, asked = known_problem(problem, option, dim, noise)
