@@ -298,7 +298,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**9
         st.none(),
         st.builds(Power, numbers, numbers),
         st.builds(Complement, numbers, numbers),
-        st.builds(Cosine, numbers, numbers, numbers),
+        st.builds(Cosine, numbers, numbers, numbers, numbers),
         st.builds(Tracked, numbers),
         st.builds(CG, st.integers(1, 100), st.floats(1e-12, 1)),
         st.builds(FiniteDifference, st.integers(1, 100), st.floats(1e-3, 1), st.floats(1e-3, 1), st.booleans()),
