@@ -344,7 +344,7 @@ def test_a_folder_of_something_else_is_left_alone(run: Callable[..., Done], tmp_
 def test_a_narrow_terminal_cuts_no_number_and_no_column(width: int) -> None:
     from rich.console import Console
 
-    header = ["run", "lower level", "||grad_y g||", "preference", "kkt", "descent left", "stationarity", "gradients"]
+    header = ["run", "lower level", "||grad_y g||", "preference", "kkt", "descent left", "stationarity\nand\nnothing\nelse", "gradients"]
     row = ["10", "not near a minimum", "4.123e-09", "(0.917, 0.083)", "7.6e-04", "perhaps", "2.7e+00", "42"]
     out = Output(as_json=False)
     out.__dict__["console"] = Console(file=io.StringIO(), width=width)
@@ -354,3 +354,4 @@ def test_a_narrow_terminal_cuts_no_number_and_no_column(width: int) -> None:
     assert all(cell in shown for cell in ["10", *row[2:]])  # numbers whole, on one line
     assert all(word in shown.split() for text in (*header, row[1]) for word in text.split())  # words wrapped, none away
     assert out.console.width == width
+    assert max(map(len, shown.splitlines())) < 125  # a header of several lines is as wide as its longest

@@ -62,7 +62,7 @@ class Output:
         from rich.table import Table
 
         columns = [(name, [row[index] for row in rows]) for index, name in enumerate(header)]
-        natural = [max(len(text) for text in (name, *cells)) for name, cells in columns]
+        natural = [max(0, *(len(line) for text in (name, *cells) for line in text.splitlines())) for name, cells in columns]
         least = [
             max(0, *(len(word) for text in (name, *cells) for word in (text.split() if index < left or text is name else [text])))
             for index, (name, cells) in enumerate(columns)
