@@ -42,6 +42,24 @@ def test_functions_no_method_could_use_are_named(f: Callable[..., Tensor], g: Ca
         assert re.search(word, str(error.value)), (word, str(error.value))
 
 
+@pytest.mark.parametrize(
+    ("f", "g", "words"),
+    [
+        (upper, lambda x, y: lower(x, y) + torch.nan * y.sum(), "lower is nan at the start"),
+        (lambda x, y: upper(x, y) * torch.tensor([1.0, torch.inf], dtype=DOUBLE), lower, "objective 1 is inf at the start"),
+    ],
+)
+def test_a_start_at_nan_is_not_called_too_large_a_step(f: Callable[..., Tensor], g: Callable[..., Tensor], words: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{words}.*in the data"):
+        bp.solve(bp.Problem(f, g), ONE, ONE, preference=[0.5, 0.5], steps=2)
+
+
+def test_a_start_at_the_edge_of_the_domain_is_allowed() -> None:
+    """`check` looks a little off the start, where sqrt(x - 1) may be NaN; only the start itself counts."""
+    problem = bp.Problem(lambda x, y: upper(x, y) + 0.1 * (x - 1).sqrt().sum(), lower)
+    assert problem.check(ONE, ONE) == 2
+
+
 def test_an_objective_without_y_is_warned_of() -> None:
     problem = bp.Problem(lambda x, y: torch.stack([x.square().sum(), y.square().sum()]), lower)
     with pytest.warns(BiparetoWarning, match="objective 0 does not depend on y"):

@@ -151,6 +151,9 @@ class Problem:
             batch = self.batch("lower", "full")
             g = self.lower(x, y, batch)
             _check_outputs(f, g)
+            if not (torch.isfinite(f).all() and torch.isfinite(g)):
+                # The start itself may be at the edge of where f and g are defined, so it has the last word.
+                _check_finite(self.upper(x0, y0, self.batch("upper", "full")), self.lower(x0, y0, batch))
             _check_dependence(f, g, x, y, self.parts)
             several = sorted({part for part in self.parts if part is not None})
             if len(several) > 1:
@@ -184,6 +187,14 @@ def _check_outputs(f: Any, g: Any) -> None:
     if not isinstance(g, Tensor) or g.dim() != 0:
         shape = tuple(g.shape) if isinstance(g, Tensor) else type(g).__name__
         raise InvalidInput(f"lower returned {shape}; it must be a scalar of shape (): reduce it with .sum() or .mean()")
+
+
+def _check_finite(f: Tensor, g: Tensor) -> None:
+    for name, value in [("lower", g), *((f"objective {i}", f_i) for i, f_i in enumerate(f))]:
+        if not torch.isfinite(value):
+            raise InvalidInput(
+                f"{name} is {float(value)} at the start; look for NaN or infinity in the data, and for a log, sqrt or division of zero at x0, y0"
+            )
 
 
 def _nudged(leaf: Tensor, stream: torch.Generator) -> Tensor:
