@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -131,3 +132,26 @@ def test_wrong_parts_are_refused(numbers: dict[str, float], words: str) -> None:
     assert Counting(InParts()).check(*start) == 2
     with pytest.raises(InvalidInput, match=words):
         InParts(**numbers).check(*start)
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "words"),
+    [
+        (lambda x: torch.stack([x, x]), lambda x, y: (y - x) ** 2, r"upper\(x\) cannot be called as upper\(x, y\)"),
+        (
+            lambda x, y: torch.stack([x, y]),
+            lambda x, y, batch: (y - x) ** 2,
+            r"lower\(x, y, batch\) cannot be called as lower\(x, y\); pass sampler=",
+        ),
+        ([torch.add, lambda y: y], lambda x, y: (y - x) ** 2, r"upper\(y\) cannot be called"),
+    ],
+)
+def test_functions_of_other_arguments_are_named(upper: Any, lower: Any, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        bp.Problem(upper, lower).check(torch.tensor(0.0), torch.tensor(0.0))
+
+
+def test_with_data_a_function_must_take_the_draw() -> None:
+    problem = bp.Problem(lambda x, y, batch: torch.stack([x, y]), lambda x, y: (y - x) ** 2, sampler=lambda level, role, t, seed: 0.0)
+    with pytest.raises(InvalidInput, match=r"lower\(x, y\) cannot be called as lower\(x, y, batch\); the last is the draw"):
+        problem.check(torch.tensor(0.0), torch.tensor(0.0))

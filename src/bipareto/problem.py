@@ -5,6 +5,7 @@ min_x [f_1, ..., f_m](x, y*(x))   with y*(x) a stationary point of g(x, .)
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -142,6 +143,7 @@ class Problem:
     def check(self, x0: Tree, y0: Tree) -> int:
         """Evaluate once at the start and return m; refuse what no method could work with, and say what to change."""
         _check_leaves(x0, y0)
+        self._check_arguments()
         # A little off the start, where a gradient that is exactly zero means that a variable is not used (y0 = 0 is a usual
         # start, and y^2 has gradient zero there).
         stream = torch.Generator().manual_seed(0)
@@ -161,6 +163,19 @@ class Problem:
         if self.names is not None and len(self.names) != f.shape[0]:
             raise InvalidInput(f"names has {len(self.names)} entries {self.names}, but upper returns m = {f.shape[0]} objectives")
         return f.shape[0]
+
+    def _check_arguments(self) -> None:
+        """Whether f and g take what they will be called with."""
+        given = ("x", "y") if self.sampler is None else ("x", "y", "batch")
+        functions = [self._upper] if callable(self._upper) else list(self._upper)
+        for name, function in [*(("upper", f) for f in functions), ("lower", self._lower)]:
+            try:
+                inspect.signature(function).bind(*given)
+            except TypeError:
+                remedy = "pass sampler=... if it needs data, or let it take x and y" if self.sampler is None else "the last is the draw of data"
+                raise InvalidInput(f"{name}{inspect.signature(function)} cannot be called as {name}({', '.join(given)}); {remedy}") from None
+            except ValueError:  # built in, without a signature
+                continue
 
 
 def _check_leaves(x0: Tree, y0: Tree) -> None:

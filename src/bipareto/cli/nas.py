@@ -330,7 +330,7 @@ def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
 def _results(run: Path) -> dict[str, Any]:
     path = run / "results.json"
     if not path.exists():
-        raise InvalidInput(f"{run} holds no results.json; run: bipareto experiment nas compare --out {run}")
+        raise InvalidInput(f"{run} holds no results.json; give the folder of a search: bipareto experiment nas search --out FOLDER")
     return json.loads(path.read_text("utf-8"))
 
 
