@@ -67,5 +67,5 @@ for source, name in enumerate(["upright", "upside down", "mirrored"]):
 right.set(xlabel="preference for upright digits", ylabel="weight of the source", ylim=(0, 1), title="Which images it is trained on")
 right.legend()
 figure.savefig(out / "domain_weights.png", dpi=120)
-print(front.objectives)
-print(front.x.softmax(1))
+print(f"objectives, one row per preference, drawn in {out / 'domain_weights.png'}:\n{front.objectives}")
+print(f"weights of the sources:\n{front.x.softmax(1)}")

@@ -33,4 +33,4 @@ axes.scatter(*front.objectives.T, c=front.preference[:, 0], cmap="viridis", edge
 axes.set(xlabel="$f_1$", ylabel="$f_2$", title="A plain function")
 axes.legend()
 figure.savefig(out / "plain_function.png", dpi=120)
-print(front.objectives)
+print(f"objectives, one row per preference, drawn in {out / 'plain_function.png'}:\n{front.objectives}")

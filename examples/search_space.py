@@ -92,4 +92,4 @@ for operation, name in enumerate(OPERATIONS):
 right.set(xlabel="point of the front (first: accuracy preferred)", ylabel="share of each operation", title="What is chosen")
 right.legend(loc="lower left")
 figure.savefig(out / "search_space.png", dpi=120)
-print(front.objectives)
+print(f"objectives, one row per preference, drawn in {out / 'search_space.png'}:\n{front.objectives}")

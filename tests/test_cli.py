@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import inspect
+import io
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 
 import bipareto as bp
 from bipareto.cli import app, main, values
+from bipareto.cli.output import Output
 from bipareto.hypergradient import CG, FiniteDifference
 from bipareto.methods import METHODS
 from bipareto.scalarization import Tracked
@@ -296,7 +298,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**9
         st.none(),
         st.builds(Power, numbers, numbers),
         st.builds(Complement, numbers, numbers),
-        st.builds(Cosine, numbers, numbers, numbers),
+        st.builds(Cosine, numbers, numbers, numbers, numbers),
         st.builds(Tracked, numbers),
         st.builds(CG, st.integers(1, 100), st.floats(1e-12, 1)),
         st.builds(FiniteDifference, st.integers(1, 100), st.floats(1e-3, 1), st.floats(1e-3, 1), st.booleans()),
@@ -315,3 +317,41 @@ def test_other_text_is_a_word_and_never_runs(text: str) -> None:
             values.parse(text)
     else:
         assert values.parse(text) == text
+
+
+@pytest.mark.parametrize(
+    ("held", "whose", "arguments"),
+    [
+        ("front.json", "a front", ["sweep", "CONFIG"]),
+        ("manifest.json", "a sweep", ["front", "quadratic", *SMALL]),
+        ("front.json", "a front", ["compare", "quadratic"]),
+        ("comparison.json", "a comparison", ["experiment", "nas", "search", "--tiny"]),
+        ("manifest.json", "a sweep", ["experiment", "fewshot", "comparison", "--tiny"]),
+    ],
+)
+def test_a_folder_of_something_else_is_left_alone(run: Callable[..., Done], tmp_path: Path, held: str, whose: str, arguments: list[str]) -> None:
+    config, folder = tmp_path / "sweep.yaml", tmp_path / "runs"
+    config.write_text("problem: {name: quadratic}\nsteps: 5\ncompile: false\n")
+    folder.mkdir()
+    (folder / held).write_text("{}")
+    done = run(*(str(config) if a == "CONFIG" else a for a in arguments), "--out", str(folder))
+    assert done.code == 2
+    assert f"already holds {whose} ({held}); choose another folder" in done.stderr
+    assert [path.name for path in folder.iterdir()] == [held]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 160])
+def test_a_narrow_terminal_cuts_no_number_and_no_column(width: int) -> None:
+    from rich.console import Console
+
+    header = ["run", "lower level", "||grad_y g||", "preference", "kkt", "descent left", "stationarity\nand\nnothing\nelse", "gradients"]
+    row = ["10", "not near a minimum", "4.123e-09", "(0.917, 0.083)", "7.6e-04", "perhaps", "2.7e+00", "42"]
+    out = Output(as_json=False)
+    out.__dict__["console"] = Console(file=io.StringIO(), width=width)
+    out.table("certificates", header, [row], left=2)
+    shown = out.console.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in shown
+    assert all(cell in shown for cell in ["10", *row[2:]])  # numbers whole, on one line
+    assert all(word in shown.split() for text in (*header, row[1]) for word in text.split())  # words wrapped, none away
+    assert out.console.width == width
+    assert max(map(len, shown.splitlines())) < 125  # a header of several lines is as wide as its longest

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 
+import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.loaders import LoaderDraws
 
@@ -137,3 +138,5 @@ def test_what_cannot_be_drawn_is_named() -> None:
         draws(DataLoader(["a", "b"], 1))("lower", "lower", 0, 0)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="has no batches"):
         draws(DataLoader(TensorDataset(torch.zeros(2)), 4, drop_last=True))("lower", "lower", 0, 0)
+    with pytest.raises(InvalidInput, match=r"lower_data is empty \(\[\]\)"):
+        bp.Problem.from_modules(x=torch.zeros(1), y=torch.zeros(1), lower=None, upper=None, lower_data=[], upper_data=torch.zeros(1))

@@ -74,6 +74,8 @@ def test_frozen_parameters_are_no_variables() -> None:
     y[0].requires_grad_(False)
     _, _, y0 = make(y)
     assert set(y0) == {"2.weight", "2.bias"}
+    with pytest.raises(InvalidInput, match=r"y is empty.*not all of them frozen"):
+        make(y.requires_grad_(False))
 
 
 def test_tensors_serve_as_x() -> None:

@@ -96,6 +96,8 @@ def test_another_checkpoint_is_refused() -> None:
     saved = optimizer.state_dict()
     with pytest.raises(InvalidInput, match="make it with the same method"):
         bp.Optimizer(*problem(), bp.MOMEHA(), preferences=WANTED).load_state_dict(saved)
+    with pytest.raises(InvalidInput, match="has no seed; pass what"):
+        optimizer.load_state_dict({key: value for key, value in saved.items() if key != "seed"})
     with pytest.raises(InvalidInput, match="other shapes"):
         bp.Optimizer(*problem(), METHOD).load_state_dict(saved)
 

@@ -157,6 +157,9 @@ def test_files_that_are_not_fronts_are_named(tmp_path: Path) -> None:
     np.savez(tmp_path / "other.npz", a=np.zeros(3))
     with pytest.raises(InvalidInput, match="not a front"):
         bp.ParetoFront.load(tmp_path / "other.npz")
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "other.npz").read_bytes()[:60])
+    with pytest.raises(InvalidInput, match="cut short"):
+        bp.ParetoFront.load(tmp_path / "cut.npz")
 
 
 def test_methods_without_preferences_run_once_per_seed() -> None:

@@ -35,7 +35,7 @@ def test_eleven_preferences_of_two_objectives() -> None:
         ([0.5, 0.3, 0.2], "3 entries.*m = 2"),
         ([-0.5, 1.5], "negative"),
         ([float("nan"), 1.0], "non-finite"),
-        (0.5, "one number"),
+        (5, r"one number, 5;.*preferences\.grid\(2, 11\)"),
         ("ab", "m numbers"),
         ([[0.5, 0.5], [0.9, 0.2]], "sums to 1.1"),
     ],

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -40,6 +41,24 @@ def test_functions_no_method_could_use_are_named(f: Callable[..., Tensor], g: Ca
         bp.MOMEHA().init(bp.Problem(f, g), ONE, ONE, [0.5, 0.5])
     for word in words:
         assert re.search(word, str(error.value)), (word, str(error.value))
+
+
+@pytest.mark.parametrize(
+    ("f", "g", "words"),
+    [
+        (upper, lambda x, y: lower(x, y) + torch.nan * y.sum(), "lower is nan at the start"),
+        (lambda x, y: upper(x, y) * torch.tensor([1.0, torch.inf], dtype=DOUBLE), lower, "objective 1 is inf at the start"),
+    ],
+)
+def test_a_start_at_nan_is_not_called_too_large_a_step(f: Callable[..., Tensor], g: Callable[..., Tensor], words: str) -> None:
+    with pytest.raises(InvalidInput, match=f"{words}.*in the data"):
+        bp.solve(bp.Problem(f, g), ONE, ONE, preference=[0.5, 0.5], steps=2)
+
+
+def test_a_start_at_the_edge_of_the_domain_is_allowed() -> None:
+    """`check` looks a little off the start, where sqrt(x - 1) may be NaN; only the start itself counts."""
+    problem = bp.Problem(lambda x, y: upper(x, y) + 0.1 * (x - 1).sqrt().sum(), lower)
+    assert problem.check(ONE, ONE) == 2
 
 
 def test_an_objective_without_y_is_warned_of() -> None:
@@ -113,3 +132,26 @@ def test_wrong_parts_are_refused(numbers: dict[str, float], words: str) -> None:
     assert Counting(InParts()).check(*start) == 2
     with pytest.raises(InvalidInput, match=words):
         InParts(**numbers).check(*start)
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "words"),
+    [
+        (lambda x: torch.stack([x, x]), lambda x, y: (y - x) ** 2, r"upper\(x\) cannot be called as upper\(x, y\)"),
+        (
+            lambda x, y: torch.stack([x, y]),
+            lambda x, y, batch: (y - x) ** 2,
+            r"lower\(x, y, batch\) cannot be called as lower\(x, y\); pass sampler=",
+        ),
+        ([torch.add, lambda y: y], lambda x, y: (y - x) ** 2, r"upper\(y\) cannot be called"),
+    ],
+)
+def test_functions_of_other_arguments_are_named(upper: Any, lower: Any, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        bp.Problem(upper, lower).check(torch.tensor(0.0), torch.tensor(0.0))
+
+
+def test_with_data_a_function_must_take_the_draw() -> None:
+    problem = bp.Problem(lambda x, y, batch: torch.stack([x, y]), lambda x, y: (y - x) ** 2, sampler=lambda level, role, t, seed: 0.0)
+    with pytest.raises(InvalidInput, match=r"lower\(x, y\) cannot be called as lower\(x, y, batch\); the last is the draw"):
+        problem.check(torch.tensor(0.0), torch.tensor(0.0))

@@ -255,6 +255,14 @@ def test_tensor_files_keep_values_kinds_and_strides(tmp_path: Path) -> None:
         assert found[name].numel() == 0 or found[name].stride() == value.stride()
 
 
+def test_without_safetensors_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    for ask in (lambda: write_tensors(tmp_path / "a", {}, {}), lambda: read_tensors(tmp_path / "a")):
+        with pytest.raises(InvalidInput, match=r"pip install 'bipareto\[store\]'"):
+            ask()
+    assert not list(tmp_path.iterdir())
+
+
 def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "a.safetensors"
     write_tensors(path, {"t": torch.arange(3.0)}, {"step": 7})

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.errors import BiparetoError
+from bipareto.errors import BiparetoError, InvalidInput
 
 __all__ = [
     "Damaged",
@@ -101,11 +101,19 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _require_safetensors() -> None:
+    try:
+        import safetensors.torch  # noqa: F401
+    except ImportError as error:
+        raise InvalidInput("run folders keep tensors in safetensors files; get what reads them with: pip install 'bipareto[store]'") from error
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
     """Named tensors and JSON data as one safetensors file with a checksum over all of it, atomically.
 
     Strides are kept: a step may sum in another order over memory that is laid out differently.
     """
+    _require_safetensors()
     from safetensors.torch import save
 
     host = {name: value.detach().to("cpu") for name, value in tensors.items()}
@@ -118,6 +126,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `write_tensors` wrote; `Damaged` when a bit of it is not as it was."""
+    _require_safetensors()
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -204,6 +204,8 @@ def draws_of(lower: Any, upper: Any, per_objective: bool, like: Tensor, evaluate
     """The sampler of `Problem.from_modules`, its data checked."""
     for name, sources in (("lower_data", [lower]), ("upper_data", upper if per_objective else [upper])):
         for source in sources:
+            if not isinstance(source, DataLoader) and not tree.leaves(source):
+                raise InvalidInput(f"{name} is empty ({source!r}); pass a torch.utils.data.DataLoader, or tensors that are used whole")
             if not isinstance(source, DataLoader) and not all(isinstance(leaf, Tensor) for leaf in tree.leaves(source)):
                 raise InvalidInput(f"{name} is a {type(source).__name__}; pass a torch.utils.data.DataLoader, or tensors that are used whole")
     return LoaderDraws(lower, upper, per_objective=per_objective, like=like, evaluate_batches=evaluate_batches)

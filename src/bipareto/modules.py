@@ -390,5 +390,7 @@ def _copy(name: str, values: Tree, target: Any) -> None:
     with torch.no_grad():
         for (path, source), leaf in zip(tree.named_leaves(values, name), tree.leaves(held), strict=True):
             if source.shape != leaf.shape:
-                raise InvalidInput(f"{path} has shape {tuple(source.shape)}, but the one to be written has {tuple(leaf.shape)}")
+                raise InvalidInput(
+                    f"{path} has shape {tuple(source.shape)}, but the one to be written has {tuple(leaf.shape)}; pass the module it was made from"
+                )
             leaf.copy_(source)

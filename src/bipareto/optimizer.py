@@ -126,6 +126,9 @@ class Optimizer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; the optimizer must have been made with the same problem, method and preferences."""
+        missing = {"method", "state", "steps", "seed", "data"} - set(state)
+        if missing:
+            raise InvalidInput(f"the checkpoint has no {', '.join(sorted(missing))}; pass what Optimizer.state_dict() returned, all of it")
         if state["method"] != repr(self.method):
             raise InvalidInput(f"the checkpoint is of {state['method']}, but this optimizer runs {self.method!r}; make it with the same method")
         held = tree.leaves(self.state)

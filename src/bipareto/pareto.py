@@ -10,6 +10,7 @@ from itertools import count
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -290,13 +291,13 @@ class ParetoFront:
     def load(cls, path: str | PathLike[str]) -> ParetoFront:
         """Read what `save` wrote; the front then has no problem, method or run states."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             meta = json.loads(str(arrays.pop("meta")))
         except FileNotFoundError as error:
             raise InvalidInput(f"there is no front at {path}") from error
-        except (OSError, ValueError, KeyError, EOFError) as error:
-            raise InvalidInput(f"{path} is not a front written by ParetoFront.save ({error})") from error
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            raise InvalidInput(f"{path} is not a front written by ParetoFront.save, or was cut short ({error}); write it again") from error
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
         trees = {name: tree.from_layout(meta["layout"][name], (tensors[f"{name}.{i}"] for i in count())) for name in ("x", "y")}
         return cls(

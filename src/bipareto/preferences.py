@@ -150,8 +150,13 @@ def as_preference(value: Any, m: int) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInput(f"preference is {value!r}; pass m numbers that sum to 1, e.g. {_example(m)}") from error
     if w.dim() == 0 or w.shape[-1] != m:
-        found = f"{w.shape[-1]} entries" if w.dim() else "no length (it is one number)"
-        raise InvalidInput(f"preference {_show(w)} has {found}, but upper returns m = {m} objectives; pass m numbers, e.g. {_example(m)}")
+        if not w.dim():
+            raise InvalidInput(
+                f"preference is one number, {w.item():g}; pass m = {m} numbers, e.g. {_example(m)}, or rows of them: preferences.grid({m}, 11)"
+            )
+        raise InvalidInput(
+            f"preference {_show(w)} has {w.shape[-1]} entries, but upper returns m = {m} objectives; pass m numbers, e.g. {_example(m)}"
+        )
     if not torch.isfinite(w).all() or (w < 0).any():
         raise InvalidInput(f"preference {_show(w)} has a negative or non-finite entry; every w_i must be > 0, e.g. {_example(m)}")
     off = (w.sum(-1) - 1).abs().max().item()
@@ -169,7 +174,7 @@ def as_preference(value: Any, m: int) -> Tensor:
 
 
 def _show(w: Tensor) -> str:
-    rows = w.reshape(-1, w.shape[-1]) if w.dim() else w
+    rows = w.reshape(-1, w.shape[-1])
     if w.dim() < 2 or rows.shape[0] == 1:
         return str([round(v, 6) for v in w.flatten().tolist()])
     return f"({rows.shape[0]} vectors, the first {[round(v, 6) for v in rows[0].tolist()]})"

@@ -5,6 +5,7 @@ min_x [f_1, ..., f_m](x, y*(x))   with y*(x) a stationary point of g(x, .)
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -142,6 +143,7 @@ class Problem:
     def check(self, x0: Tree, y0: Tree) -> int:
         """Evaluate once at the start and return m; refuse what no method could work with, and say what to change."""
         _check_leaves(x0, y0)
+        self._check_arguments()
         # A little off the start, where a gradient that is exactly zero means that a variable is not used (y0 = 0 is a usual
         # start, and y^2 has gradient zero there).
         stream = torch.Generator().manual_seed(0)
@@ -151,6 +153,9 @@ class Problem:
             batch = self.batch("lower", "full")
             g = self.lower(x, y, batch)
             _check_outputs(f, g)
+            if not (torch.isfinite(f).all() and torch.isfinite(g)):
+                # The start itself may be at the edge of where f and g are defined, so it has the last word.
+                _check_finite(self.upper(x0, y0, self.batch("upper", "full")), self.lower(x0, y0, batch))
             _check_dependence(f, g, x, y, self.parts)
             several = sorted({part for part in self.parts if part is not None})
             if len(several) > 1:
@@ -158,6 +163,19 @@ class Problem:
         if self.names is not None and len(self.names) != f.shape[0]:
             raise InvalidInput(f"names has {len(self.names)} entries {self.names}, but upper returns m = {f.shape[0]} objectives")
         return f.shape[0]
+
+    def _check_arguments(self) -> None:
+        """Whether f and g take what they will be called with."""
+        given = ("x", "y") if self.sampler is None else ("x", "y", "batch")
+        functions = [self._upper] if callable(self._upper) else list(self._upper)
+        for name, function in [*(("upper", f) for f in functions), ("lower", self._lower)]:
+            try:
+                inspect.signature(function).bind(*given)
+            except TypeError:
+                remedy = "pass sampler=... if it needs data, or let it take x and y" if self.sampler is None else "the last is the draw of data"
+                raise InvalidInput(f"{name}{inspect.signature(function)} cannot be called as {name}({', '.join(given)}); {remedy}") from None
+            except ValueError:  # built in, without a signature
+                continue
 
 
 def _check_leaves(x0: Tree, y0: Tree) -> None:
@@ -184,6 +202,14 @@ def _check_outputs(f: Any, g: Any) -> None:
     if not isinstance(g, Tensor) or g.dim() != 0:
         shape = tuple(g.shape) if isinstance(g, Tensor) else type(g).__name__
         raise InvalidInput(f"lower returned {shape}; it must be a scalar of shape (): reduce it with .sum() or .mean()")
+
+
+def _check_finite(f: Tensor, g: Tensor) -> None:
+    for name, value in [("lower", g), *((f"objective {i}", f_i) for i, f_i in enumerate(f))]:
+        if not torch.isfinite(value):
+            raise InvalidInput(
+                f"{name} is {float(value)} at the start; look for NaN or infinity in the data, and for a log, sqrt or division of zero at x0, y0"
+            )
 
 
 def _nudged(leaf: Tensor, stream: torch.Generator) -> Tensor:

@@ -169,7 +169,10 @@ def as_tree(value: Tree | nn.Module, name: str) -> Tree:
         value = dict(value.named_parameters())
     found = named_leaves(value, name)
     if not found:
-        raise InvalidInput(f"{name} is empty ({value!r}); pass a tensor, a dict of tensors, or a torch.nn.Module with parameters")
+        raise InvalidInput(
+            f"{name} is empty ({value!r}); pass a tensor, a dict of tensors, "
+            "or a torch.nn.Module with parameters, not all of them frozen (requires_grad=False)"
+        )
     for path, leaf in found:
         if not isinstance(leaf, Tensor):
             raise InvalidInput(f"{path} is a {type(leaf).__module__}.{type(leaf).__name__}, not a tensor; wrap it, e.g. torch.as_tensor({path})")

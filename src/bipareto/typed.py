@@ -65,9 +65,9 @@ def _read_dataclass(kind: Any, data: Any, path: str) -> Any:
     for key in data:
         if key not in hints:
             near = get_close_matches(str(key), hints, n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
+            hint = f"did you mean {near[0]}? The" if near else "the"
             shown = [*list(hints)[:3], "..."] if near and len(hints) > 3 else list(hints)
-            raise InvalidInput(f"{_join(path, key)} is not a key that is known here; {hint}The keys are {', '.join(shown)}")
+            raise InvalidInput(f"{_join(path, key)} is not a key that is known here; {hint} keys are {', '.join(shown)}")
     for item in fields(kind):
         if item.name not in data and item.default is MISSING and item.default_factory is MISSING:
             raise InvalidInput(f"{_join(path, item.name)} is missing; add it: {_name(hints[item.name])}")

@@ -36,6 +36,7 @@ def list_(
     out.table("Problems with a known front", header, [_row(entry, "options") for entry in known], left=3)
     header[2] = "numbers (--set key=value) and defaults; without --set they are tuned to the problem"
     out.table("Methods", header, [_row(entry, "numbers") for entry in methods], left=3)
+    out.say("RECONSTRUCTED: parts of the method are not in what could be read of its paper and code; docs/methods.md says which.")
     out.say("Try: bipareto front pl-sin2 --dim 20 --steps 20000 --out runs/pl-sin2")
 
 

@@ -6,13 +6,16 @@ import json
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bipareto.cli.output import Output
 from bipareto.cli.runs import Json, Quiet
 from bipareto.errors import BiparetoWarning, InvalidInput
+
+if TYPE_CHECKING:
+    from bipareto.certificate import Certificate
 
 __all__ = ["certify"]
 
@@ -27,9 +30,19 @@ def certify(
     """Certify the points of a front.
 
     For every point: is the lower level solved, and at a minimum?  Is a common
-    descent direction left?  The kkt residual is valid for every method; the
-    paper's stationarity is undefined where the constraint holds exactly.  At
-    most 200 gradients a point.
+    descent direction left?  At most 200 gradients a point.
+
+    \b
+    Columns:
+      lower level    what kind of point of g(x, .) y is
+      ||grad_y g||   zero where the lower level is solved
+      gap            g minus its Moreau envelope; zero there too
+      kkt            zero where no direction along the lower solutions
+                     improves all objectives; valid for every method
+      descent left   whether kkt is above 1e-6 of the longest gradient of an
+                     objective: a point very near the front may still say yes
+      stationarity   the paper's, for infeasible y: it means nothing where
+                     the lower level is solved (docs/theory.md)
 
     \b
     Examples:
@@ -64,10 +77,25 @@ def certify(
         ]  # fmt: skip
         header = ["run", "lower level", "||grad_y g||", "gap", "kkt", "descent left", "stationarity", "gradients"]
         out.table(f"{known.name}: certificates of {len(rows)} points", header, rows, left=2)
+        out.say(_verdict(list(certificates.values())))
     for i, c in certificates.items():
         for note in c.notes:
             out.warn(f"run {i}: {note}")
     out.result({"run": str(run), "certificates": [{"index": i, **asdict(c)} for i, c in certificates.items()]})
+
+
+def _verdict(certificates: list[Certificate]) -> str:
+    """The table in two sentences."""
+    points = len(certificates)
+    minima = sum(c.lower_curvature == "minimum" for c in certificates)
+    left = sum(c.common_descent is not False for c in certificates)
+    worst = f"kkt is {max(c.kkt for c in certificates):.1e} at most"
+    if left == 0:
+        gain = f"No direction is left that improves all objectives: {worst}."
+    else:
+        gain = f"{left} of {points} may still improve in all objectives at once; {worst}, and more steps may make it smaller."
+    residual = max(c.lower_residual for c in certificates)
+    return f"The lower level is at a minimum at {minima} of {points} points, with ||grad_y g|| {residual:.1e} at most. {gain}"
 
 
 def _asked(run: Path) -> dict[str, Any]:

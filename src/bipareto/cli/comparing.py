@@ -51,7 +51,7 @@ def compare(
     from bipareto.experiments import comparison
 
     out = Output(as_json, quiet)
-    ensure_folder(out_dir)
+    ensure_folder(out_dir, own="comparison.json")
     known, asked = known_problem(problem, option, dim, noise)
     names = comparison.applicable(known) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
     seeds = values.seeds(seed or ["0"])
@@ -65,7 +65,7 @@ def compare(
     for c, row in zip(found, data, strict=True):
         figures = [f"{c.distance:.2e}", f"{c.kkt:.2e}", f"{c.hypervolume:.5g}", f"{c.gap:.2e}"]
         rows.append([c.name, str(row["runs"]), str(c.steps), *figures, str(c.gradients), str(c.hessian_products), f"{c.seconds:.1f}"])
-    out.table(f"{known.name}: worst figures over the runs, the lower level solved again", header, rows)
+    out.table(f"{known.name}: worst figures over the runs, hypervolume of all of them; the lower level solved again", header, rows)
     for c in found:
         for note in c.notes:
             out.warn(f"{c.name}: {note}")

@@ -74,6 +74,7 @@ def comparison(
         result = run(study, values.names(methods) if methods else COMPARED, chosen)
         found = summary(result)
     _tables(out, found)
+    _pictures(out, out_dir)
     out.result({"methods": found, "seconds": result["seconds"], "reference": next(iter(found.values()))["reference"]})
 
 
@@ -137,6 +138,7 @@ def sensitivity(
         result = run(_study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir))
         found = summary(result)
     _tables(out, found)
+    _pictures(out, out_dir)
     out.result({"methods": found, "seconds": result["seconds"]})
 
 
@@ -164,6 +166,7 @@ def single_domain(
     rows = [torch.tensor([r["accuracy"] for r in records if r["trained_on"] == i], dtype=torch.float64).mean(0).tolist() for i in range(len(names))]
     shown = [[f"only {name}", *(f"{value:.3f}" for value in row)] for name, row in zip(names, rows, strict=True)]
     out.table("Test accuracy by domain", ["trained on", *names], shown)
+    _pictures(out, out_dir)
     out.result({"domains": list(names), "accuracy": rows})
 
 
@@ -198,6 +201,12 @@ def figures(
     out.result({"files": written})
 
 
+def _pictures(out: Output, folder: Path | None) -> None:
+    """Where the records are, and what comes next."""
+    if folder is not None:
+        out.say(f"results.json is in {folder}; pictures and tables of it: bipareto experiment fewshot figures {folder}")
+
+
 def _study(
     out: Output, dataset: str, learner: str, protocol: str, preset: str, seeds: list[str] | None, steps: int | None, device: str | None,
     folder: Path | None, tiny: bool, out_dir: Path | None, numbers: dict[str, Any] | None = None,
@@ -205,7 +214,7 @@ def _study(
     from bipareto.experiments.fewshot.studies import Study
     from bipareto.experiments.fewshot.task import build, generated
 
-    ensure_folder(out_dir)
+    ensure_folder(out_dir, own="results.json")
     task = generated(learner, device=device or "cpu") if tiny else build(dataset, learner, folder=folder, device=device)  # type: ignore[arg-type]
     given = values.seeds(seeds or (["0"] if tiny else ["0,1,2"]))
     options: dict[str, Any] = {"protocol": protocol, "preset": preset, "numbers": numbers or {}, "progress": out.progress}

@@ -143,7 +143,10 @@ def compare(
         given = values.seeds(seeds or (["1"] if tiny else ["1,2,3"]))
         study = Study(task, out_dir, given, known, together, out.progress, _teller(out), cells=8 if tiny else 150)
         result = compared(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None)
-    out.result(judged(out, result, known) | {"seconds": result["seconds"]})
+    found = judged(out, result, known)
+    if out_dir is not None:
+        out.say(f"results.json is in {out_dir}; pictures and tables of it: bipareto experiment nas figures {out_dir}")
+    out.result(found | {"seconds": result["seconds"]})
 
 
 @commands.command()
@@ -290,7 +293,7 @@ def _task(
     from bipareto.experiments.nas.studies import looked_up
     from bipareto.experiments.nas.task import build, generated
 
-    ensure_folder(out_dir)
+    ensure_folder(out_dir, own="results.json")
     where = device or ("cpu" if tiny else None)
     if changes["supernet"] is None and device_of(where).type == "cuda":
         changes["supernet"] = "fast"
@@ -327,7 +330,7 @@ def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
 def _results(run: Path) -> dict[str, Any]:
     path = run / "results.json"
     if not path.exists():
-        raise InvalidInput(f"{run} holds no results.json; run: bipareto experiment nas compare --out {run}")
+        raise InvalidInput(f"{run} holds no results.json; give the folder of a search: bipareto experiment nas search --out FOLDER")
     return json.loads(path.read_text("utf-8"))
 
 

@@ -53,18 +53,35 @@ class Output:
         self.console.print(text, markup=False, soft_wrap=True)
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-        """An aligned table; the first `left` columns are words, the others numbers."""
+        """An aligned table; the first `left` columns are words, the others numbers.
+
+        Where a terminal is narrow, words and headers are wrapped and the space between columns halved.  No number is cut: a table
+        that is still too wide keeps its width, and the terminal folds its lines.
+        """
         from rich import box
         from rich.table import Table
 
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+        columns = [(name, [row[index] for row in rows]) for index, name in enumerate(header)]
+        natural = [max(0, *(len(line) for text in (name, *cells) for line in text.splitlines())) for name, cells in columns]
+        least = [
+            max(0, *(len(word) for text in (name, *cells) for word in (text.split() if index < left or text is name else [text])))
+            for index, (name, cells) in enumerate(columns)
+        ]
+        tight = sum(least) + 3 * len(columns) + 1 > self.console.width
+        frame = 2 * len(columns) - 1 if tight else 3 * len(columns) + 1
+        spare = max(0, self.console.width - frame - sum(least))
+        wanted = sum(natural) - sum(least)
+        share = min(1.0, spare / wanted) if wanted else 0.0
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=tight, pad_edge=not tight, show_edge=not tight)
         for index, name in enumerate(header):
-            # Words may be wrapped where a terminal is narrow, but not away.
-            longest = max(len(word) for text in (name, *(row[index] for row in rows)) for word in text.split() or [""])
-            table.add_column(name, justify="left" if index < left else "right", no_wrap=index >= left, min_width=longest if index < left else None)
+            width = least[index] + int(share * (natural[index] - least[index]))
+            table.add_column(name, justify="left" if index < left else "right", width=width)
         for row in rows:
             table.add_row(*row)
+        seen = self.console.width
+        self.console.width = max(seen, frame + sum(least))
         self.console.print(table)
+        self.console.width = seen
 
     def warn(self, text: str) -> None:
         """One line on stderr, remembered for the JSON object; the same text once."""
@@ -86,8 +103,18 @@ class Output:
             typer.echo(json.dumps(finite({**data, "warnings": self.warnings}), allow_nan=False))
 
 
-def ensure_folder(path: Path | None, option: str = "--out") -> None:
-    """Make the folder of --out, or of another option, before the work, not after it."""
+#: the file that says whose a folder is, and whose
+OWNERS = {"front.json": "a front", "comparison.json": "a comparison", "manifest.json": "a sweep", "results.json": "an experiment"}
+
+
+def ensure_folder(path: Path | None, option: str = "--out", own: str | None = None) -> None:
+    """Make the folder of --out, or of another option, before the work, not after it.
+
+    With `own`, one of `OWNERS`, a folder that belongs to something else is refused: the files of both have the same names.
+    """
+    others = [name for name in OWNERS if own is not None and path is not None and name != own and (path / name).exists()]
+    if others:
+        raise InvalidInput(f"{option} {path} already holds {OWNERS[others[0]]} ({others[0]}); choose another folder")
     if path is not None:
         try:
             path.mkdir(parents=True, exist_ok=True)

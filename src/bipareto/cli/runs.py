@@ -96,7 +96,8 @@ def solve(
         at = "" if w is None else f" at preference {_numbers(w[0])}"
         out.say(f"{known.name}{at}: f = {_numbers(objectives[0])} with the lower level solved (f = {_numbers(found.objectives)} at the returned y)")
         out.say(f"distance to the exact front {_number(distance)} of its extent, position error {_number(position)}")
-        out.say(f"stopped after {found.steps} steps in {seconds:.1f} s, because: {found.reason}")
+        ended = {"steps": "all that were asked for", "converged": "it had converged", "nonfinite": "it had left the finite numbers"}
+        out.say(f"stopped after {found.steps} steps in {seconds:.1f} s: {ended.get(found.reason, found.reason)}")
     data = {
         "problem": asked,
         "method": _numbers_of(method, chosen),
@@ -192,7 +193,7 @@ def front(
     import bipareto as bp
 
     out = Output(as_json, quiet)
-    ensure_folder(out_dir)
+    ensure_folder(out_dir, own="front.json")
     run_seeds = values.seeds(seed or ["0"])
     with out.listening():
         known, asked = known_problem(problem, option, dim, noise)

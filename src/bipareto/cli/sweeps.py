@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bipareto.cli.output import Output
+from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def sweep(
         asked = load(SweepConfig, config)
         asked = replace(asked, engine=_engine(asked.engine, engine, workers, address))
         asked = asked if track is None else parse(SweepConfig, to_dict(asked) | {"track": track})
+        ensure_folder(out_dir, own="manifest.json")
         found = sweeps.sweep(asked, out_dir, progress=out.progress, told=_teller(out))
     _tell(out, found, out_dir)
 
@@ -98,7 +99,10 @@ def ls(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look for runs.")] = Path("runs"),
     as_json: Json = False,
 ) -> None:
-    """List runs and how far they are.
+    """List the runs of `bipareto sweep` and how far they are.
+
+    Folders of `bipareto front` and `compare` are not listed: these have no steps
+    left to go; `bipareto report DIR` shows them.
 
     \b
     Examples:
@@ -121,9 +125,11 @@ def ls(
         [str(item.path), item.problem, item.method, item.state, str(item.runs), f"{item.slices_done}/{item.slices}", f"{item.progress:.0%}"]
         for item in found
     ]
-    out.table(
-        f"{len(found)} run{'' if len(found) == 1 else 's'} in {folder}", ["run", "problem", "method", "state", "runs", "slices", "steps"], rows, 4
-    )
+    if found:
+        header = ["run", "problem", "method", "state", "runs", "slices", "steps"]
+        out.table(f"{len(found)} run{'' if len(found) == 1 else 's'} in {folder}", header, rows, 4)
+    else:
+        out.say(f"no folder of `bipareto sweep` under {folder}; pages of other fronts: bipareto report DIR")
     out.result({"runs": [{**item._asdict(), "path": str(item.path)} for item in found]})
 
 

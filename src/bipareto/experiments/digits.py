@@ -267,7 +267,7 @@ def _rank_correlation(a: Tensor, b: Tensor) -> float:
 
 
 def _words(summary: dict[str, Any]) -> str:
-    """The picture in a paragraph; every statement is computed."""
+    """The picture in a few lines; every statement is computed."""
     points, baseline = summary["front"], summary["baseline"]
     first, last = points[0], points[-1]
     even = min(points, key=lambda p: abs(p["preference"][0] - p["preference"][1]))
@@ -299,7 +299,7 @@ def _words(summary: dict[str, Any]) -> str:
         f"{even['noisy_suppressed']:.0%} of the wrong labels are suppressed (weight below {SUPPRESSED}; all start at 0.5), "
         f"and {even['clean_suppressed']:.0%} of the right ones."
     )
-    return " ".join(said)
+    return "\n".join(f"- {statement}" for statement in said)
 
 
 def _accuracies(point: dict[str, Any]) -> str:

@@ -42,7 +42,9 @@ class ForumState(NamedTuple):
 
 @dataclass(frozen=True)
 class FORUM(Method):
-    """First order, without preferences; theory for a strongly convex lower level.  z = (x, y).
+    """First order, without preferences; theory for a strongly convex lower level.
+
+    With z = (x, y):
 
     y~ : T steps y~ <- y~ - eta grad_y g(x, y~) from y_k
     q  = grad_z [ g(x, y) - g(x, y~) ]  with y~ constant,   F_i = grad_z f_i(x, y)

@@ -44,7 +44,7 @@ class MocoState(NamedTuple):
 
 @dataclass(frozen=True)
 class MoCo(Method):
-    """Nested, second order, stochastic, without preferences; theory for a strongly convex lower level.
+    """Nested, second order, stochastic, without preferences; theory for a strongly convex lower level.  Bilevel form RECONSTRUCTED.
 
     y    : D gradient steps on g(x_k, .) from y_k, then h_i = grad_x f_i - g_xy v_i, g_yy v_i = grad_y f_i
     Y_i <- Y_i - beta_k ( Y_i - h_i )
