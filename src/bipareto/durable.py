@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import BufferedWriter
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import torch
@@ -101,11 +102,13 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _require_safetensors() -> None:
+def _safetensors() -> ModuleType:
+    """The library of the files; a run without a folder does not need it."""
     try:
-        import safetensors.torch  # noqa: F401
+        import safetensors.torch
     except ImportError as error:
         raise InvalidInput("run folders keep tensors in safetensors files; get what reads them with: pip install 'bipareto[store]'") from error
+    return safetensors
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -113,29 +116,25 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 
     Strides are kept: a step may sum in another order over memory that is laid out differently.
     """
-    _require_safetensors()
-    from safetensors.torch import save
-
+    library = _safetensors()
     host = {name: value.detach().to("cpu") for name, value in tensors.items()}
     strides = {name: list(value.stride()) for name, value in host.items()}
     flat = {name: value.contiguous().clone() for name, value in host.items()}
     text = json.dumps({"meta": dict(meta), "strides": strides}, sort_keys=True)
-    data = save(flat, {"data": text, _CHECKSUM: _digest(flat, text)})
+    data = library.torch.save(flat, {"data": text, _CHECKSUM: _digest(flat, text)})
     write_atomic(path, lambda partial: partial.write_bytes(data))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `write_tensors` wrote; `Damaged` when a bit of it is not as it was."""
-    _require_safetensors()
-    from safetensors import SafetensorError, safe_open
-
+    library = _safetensors()
     try:
-        with safe_open(path, framework="pt") as file:
+        with library.safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
     except FileNotFoundError:
         raise
-    except (SafetensorError, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
+    except (library.SafetensorError, OSError, ValueError, KeyError, UnicodeDecodeError) as error:
         raise Damaged(f"{path} is damaged ({error})") from error
     text = header.get("data", "")
     if header.get(_CHECKSUM) != _digest(tensors, text):

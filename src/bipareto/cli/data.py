@@ -57,7 +57,6 @@ def list_(folder: Folder = None, as_json: Json = False) -> None:
     absent = [entry for entry in sets if not entry["found"]]
     if absent:
         header = ["name", "what", "put this into the data folder", "or"]
-        # The last column is not one of words, so that a command stays in one piece.
         out.table("Not there", header, [[e["name"], e["title"], "  or  ".join(e["wanted"]), e["fetch"] or "-"] for e in absent], left=3)
     if where is None:
         out.say("No data folder: set BIPARETO_DATA to a folder, or pass --data DIR.")

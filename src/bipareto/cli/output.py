@@ -53,9 +53,9 @@ class Output:
         self.console.print(text, markup=False, soft_wrap=True)
 
     def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-        """An aligned table; the first `left` columns are words, the others numbers.
+        """An aligned table; the first `left` columns are words, the others what must stay in one piece: numbers, commands.
 
-        Where a terminal is narrow, words and headers are wrapped and the space between columns halved.  No number is cut: a table
+        Where a terminal is narrow, words and headers are wrapped and the space between columns halved.  Nothing is cut: a table
         that is still too wide keeps its width, and the terminal folds its lines.
         """
         from rich import box

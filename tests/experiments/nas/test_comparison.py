@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
-from bipareto.experiments.nas import judging
+from bipareto.experiments.nas import figures, judging
 from bipareto.experiments.nas.figures import draw
 from bipareto.experiments.nas.genotype import Genotype
 from bipareto.experiments.nas.known import KnownCells, _all_flops
@@ -189,3 +189,15 @@ def test_trials_of_a_method_differ_in_one_step_alone(step: str, tmp_path: Path) 
     assert draw(study.result(), None, tmp_path, "tuning") == []
     # Equal work has equal shares of the time.
     assert len(set(study.seconds.values())) == 1
+
+
+def test_the_plane_shows_what_counts_for_the_hypervolume_and_the_front_of_it() -> None:
+    found = [[1.0, 0.5], [2.0, 0.2], [2.1, 0.3], [3.0, 0.1]]  # the third is dominated, the fourth worse than a guess among ten
+    records = [{"method": "moco", "objectives": point} for point in found]
+    figure = figures._plane({"objectives": ["loss", "flops"], "data": {"classes": 10}, "records": records}, None)
+    assert figure is not None
+    (axis,) = figure.axes
+    assert axis.collections[0].get_offsets().tolist() == found[:3]
+    assert [list(values) for values in axis.lines[0].get_data()] == [[1.0, 2.0], [0.5, 0.2]]
+    assert "1 ended beyond that point" in axis.get_title()
+    assert figures._plane({"objectives": ["loss"], "data": {"classes": 10}, "records": records}, None) is None
