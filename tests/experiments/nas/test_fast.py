@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bipareto as bp
 from bipareto import tree
-from bipareto.experiments.nas import bench_cell, conv, kernels, kernels_backward
+from bipareto.experiments.nas import bench_cell, conv, kernels, kernels_backward, kernels_weights
 from bipareto.experiments.nas import fast as fast_module
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto.experiments.nas.problem import Halves, Search, _cross_entropy
@@ -92,7 +92,7 @@ class Launches:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         monkeypatch.setattr(fast_module, "available", lambda *_: True)
-        for module in (bench_cell, conv, kernels, kernels_backward):
+        for module in (bench_cell, conv, kernels, kernels_backward, kernels_weights):
             for name in [name for name in vars(module) if name.endswith("_kernel")]:
                 monkeypatch.setattr(module, name, self._stand_in(name))
 

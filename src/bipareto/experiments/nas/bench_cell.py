@@ -20,7 +20,8 @@ from torch import Tensor
 
 from bipareto.experiments.nas.cell import REGISTERS, add_blocks, block_of, finish, fold
 from bipareto.experiments.nas.conv import Edges, _sent_back, chunks_of, convolve, precision, rows_at_once, together, weight_gradient
-from bipareto.experiments.nas.kernels import _normal, _place, _within, jit
+from bipareto.experiments.nas.kernels import _normal
+from bipareto.experiments.nas.taps import _place, _within, jit
 from bipareto.triton_kernels import LIBRARY, tl
 
 __all__ = ["bench_cell"]

@@ -9,6 +9,7 @@ folds its axis into this one.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from bipareto.experiments.nas import kernels as forward
 from bipareto.experiments.nas import kernels_backward as backward
+from bipareto.experiments.nas import kernels_weights as of_weights
 from bipareto.triton_kernels import LIBRARY
 
 __all__ = ["REGISTERS", "add_blocks", "available", "block_of", "cell", "finish", "fits", "fold", "normalised", "take_moments"]
@@ -23,15 +25,15 @@ __all__ = ["REGISTERS", "add_blocks", "available", "block_of", "cell", "finish",
 EPSILON = 1e-5
 #: (first source, sources, first edge by source, edges) of what can be computed at once
 _LEVELS = ((0, 2, 0, 8), (2, 1, 8, 3), (3, 1, 11, 2), (4, 1, 13, 1))
-#: rows that one program of a weight gradient adds up
-_CHUNK = 1024
-#: numbers of a state that it takes at a time: four to a thread, since each is multiplied into as many sums as there are taps
-_TAP_BLOCK = 512
+#: numbers of each layer that one program of a weight gradient adds up
+_CHUNK = 8192
+#: numbers of a line that it takes at a time: four to a thread of one warp, since each is multiplied into as many sums as there are taps
+_TAP_BLOCK = 128
+#: pixels of a strip, whose taps are taken together: twice as many would leave too few registers
+_TALL = 8
 #: partial sums that one program of `finish_kernel` or `add_kernel` loads at a time: there are few of these, so each asks for much at once
 _ADDENDS = 4096
-#: warps that share a block of rows where a thread would have to keep too much of it, or where there are few blocks
-_WARPS = 8
-#: registers of a thread that let sixteen warps fit a multiprocessor, two programs of the above
+#: registers of a thread that let sixteen warps fit a multiprocessor
 REGISTERS = 128
 
 
@@ -86,12 +88,15 @@ def finish(partial: Tensor, stats: Tensor, rows: int, C: int, width: int, offset
 class _Shape:
     """Sizes of a cell from its inputs (R, 2, n S S, C)."""
 
-    def __init__(self, given: Tensor, strided: bool) -> None:
+    def __init__(self, given: Tensor, side: int, strided: bool) -> None:
         self.given, self.strided = given, strided
         self.R, _, self.rows_in, self.C = given.shape
         self.stride = 2 if strided else 1
         self.rows = self.rows_in // self.stride**2
         self.block, self.tiles = block_of(self.C), _tiles(self.rows, self.C)
+        # Kernels with taps, in which a thread has a strip, and those with a 1x1 product take twice as much: what they do once is then less of it.
+        self.tall, self.strips = math.gcd(side, _TALL), 2 * self.block
+        self.strip_tiles = -(-self.rows // self.strips)
         self.weights = 14 * (102 * self.C + 6 * self.C**2) + (8 * self.C**2 if strided else 0)
 
     def new(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
@@ -129,13 +134,13 @@ LIBRARY.define("normalised_backward(Tensor g, Tensor z, Tensor scale, Tensor sta
 @torch.library.impl(LIBRARY, "darts_cell", "CompositeExplicitAutograd")
 def _cell_forward(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, side: int, strided: bool) -> tuple[Tensor, ...]:
     given, flat, mixture, skips = (value.contiguous() for value in (given, flat, mixture, skips))
-    s = _Shape(given, strided)
+    s = _Shape(given, side, strided)
     C, rows, kind = s.C, s.rows, given.dtype
     out, d, p = s.new(rows, 4 * C, dtype=kind), s.new(84, rows, C, dtype=kind), s.new(84, rows, C, dtype=kind)
     # Taps of maxima in the type of the rest: Triton would lay out the whole kernel for the smallest type in it.
     pools, chosen = s.new(5, 2, rows, C, dtype=kind), s.new(5, rows, C, dtype=kind)
     stats, pool_stats, skip_stats = s.new(84, 2, C), s.new(10, 2, C), s.new(8, 2, C)
-    partial, pool_partial = s.new(84, s.tiles, 2, C), s.new(10, s.tiles, 2, C)
+    partial, pool_partial = s.new(84, s.strip_tiles, 2, C), s.new(10, s.tiles, 2, C)
     taps = s.taps(flat)
     if strided:
         take_moments(skips.flatten(0, 1), skip_stats.view(1, -1, 2, C), C)
@@ -147,13 +152,12 @@ def _cell_forward(given: Tensor, flat: Tensor, mixture: Tensor, skips: Tensor, s
         )  # fmt: skip
         finish(pool_partial, pool_stats, rows, C, 2 * sources, 2 * source0)
         for second in (False, True):
-            layers, together = (2, 1) if second else (4, edges // sources)
-            forward.forward_kernel[(s.tiles, s.R * edges // together * layers)](
-                z, flat, taps, stats, d, p, partial, rows, edges, edge0, source0, z_run, z_source, s.weights, s.tiles,
-                C, s.block, side, *((1, C) if second else (stride, z_row)), second, strided, together,
-                num_warps=_WARPS if together > 2 else 4, maxnreg=REGISTERS if together > 2 and kind == torch.float32 else None,
+            layers = 2 if second else 4
+            forward.forward_kernel[(s.strip_tiles, s.R * edges * layers)](
+                z, flat, taps, stats, d, p, partial, rows, edges, edge0, source0, z_run, z_source, s.weights, s.strip_tiles,
+                C, s.strips, side, *((1, C) if second else (stride, z_row)), second, strided, s.tall,
             )  # fmt: skip
-            finish(partial, stats, rows, C, edges * layers, 16 * edge0 + (4 if second else 0), layers)
+            finish(partial, stats, rows, C, edges * layers, 16 * edge0 + (4 if second else 0), layers, s.strips)
         node = max(source0 - 1, 0)
         forward.combine_kernel[(s.tiles, s.R)](
             given, out, p, pools, skips, mixture, stats, pool_stats, skip_stats, rows, node, C, s.block, strided
@@ -167,14 +171,14 @@ def _cell_backward(
     pool_stats: Tensor, skip_stats: Tensor, side: int, strided: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     given, flat, mixture, skips = (value.contiguous() for value in (given, flat, mixture, skips))
-    s = _Shape(given, strided)
+    s = _Shape(given, side, strided)
     C, rows, kind = s.C, s.rows, given.dtype
     # The gradient of the nodes grows in here, from the last to the first.
     nodes = g.to(kind).clone(memory_format=torch.contiguous_format)
     to_given, to_skips = torch.empty_like(given), torch.empty_like(skips)
     gd, halves = s.new(84, rows, C, dtype=kind), s.new(28, rows, C, dtype=kind)
     sums, half_sums = s.new(14, 8 * C), s.new(28, 2 * C)
-    partial, half_partial = s.new(14, s.tiles, 8 * C), s.new(28, s.tiles, 2 * C)
+    partial, half_partial = s.new(14, s.tiles, 8 * C), s.new(28, s.strip_tiles, 2 * C)
     taps = s.taps(flat)
     for source0, sources, edge0, edges in reversed(_LEVELS):
         z, z_run, z_source, z_row, stride = s.source(source0, out)
@@ -183,19 +187,21 @@ def _cell_backward(
             C, s.block, strided, source0 == 0,
         )  # fmt: skip
         add_blocks(partial, sums, (edge0, edges))
-        behind = (nodes, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, s.weights, C, s.block)
-        backward.pointwise_kernel[(s.tiles, s.R * edges * 4)](*behind, False, strided)
-        backward.halves_kernel[(s.tiles, s.R * edges * 2)](
-            gd, p, taps, stats, halves, half_partial, rows, edges, edge0, s.tiles, C, s.block, side
+        behind = (nodes, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, s.weights, C, s.strips)
+        backward.pointwise_kernel[(s.strip_tiles, s.R * edges * 4)](*behind, False, strided)
+        backward.halves_kernel[(s.strip_tiles, s.R * edges * 2)](
+            gd, p, taps, stats, halves, half_partial, rows, edges, edge0, s.strip_tiles, C, s.strips, side, s.tall
         )  # fmt: skip
         add_blocks(half_partial, half_sums, (edge0, edges))
-        backward.pointwise_kernel[(s.tiles, s.R * edges * 2)](*behind, True, strided)
+        backward.pointwise_kernel[(s.strip_tiles, s.R * edges * 2)](*behind, True, strided)
         passed = s.new(sources, 3, rows, C, dtype=kind)
-        backward.pool_backward_kernel[(s.tiles, s.R * sources)](nodes, pools, mixture, pool_stats, sums, passed, rows, sources, source0, C, s.block)
+        backward.pool_backward_kernel[(s.tiles, s.R * sources)](
+            nodes, pools, mixture, pool_stats, sums, passed, rows, sources, source0, C, s.block, side, stride
+        )  # fmt: skip
         left = to_given if source0 == 0 else nodes[..., (source0 - 2) * C :]
-        backward.gather_kernel[(s.tiles, s.R * sources, stride**2)](
-            gd, passed, chosen, taps, z, left, rows, sources, source0, z_run, z_source, C, s.block, side, stride, z_row, source0 == 0,
-            num_warps=_WARPS,
+        backward.gather_kernel[(s.strip_tiles, s.R * sources, stride**2)](
+            gd, passed, chosen, taps, z, left, rows, sources, source0, z_run, z_source, C, s.strips, side, s.tall, stride, z_row, source0 == 0,
+            maxnreg=REGISTERS,
         )  # fmt: skip
     if strided:
         backward.skip_backward_kernel[(s.tiles, s.R * 8)](nodes, skips, mixture, skip_stats, sums, to_skips, rows, C, s.block)
@@ -208,24 +214,27 @@ def _cell_weights(
     stats: Tensor, side: int, strided: bool,
 ) -> Tensor:  # fmt: skip
     given, mixture = given.contiguous(), mixture.contiguous()
-    s = _Shape(given, strided)
+    s = _Shape(given, side, strided)
     C, rows = s.C, s.rows
-    chunk = min(_CHUNK, s.tiles * s.block)
+    columns = max(1, _TAP_BLOCK // C)
+    chunk = columns * side * max(1, _CHUNK // (C * columns * side))
     chunks = -(-rows // chunk)
     # The weights of strided skips are not these kernels' business: their place stays zero.
     partial, found = s.new(84, chunks, 25 + C, C), s.new(s.weights).zero_()
-    backward.pointwise_weights_kernel[(chunks, s.R * 84)](
-        nodes, halves, p, d, mixture, stats, sums, half_sums, partial, rows, chunk, chunks, C, s.block
+    # One warp, as long as it can hold the sums: it then reads least from its shared memory for each of them.
+    warps = min(8, max(1, C * C // 1024))
+    of_weights.pointwise_weights_kernel[(chunks, s.R * 84)](
+        nodes, halves, p, d, mixture, stats, sums, half_sums, partial, rows, chunk, chunks, C, max(16, 512 * warps // C), num_warps=warps
     )  # fmt: skip
     # Layers that look at the cell's inputs, at its nodes, and at other layers.
     for second, source0, edge0, edges in ((False, 0, 0, 8), (False, 2, 8, 6), (True, 0, 0, 14)):
         z, z_run, z_source, z_row, stride = s.source(source0, out)
         stride, z_row = (1, C) if second else (stride, z_row)
-        backward.depthwise_weights_kernel[(chunks, s.R * edges * (2 if second else 4))](
+        of_weights.depthwise_weights_kernel[(chunks, s.R * edges * (2 if second else 4))](
             z, gd, p, stats, partial, rows, edges, edge0, source0, z_run, z_source, chunk, chunks,
-            C, max(1, _TAP_BLOCK // C), side, stride, z_row, second,
+            C, columns, side, stride, z_row, second, num_warps=1,
         )  # fmt: skip
-    backward.collect_kernel[(s.R * 84, 25 + C)](partial, found, s.weights, chunks, C, 16, strided)
+    of_weights.collect_kernel[(s.R * 84, 25 + C)](partial, found, s.weights, chunks, C, 16, strided)
     return found
 
 

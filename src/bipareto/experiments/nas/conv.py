@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from bipareto.experiments.nas.cell import REGISTERS, add_blocks, fold
-from bipareto.experiments.nas.kernels import _place, _within, jit
+from bipareto.experiments.nas.taps import _place, _within, jit
 from bipareto.triton_kernels import LIBRARY, tl
 
 __all__ = ["Edges", "back", "chunks_of", "convolve", "convolved", "precision", "rows_at_once", "together", "weight_gradient"]

@@ -9,33 +9,21 @@ them edges and layers: an edge has six *layers* q, each a depthwise convolution 
 
 so that layers 0 to 3 look at the state that the edge leaves, layers 4 and 5 at layers 0 and 1.  Edges lie in memory in the space's order,
 by target and then by source, and are worked on by source: in a launch they are numbered so.  A program works on a block of rows and one
-layer of one edge, or of all that leave a state; sums over rows are left as one partial sum per block, which are added in a fixed order.
+layer of one edge, or on all that leave a state; sums over rows are left as one partial sum per block, which are added in a fixed order.
 One launch serves all layers; programs branch to code made for their kernel size and dilation.  Sides H and strides are compiled in too,
 since places of pixels are divisions by them, and so is the distance ROW of a state's pixels: taps are constant distances apart.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
+from bipareto.experiments.nas.taps import _joined, _layer_taps, _nothing, _place, _rows, _strips, _within, jit
 from bipareto.triton_kernels import tl, triton
 
 __all__ = [
-    "PLAIN", "PRESENT", "add_kernel", "combine_kernel", "finish_kernel", "forward_kernel", "jit", "moments_kernel", "normalise_kernel", "pool_kernel",
-    "taps_kernel",
+    "PRESENT", "add_kernel", "combine_kernel", "finish_kernel", "forward_kernel", "moments_kernel", "normalise_kernel", "pool_kernel", "taps_kernel",
 ]  # fmt: skip
 
 PRESENT = triton is not None
-#: Arguments that take many values, none of which deserves a compilation of its own.
-PLAIN = ["rows", "edges", "edge0", "source0", "node", "tiles", "width", "total", "offset", "ops", "chunk", "chunks"]
-
-
-def jit(kernel: Any) -> Any:
-    """Compile for every C and type, not for every size."""
-    if triton is None:
-        return kernel
-    code = kernel.__code__
-    return triton.jit(kernel, do_not_specialize=[name for name in code.co_varnames[: code.co_argcount] if name in PLAIN])
 
 
 @jit
@@ -79,20 +67,6 @@ def _edge(source, node):
 
 
 @jit
-def _place(row, side: tl.constexpr):
-    """Image, y and x of a row; unsigned, so that dividing by a power of two is a shift."""
-    place = row.to(tl.uint32)
-    pixel = place % (side * side)
-    return (place // (side * side)).to(tl.int32), (pixel // side).to(tl.int32), (pixel % side).to(tl.int32)
-
-
-@jit
-def _within(place, side: tl.constexpr):
-    """Whether a coordinate lies in the image; one comparison, since a negative one is large as an unsigned number."""
-    return place.to(tl.uint32) < side
-
-
-@jit
 def _moments_of(v, mask, count, at, c, C):
     """Leave mean and squared deviations of a block at `at`."""
     mean = tl.sum(tl.where(mask, v, 0.0), 0) / count
@@ -120,107 +94,43 @@ def taps_kernel(flat, taps, weights, C: tl.constexpr, STRIDED: tl.constexpr):
 
 
 @jit
-def _taps(
-    totals, kernels, here, y, x, inside, mean,
-    SIDE: tl.constexpr, ROW: tl.constexpr, C: tl.constexpr, SEEN: tl.constexpr, SIGN: tl.constexpr,
-    STRIDE: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, K: tl.constexpr, DILATION: tl.constexpr,
-):  # fmt: skip
-    """Add a depthwise convolution of one picture, with several kernels, to as many totals.
-
-    Args:
-        kernels: where the weights of each lie, C to a tap.
-        here: where the pixels (y, x) lie, `SIDE` to a line and `ROW` numbers apart; beyond the border everything is zero.
-        SEEN: what is seen of a number v: "it", "relu", or "off", relu(v - mean).
-        SIGN: 1 forward; -1 back, from a result to what it was made of.  Then, with a STRIDE of 2, the totals are those of the pixels
-            (2 y + PY, 2 x + PX): of the taps every other one, or none, meets a result.
-    """
-    # The lines are a loop, the taps of a line are written out: all of them would be too much code for the instruction cache.
-    STEP: tl.constexpr = STRIDE if DILATION == 1 else 1
-    if STEP == 2 or PY + PX == 0:
-        for i in range((K // 2 + PY) % STEP, K, STEP):
-            down = (SIGN * (i - K // 2) * DILATION + PY) // STRIDE
-            high = inside & _within(y + down, SIDE)
-            line = here + down * (SIDE * ROW)
-            for j in tl.static_range((K // 2 + PX) % STEP, K, STEP):
-                across = (SIGN * (j - K // 2) * DILATION + PX) // STRIDE
-                mask = (high & _within(x + across, SIDE))[:, None]
-                if SEEN == "off":  # minus infinity, so that ReLU makes zero of what lies outside
-                    v = tl.maximum(tl.load(line + across * ROW, mask=mask, other=float("-inf")).to(tl.float32) - mean, 0.0)
-                else:
-                    v = tl.load(line + across * ROW, mask=mask, other=0.0).to(tl.float32)
-                    if SEEN == "relu":
-                        v = tl.maximum(v, 0.0)
-                more = ()
-                for k in tl.static_range(len(totals)):
-                    more += (totals[k] + v * tl.load(kernels[k] + (i * K + j) * C)[None, :],)  # type: ignore[assignment]
-                totals = more
-    return totals
-
-
-@jit
-def _layer_taps(
-    q, totals, kernels, here, y, x, inside, mean,
-    SIDE: tl.constexpr, ROW: tl.constexpr, C: tl.constexpr, SEEN: tl.constexpr, SIGN: tl.constexpr, DILATED: tl.constexpr,
-):  # fmt: skip
-    """`_taps` with the kernel size of layer q, and its dilation where layers may have one."""
-    if DILATED and q == 3:
-        totals = _taps(totals, kernels, here, y, x, inside, mean, SIDE, ROW, C, SEEN, SIGN, 1, 0, 0, 5, 2)
-    elif DILATED and q == 2:
-        totals = _taps(totals, kernels, here, y, x, inside, mean, SIDE, ROW, C, SEEN, SIGN, 1, 0, 0, 3, 2)
-    elif q % 2 == 1:
-        totals = _taps(totals, kernels, here, y, x, inside, mean, SIDE, ROW, C, SEEN, SIGN, 1, 0, 0, 5, 1)
-    else:
-        totals = _taps(totals, kernels, here, y, x, inside, mean, SIDE, ROW, C, SEEN, SIGN, 1, 0, 0, 3, 1)
-    return totals
-
-
-@jit
 def forward_kernel(
     z, flat, taps, stats, d, p, partial, rows, edges, edge0, source0, z_run, z_source, weights, tiles,
     C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, SECOND: tl.constexpr, STRIDED: tl.constexpr,
-    NODES: tl.constexpr,
+    TALL: tl.constexpr,
 ):  # fmt: skip
-    """ReLU (of the normalised layer q - 4 where SECOND), depthwise d, 1x1 p, and the moments of p.
-
-    One program makes layer q of all NODES edges that leave a state: they see the same.  Second halves have one edge each.
-    """
+    """ReLU (of the normalised layer q - 4 where SECOND), depthwise d, 1x1 p, and the moments of p."""
     OPS: tl.constexpr = 2 if SECOND else 4
     tile, unit = tl.program_id(0), tl.program_id(1)
-    units = edges // NODES * OPS
-    run, q = unit // units, unit % OPS + (4 if SECOND else 0)
-    source, node = _ends(edge0 + unit % units // OPS * NODES)
+    run, q = unit // (edges * OPS), unit % OPS + (4 if SECOND else 0)
+    source, node = _ends(edge0 + unit % (edges * OPS) // OPS)
+    group = ((run * 14 + _edge(source, node)) * 6 + q).to(tl.int64)
     c = tl.arange(0, C)
-    row = tile * BLOCK + tl.arange(0, BLOCK)
-    inside = row < rows
-    image, y, x = _place(row, H)
+    top, inside = _strips(tile, rows, BLOCK, H, TALL)
+    image, y, x = _place(top, H)
     if SECOND:
-        before = ((run * 14 + _edge(source, node)) * 6 + q - 4).to(tl.int64)
-        at = p + before * rows * C
-        mean, rstd = tl.load(stats + before * 2 * C + c)[None, :], tl.load(stats + before * 2 * C + C + c)[None, :]
+        at = p + (group - 4) * rows * C
+        mean, rstd = tl.load(stats + (group - 4) * 2 * C + c)[None, :], tl.load(stats + (group - 4) * 2 * C + C + c)[None, :]
     else:
         at, mean, rstd = z + run.to(tl.int64) * z_run + (source - source0).to(tl.int64) * z_source, 0.0, 1.0
-    totals = ()
-    kernels = ()
-    for k in tl.static_range(NODES):
-        totals += (tl.zeros((BLOCK, C), tl.float32),)  # type: ignore[assignment]
-        kernels += (taps + ((run * 14 + _edge(source, node + k)) * 6 + q) * 25 * C + c,)  # type: ignore[assignment]
     here = at + (((image * H + y) * H * STRIDE + x) * STRIDE)[:, None] * ROW + c[None, :]
     totals = _layer_taps(
-        q, totals, kernels, here, y * STRIDE, x * STRIDE, inside, mean, H * STRIDE, ROW, C, "off" if SECOND else "relu", 1, not SECOND
+        q, _nothing(BLOCK, C, TALL), taps + group * 25 * C + c, here, y * STRIDE, x * STRIDE, inside, mean,
+        H * STRIDE, ROW, C, "off" if SECOND else "relu", 1, STRIDE, not SECOND,
     )  # fmt: skip
-    K, _, begin = _layer(q, C)
     kind = d.dtype.element_ty
-    count = tl.minimum(rows - tile * BLOCK, BLOCK)
-    for k in tl.static_range(NODES):
-        deep = (totals[k] * rstd).to(kind)
-        group = ((run * 14 + _edge(source, node + k)) * 6 + q).to(tl.int64)
-        out = group * rows * C + row[:, None] * C + c[None, :]
-        tl.store(d + out, deep, mask=inside[:, None])
-        w = flat + run * weights + _weights(source, node + k, STRIDED, C) + begin + K * K * C
-        point = tl.load(w + c[:, None] + c[None, :] * C).to(kind)  # (inputs, outputs)
-        v = _product(deep, point, C).to(kind)
-        tl.store(p + out, v, mask=inside[:, None])
-        _moments_of(v.to(tl.float32), inside[:, None], count, partial + (group * tiles + tile) * 2 * C, c, C)
+    deep = ()
+    for k in tl.static_range(TALL):
+        deep += ((totals[k] * rstd).to(kind),)  # type: ignore[assignment]
+        tl.store(d + group * rows * C + (top + k * H)[:, None] * C + c[None, :], deep[k], mask=inside[:, None])
+    K, _, begin = _layer(q, C)
+    w = flat + run * weights + _weights(source, node, STRIDED, C) + begin + K * K * C
+    point = tl.load(w + c[:, None] + c[None, :] * C).to(kind)  # (inputs, outputs)
+    v = _product(_joined(deep, BLOCK, C), point, C)
+    row = _rows(tile, BLOCK, H, TALL)
+    mask = (row < rows)[:, None]
+    tl.store(p + group * rows * C + row[:, None] * C + c[None, :], v.to(kind), mask=mask)
+    _moments_of(v, mask, tl.minimum(rows - tile * BLOCK, BLOCK), partial + (group * tiles + tile) * 2 * C, c, C)
 
 
 @jit

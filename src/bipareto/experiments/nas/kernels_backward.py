@@ -10,12 +10,25 @@ Each edge has eight of them, in the order of the operations; the first, where "n
 
 from __future__ import annotations
 
-from bipareto.experiments.nas.kernels import _edge, _ends, _ends_at, _layer, _layer_taps, _normal, _place, _product, _taps, _weights, _within, jit
+from bipareto.experiments.nas.kernels import _edge, _ends, _layer, _normal, _product, _weights
+from bipareto.experiments.nas.taps import (
+    _joined,
+    _layer_taps,
+    _nothing,
+    _place,
+    _rows,
+    _seen_by_any,
+    _strips,
+    _tap_between,
+    _taps,
+    _within,
+    jit,
+)  # fmt: skip
 from bipareto.triton_kernels import tl
 
 __all__ = [
-    "collect_kernel", "depthwise_weights_kernel", "edge_sums_kernel", "gather_kernel", "halves_kernel", "normal_backward_kernel",
-    "normal_sums_kernel", "pointwise_kernel", "pointwise_weights_kernel", "pool_backward_kernel", "skip_backward_kernel",
+    "edge_sums_kernel", "gather_kernel", "halves_kernel", "normal_backward_kernel", "normal_sums_kernel", "pointwise_kernel", "pool_backward_kernel",
+    "skip_backward_kernel",
 ]  # fmt: skip
 
 
@@ -35,11 +48,6 @@ def edge_sums_kernel(
     wide = (run * rows + row)[:, None] * 4 * C + c[None, :]
     G = tl.load(g + wide + node * C, mask=mask, other=0.0).to(tl.float32)
     unit = run * 14 + _edge(source, node)
-    left = partial + (unit * tiles + tile) * 8 * C + c
-    tl.store(left, tl.sum(G, 0))
-    for kind in range(2):
-        pool = (run * 5 + source) * 2 + kind
-        tl.store(left + (1 + kind) * C, tl.sum(G * _normal(pools + pool * rows * C, pool_stats + pool * 2 * C, at, mask, c, C), 0))
     if GIVEN:
         if STRIDED:
             skip = run * 8 + 4 * source + node
@@ -48,10 +56,17 @@ def edge_sums_kernel(
             passed = tl.load(given + (run * 2 + source) * rows * C + at, mask=mask, other=0.0).to(tl.float32)
     else:
         passed = tl.load(out + wide + (source - 2) * C, mask=mask, other=0.0).to(tl.float32)
-    tl.store(left + 3 * C, tl.sum(G * passed, 0))
-    for q in range(2, 6):
-        op = tl.where(q < 4, q + 4, q)
-        tl.store(left + op * C, tl.sum(G * _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, mask, c, C), 0))
+    # All sums are taken in one go, so that nothing waits for one of them before it is asked for.
+    products = (G,)
+    for k in tl.static_range(2):
+        pool = (run * 5 + source) * 2 + k
+        products += (G * _normal(pools + pool * rows * C, pool_stats + pool * 2 * C, at, mask, c, C),)  # type: ignore[assignment]
+    products += (G * passed,)  # type: ignore[assignment]
+    for k in tl.static_range(4):  # layers 4, 5, 2 and 3, as the operations come
+        layer = unit * 6 + (k + 4 if k < 2 else k)
+        products += (G * _normal(p + layer * rows * C, stats + layer * 2 * C, at, mask, c, C),)  # type: ignore[assignment]
+    found = tl.sum(tl.reshape(_joined(products, 8 * BLOCK, C), (8, BLOCK, C)), 1)
+    tl.store(partial + ((unit * tiles + tile) * 8 + tl.arange(0, 8))[:, None] * C + c[None, :], found)
 
 
 @jit
@@ -100,7 +115,8 @@ def pointwise_kernel(
 
 @jit
 def halves_kernel(
-    gd, p, taps, stats, halves, partial, rows, edges, edge0, tiles, C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr
+    gd, p, taps, stats, halves, partial, rows, edges, edge0, tiles,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, TALL: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the normalised layers 0 and 1, behind ReLU and the depthwise convolution of layers 4 and 5, and its two sums."""
     tile, unit = tl.program_id(0), tl.program_id(1)
@@ -108,26 +124,30 @@ def halves_kernel(
     source, node = _ends(edge0 + unit % (edges * 2) // 2)
     unit = run * 14 + _edge(source, node)
     c = tl.arange(0, C)
-    row = tile * BLOCK + tl.arange(0, BLOCK)
-    inside = row < rows
-    _, y, x = _place(row, H)
-    at = row[:, None] * C + c[None, :]
+    top, inside = _strips(tile, rows, BLOCK, H, TALL)
+    _, y, x = _place(top, H)
     group = unit * 6 + q + 4
     kernel = taps + group * 25 * C + c
-    total = tl.zeros((BLOCK, C), tl.float32)
-    (total,) = _layer_taps(q, (total,), (kernel,), gd + group * rows * C + at, y, x, inside, 0.0, H, C, C, "it", -1, False)
-    normal = _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, inside[:, None], c, C)
-    v = tl.where(inside[:, None] & (normal > 0), total, 0.0).to(halves.dtype.element_ty)
-    tl.store(halves + (unit * 2 + q) * rows * C + at, v, mask=inside[:, None])
-    v = v.to(tl.float32)
+    here = gd + group * rows * C + top[:, None] * C + c[None, :]
+    total = _joined(_layer_taps(q, _nothing(BLOCK, C, TALL), kernel, here, y, x, inside, 0.0, H, C, C, "it", -1, 1, False), BLOCK, C)
+    row = _rows(tile, BLOCK, H, TALL)
+    at, mask = row[:, None] * C + c[None, :], (row < rows)[:, None]
+    normal = _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, mask, c, C)
+    v = tl.where(mask & (normal > 0), total, 0.0)
+    tl.store(halves + (unit * 2 + q) * rows * C + at, v.to(halves.dtype.element_ty), mask=mask)
     left = partial + ((unit * 2 + q) * tiles + tile) * 2 * C + c
     tl.store(left, tl.sum(v, 0))
     tl.store(left + C, tl.sum(v * normal, 0))
 
 
 @jit
-def pool_backward_kernel(g, pools, mixture, pool_stats, sums, passed, rows, edges, source0, C: tl.constexpr, BLOCK: tl.constexpr):
-    """The gradients of a state's maximum, average and skip, in `passed`, from all nodes they are sent to; `edges` counts sources."""
+def pool_backward_kernel(
+    g, pools, mixture, pool_stats, sums, passed, rows, edges, source0, C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr
+):
+    """The gradients of a state's maximum, average and skip, in `passed`, from all nodes they are sent to; `edges` counts sources.
+
+    That of the average is left as each pixel in its window gets it.
+    """
     unit = tl.program_id(1)
     run, within = (unit // edges).to(tl.int64), unit % edges
     source = source0 + within
@@ -151,6 +171,12 @@ def pool_backward_kernel(g, pools, mixture, pool_stats, sums, passed, rows, edge
         to_mean += tl.load(weight + 2) * (G - mean * (tl.load(total + 2 * C) / rows)[None, :])
     to_high *= tl.load(pool_stats + unit * 2 * C + C + c)[None, :]
     to_mean *= tl.load(pool_stats + (unit + 1) * 2 * C + C + c)[None, :]
+    # Pixels in a window: 9, less at the border.
+    _, y, x = _place(row, H)
+    S: tl.constexpr = H * STRIDE
+    high = tl.minimum(y * STRIDE + 1, S - 1) - tl.maximum(y * STRIDE - 1, 0) + 1
+    wide = tl.minimum(x * STRIDE + 1, S - 1) - tl.maximum(x * STRIDE - 1, 0) + 1
+    to_mean /= (high * wide).to(tl.float32)[:, None]
     kind = passed.dtype.element_ty
     first = passed + (run * edges + within) * 3 * rows * C + at
     tl.store(first, to_high.to(kind), mask=mask)
@@ -177,172 +203,90 @@ def skip_backward_kernel(g, skips, mixture, skip_stats, sums, out, rows, C: tl.c
 
 
 @jit
+def _unpooled(totals, first, best, rows, y, x, inside, C: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr):
+    """Add what `pool_backward_kernel` left at `first`, of windows of 3x3: maxima, to the pixel that was chosen, and averages."""
+    for j in range((1 + PX) % STRIDE, 3, STRIDE):
+        across = (1 - j + PX) // STRIDE
+        wide = inside & _within(x + across, H)
+        for line in tl.static_range(-1, len(totals) + 1):
+            if _seen_by_any(line, len(totals), 1, -1, STRIDE, PY, 3, 1):
+                valid = (wide if line >= 0 and line < len(totals) else wide & _within(y + line, H))[:, None]
+                near = (line * H + across) * C
+                which = tl.load(best + near, mask=valid, other=-1.0).to(tl.float32)
+                high = tl.load(first + near, mask=valid, other=0.0).to(tl.float32)
+                mean = tl.load(first + rows * C + near, mask=valid, other=0.0).to(tl.float32)
+                more = ()
+                for k in tl.static_range(len(totals)):
+                    if _tap_between(line, k, 1, -1, STRIDE, PY, 3, 1) >= 0:
+                        chose = which == 3.0 * _tap_between(line, k, 1, -1, STRIDE, PY, 3, 1) + j
+                        more += (totals[k] + mean + tl.where(chose, high, 0.0),)  # type: ignore[assignment]
+                    else:
+                        more += (totals[k],)  # type: ignore[assignment]
+                totals = more
+    return totals
+
+
+@jit
 def _gathered(
-    gd, passed, chosen, taps, z, out, rows, edges, within, source, run, at, row, inside, y, x, c,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr, GIVEN: tl.constexpr,
+    gd, passed, chosen, taps, z, out, rows, edges, within, source, run, tile, c,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, TALL: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr,
+    PY: tl.constexpr, PX: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
-    """`gather_kernel` for the pixels (STRIDE y + PY, STRIDE x + PX), which lie at `at` of z and out; (y, x) is the place of `row`."""
-    mask = inside[:, None]
-    here = row[:, None] * C + c[None, :]
-    total = tl.zeros((BLOCK, C), tl.float32)
+    """`gather_kernel` for the pixels (STRIDE y + PY, STRIDE x + PX) of z and out, with (y, x) the place of a row."""
+    S: tl.constexpr = H * STRIDE
+    top, inside = _strips(tile, rows, BLOCK, H, TALL)
+    image, y, x = _place(top, H)
+    totals = _nothing(BLOCK, C, TALL)
     for node in range(tl.maximum(source - 1, 0), 4):
         for q in tl.static_range(4):
             group = (run * 14 + _edge(source, node)) * 6 + q
-            kernel, behind = taps + group * 25 * C + c, gd + group * rows * C + here
-            (total,) = _taps((total,), (kernel,), behind, y, x, inside, 0.0, H, C, C, "it", -1, STRIDE, PY, PX, 3 + q % 2 * 2, 1 + q // 2)
-    total = tl.where(tl.load(z + at, mask=mask, other=0.0).to(tl.float32) > 0, total, 0.0)
+            kernel, behind = taps + group * 25 * C + c, gd + group * rows * C + top[:, None] * C + c[None, :]
+            totals = _taps(totals, kernel, behind, y, x, inside, 0.0, H, C, C, "it", -1, 1, STRIDE, PY, PX, 3 + q % 2 * 2, 1 + q // 2)
+    at = ((image * S + y * STRIDE + PY) * S + x * STRIDE + PX)[:, None] * ROW + c[None, :]
+    mask = inside[:, None]
+    rectified = ()
+    for k in tl.static_range(TALL):
+        positive = tl.load(z + at + k * (STRIDE * S * ROW), mask=mask, other=0.0).to(tl.float32) > 0
+        rectified += (tl.where(positive, totals[k], 0.0),)  # type: ignore[assignment]
+    totals = rectified
+    here = top[:, None] * C + c[None, :]
     first = passed + (run * edges + within) * 3 * rows * C + here
     best = chosen + (run * 5 + source) * rows * C + here
-    S: tl.constexpr = H * STRIDE
-    for i in range((1 + PY) % STRIDE, 3, STRIDE):
-        down = (1 - i + PY) // STRIDE
-        # Pixels of z in the window of an output: 9, less at the border.
-        to_y = (y + down) * STRIDE
-        high = tl.minimum(to_y + 1, S - 1) - tl.maximum(to_y - 1, 0) + 1
-        for j in tl.static_range((1 + PX) % STRIDE, 3, STRIDE):
-            across = (1 - j + PX) // STRIDE
-            to_x = (x + across) * STRIDE
-            wide = tl.minimum(to_x + 1, S - 1) - tl.maximum(to_x - 1, 0) + 1
-            share = 1 / tl.maximum(high * wide, 1).to(tl.float32)
-            valid = (inside & _within(y + down, H) & _within(x + across, H))[:, None]
-            near = (down * H + across) * C
-            which = tl.load(best + near, mask=valid, other=-1.0).to(tl.int32)
-            total += tl.where(which == i * 3 + j, tl.load(first + near, mask=valid, other=0.0).to(tl.float32), 0.0)
-            total += tl.load(first + rows * C + near, mask=valid, other=0.0).to(tl.float32) * share[:, None]
-    if STRIDE == 1:
-        total += tl.load(first + 2 * rows * C, mask=mask, other=0.0).to(tl.float32)
-    if not GIVEN:
-        total += tl.load(out + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + at, total.to(out.dtype.element_ty), mask=mask)
+    totals = _unpooled(totals, first, best, rows, y, x, inside, C, H, STRIDE, PY, PX)
+    for k in tl.static_range(TALL):
+        total = totals[k]
+        if STRIDE == 1:
+            total += tl.load(first + 2 * rows * C + k * H * C, mask=mask, other=0.0).to(tl.float32)
+        left = out + at + k * (STRIDE * S * ROW)
+        if not GIVEN:
+            total += tl.load(left, mask=mask, other=0.0).to(tl.float32)
+        tl.store(left, total.to(out.dtype.element_ty), mask=mask)
 
 
 @jit
 def gather_kernel(
     gd, passed, chosen, taps, z, out, rows, edges, source0, z_run, z_source,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, GIVEN: tl.constexpr,
+    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, TALL: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, GIVEN: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a state z from everything that leaves it; added to what `out` holds unless GIVEN.
 
     Rows are the nodes'.  With a stride of 2 a program works on one of the four pixels of z over each of them, since which taps meet a
     result depends on whether y and x are even.
     """
-    unit, corner = tl.program_id(1), tl.program_id(2)
+    tile, unit, corner = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     run, within = (unit // edges).to(tl.int64), unit % edges
     source = source0 + within
     c = tl.arange(0, C)
-    row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = row < rows
-    image, y, x = _place(row, H)
-    pixel = ((image * H + y) * STRIDE + corner // 2) * H * STRIDE + x * STRIDE + corner % 2
-    at = run * z_run + within.to(tl.int64) * z_source + pixel[:, None] * ROW + c[None, :]
+    z += run * z_run + within.to(tl.int64) * z_source
+    out += run * z_run + within.to(tl.int64) * z_source
     if STRIDE == 1 or corner == 0:
-        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, at, row, inside, y, x, c, C, BLOCK, H, STRIDE, 0, 0, GIVEN)
+        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, tile, c, C, BLOCK, H, TALL, STRIDE, ROW, 0, 0, GIVEN)
     elif corner == 1:
-        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, at, row, inside, y, x, c, C, BLOCK, H, STRIDE, 0, 1, GIVEN)
+        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, tile, c, C, BLOCK, H, TALL, STRIDE, ROW, 0, 1, GIVEN)
     elif corner == 2:
-        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, at, row, inside, y, x, c, C, BLOCK, H, STRIDE, 1, 0, GIVEN)
+        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, tile, c, C, BLOCK, H, TALL, STRIDE, ROW, 1, 0, GIVEN)
     else:
-        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, at, row, inside, y, x, c, C, BLOCK, H, STRIDE, 1, 1, GIVEN)
-
-
-@jit
-def pointwise_weights_kernel(g, halves, p, d, mixture, stats, sums, half_sums, partial, rows, chunk, chunks, C: tl.constexpr, BLOCK: tl.constexpr):
-    """Partial sums over `chunk` rows of the gradient of a layer's 1x1 weights (outputs, inputs)."""
-    part, unit = tl.program_id(0), tl.program_id(1)
-    run, edge, q = (unit // 84).to(tl.int64), unit % 84 // 6, unit % 6
-    _, node = _ends_at(edge)
-    c = tl.arange(0, C)
-    total = tl.zeros((C, C), tl.float32)
-    last = tl.minimum((part + 1) * chunk, rows)
-    for first in range(part * chunk, last, BLOCK):
-        row = first + tl.arange(0, BLOCK)
-        kind = d.dtype.element_ty
-        gp = _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C).to(kind)
-        deep = tl.load(d + (unit.to(tl.int64) * rows + row)[:, None] * C + c[None, :], mask=(row < last)[:, None], other=0.0)
-        total += tl.dot(tl.trans(gp), deep, input_precision="ieee")
-    left = partial + (unit.to(tl.int64) * chunks + part) * (25 + C) * C + 25 * C
-    tl.store(left + c[:, None] * C + c[None, :], total)
-
-
-@jit
-def _tap_sums(
-    at, behind, mean, rstd, left, start, last, c,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, SECOND: tl.constexpr,
-    K: tl.constexpr, DILATION: tl.constexpr,
-):  # fmt: skip
-    """Over the rows from `start` to `last`, in one pass, for every tap: the sum of the gradient times what the tap sees."""
-    S: tl.constexpr = H * STRIDE
-    totals = ()
-    for _ in tl.static_range(K * K):
-        totals += (tl.zeros((BLOCK, C), tl.float32),)  # type: ignore[assignment]
-    for first in range(start, last, BLOCK):
-        row = first + tl.arange(0, BLOCK)
-        inside = row < last
-        image, y, x = _place(row, H)
-        G = tl.load(behind + row[:, None] * C + c[None, :], mask=inside[:, None], other=0.0).to(tl.float32)
-        pixel = row if STRIDE == 1 else (image * S + y * STRIDE) * S + x * STRIDE
-        here = at + pixel[:, None] * ROW + c[None, :]
-        more = ()
-        for tap in tl.static_range(K * K):
-            down, across = (tap // K - K // 2) * DILATION, (tap % K - K // 2) * DILATION
-            mask = (inside & _within(y * STRIDE + down, S) & _within(x * STRIDE + across, S))[:, None]
-            if SECOND:  # minus infinity, so that ReLU makes zero of what lies outside
-                v = tl.load(here + (down * S + across) * ROW, mask=mask, other=float("-inf")).to(tl.float32) - mean
-            else:
-                v = tl.load(here + (down * S + across) * ROW, mask=mask, other=0.0).to(tl.float32)
-            more += (totals[tap] + tl.maximum(v, 0.0) * G,)  # type: ignore[assignment]
-        totals = more
-    for tap in tl.static_range(K * K):
-        found = tl.sum(totals[tap], 0)
-        tl.store(left + tap * C, found * rstd if SECOND else found)
-
-
-@jit
-def depthwise_weights_kernel(
-    z, gd, p, stats, partial, rows, edges, edge0, source0, z_run, z_source, chunk, chunks,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, SECOND: tl.constexpr,
-):  # fmt: skip
-    """Partial sums over `chunk` rows of the gradient of a layer's depthwise weights."""
-    OPS: tl.constexpr = 2 if SECOND else 4
-    part, unit = tl.program_id(0), tl.program_id(1)
-    run, q = (unit // (edges * OPS)).to(tl.int64), unit % OPS + (4 if SECOND else 0)
-    source, node = _ends(edge0 + unit % (edges * OPS) // OPS)
-    group = (run * 14 + _edge(source, node)) * 6 + q
-    c = tl.arange(0, C)
-    if SECOND:
-        at = p + (group - 4) * rows * C
-        mean, rstd = tl.load(stats + (group - 4) * 2 * C + c)[None, :], tl.load(stats + (group - 4) * 2 * C + C + c)
-    else:
-        at, mean, rstd = z + run * z_run + (source - source0).to(tl.int64) * z_source, 0.0, 1.0
-    left = partial + (group * chunks + part) * (25 + C) * C + c
-    start, last = part * chunk, tl.minimum((part + 1) * chunk, rows)
-    behind = gd + group * rows * C
-    if q % 4 == 0:
-        _tap_sums(at, behind, mean, rstd, left, start, last, c, C, BLOCK, H, STRIDE, ROW, SECOND, 3, 1)
-    elif q % 4 == 1:
-        _tap_sums(at, behind, mean, rstd, left, start, last, c, C, BLOCK, H, STRIDE, ROW, SECOND, 5, 1)
-    elif q % 4 == 2:
-        _tap_sums(at, behind, mean, rstd, left, start, last, c, C, BLOCK, H, STRIDE, ROW, SECOND, 3, 2)
-    else:
-        _tap_sums(at, behind, mean, rstd, left, start, last, c, C, BLOCK, H, STRIDE, ROW, SECOND, 5, 2)
-
-
-@jit
-def collect_kernel(partial, out, weights, chunks, C: tl.constexpr, MANY: tl.constexpr, STRIDED: tl.constexpr):
-    """Add the chunks of one tap, or of one row of the 1x1 weights, and put it where the weight lies."""
-    unit, slot = tl.program_id(0), tl.program_id(1)
-    K, _, begin = _layer(unit % 6, C)
-    c = tl.arange(0, C)
-    used = (slot < K * K) | (slot >= 25)  # a 3x3 kernel leaves the last taps empty
-    total = tl.zeros((MANY, C), tl.float32)
-    for first in range(0, chunks, MANY):
-        k = first + tl.arange(0, MANY)
-        at = (unit.to(tl.int64) * chunks + k)[:, None] * (25 + C) * C + slot * C + c[None, :]
-        total += tl.load(partial + at, mask=(k < tl.where(used, chunks, 0))[:, None], other=0.0)
-    place = tl.where(slot < 25, c * K * K + slot, K * K * C + (slot - 25) * C + c)
-    source, node = _ends_at(unit % 84 // 6)
-    left = out + unit // 84 * weights + _weights(source, node, STRIDED, C) + begin + place
-    tl.store(left, tl.sum(total, 0), mask=c < tl.where(used, C, 0))
+        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, tile, c, C, BLOCK, H, TALL, STRIDE, ROW, 1, 1, GIVEN)
 
 
 @jit

@@ -21,7 +21,7 @@ import torch
 
 from bipareto import tree
 from bipareto.errors import BiparetoWarning
-from bipareto.experiments.nas import bench_cell, cell, conv, fast, kernels, kernels_backward
+from bipareto.experiments.nas import bench_cell, cell, conv, fast, kernels, kernels_backward, kernels_weights, taps
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto.experiments.nas.supernet import Supernet
 from bipareto.tree import Tree
@@ -29,7 +29,7 @@ from bipareto.triton_kernels import triton
 
 __all__ = ["precompile"]
 
-_MODULES = (bench_cell, conv, kernels, kernels_backward)
+_MODULES = (bench_cell, conv, kernels, kernels_backward, kernels_weights)
 #: processes at most: each loads torch, and the slowest kernel alone takes several seconds
 _PROCESSES = 16
 #: seconds after which a search no longer waits
@@ -85,7 +85,7 @@ def _kept() -> Path:
 def _name(wish: tuple[Any, ...]) -> str:
     """Changes with everything that decides which kernels there are."""
     digest = hashlib.sha256(repr((wish, getattr(triton, "__version__", None), torch.__version__)).encode())
-    for module in (*_MODULES, cell, fast):
+    for module in (*_MODULES, taps, cell, fast):
         digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()[:16]
 
@@ -143,7 +143,7 @@ class Met:
             return value.dtype
         if "constexpr" in annotation:
             return value
-        return None if name in kernels.PLAIN or isinstance(value, float) else (value == 1, value % 16 == 0)
+        return None if name in taps.PLAIN or isinstance(value, float) else (value == 1, value % 16 == 0)
 
 
 def _go_through(network: Supernet, batches: Sequence[int], met: Met) -> None:
