@@ -42,8 +42,12 @@ def show_records(out: Output, records: list[dict[str, Any]], names: list[str]) -
 
 def show_cells(out: Output, records: list[dict[str, Any]], genotypes: list[Genotype]) -> None:
     """Architectures one by one."""
-    rows = [[str(i), _weights(r), _accuracy(r), f"{r['flops'] / 1e6:.2f}", f"{r['params'] / 1e6:.3f}"] for i, r in enumerate(records)]
-    out.table(f"Architectures of {genotypes[0].space.name}", ["", "preference", "accuracy %", "MFLOPs", "M params"], rows, left=2)
+    rows = [
+        [str(i), r.get("method", "-"), _weights(r), _accuracy(r), f"{r['flops'] / 1e6:.2f}", f"{r['params'] / 1e6:.3f}"]
+        for i, r in enumerate(records)
+    ]
+    header = ["", "method", "preference", "accuracy %", "MFLOPs", "M params"]
+    out.table(f"Architectures of {genotypes[0].space.name}", header, rows, left=3)
     for i, genotype in enumerate(genotypes):
         out.say(f"{i:3d}  {str(genotype).partition(' ')[2]}")
 

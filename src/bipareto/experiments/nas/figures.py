@@ -160,7 +160,10 @@ def _curves(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
 
 
 def _exploration(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
-    """The objectives that each preference ends at, as 1 - scaled loss: the plane for two, parallel coordinates for more."""
+    """The objectives that each preference ends at, as 1 - scaled loss: the plane for two, parallel coordinates for more.
+
+    Each coordinate has its own range, from the worst to the best of all searches shown.
+    """
     names = result["objectives"]
     records = [r for r in result["records"] if r["preference"] and max(r["preference"]) < _EXTREME]
     if not records or len(names) < 2:
@@ -169,25 +172,31 @@ def _exploration(result: dict[str, Any], known: KnownCells | None) -> Figure | N
     width = max(4.6 * len(methods), 7.0)
     figure, axes = _figure(width, 4.6, len(methods))
     labels = [f"1 - {_SCALES[n]:g} {n}" if _SCALES[n] != 1 else f"1 - {n}" for n in names]
+    scales = torch.tensor([_SCALES[n] for n in names], dtype=torch.float64)
+    everything = 1 - scales * torch.tensor([r["objectives"] for r in records], dtype=torch.float64)
+    worst, best = everything.amin(0), everything.amax(0)
     for axis, method in zip(axes, methods, strict=True):
         own = [r for r in records if r["method"] == method]
         for k, preference in enumerate(dict.fromkeys(tuple(r["preference"]) for r in own)):
             rows = torch.tensor([r["objectives"] for r in own if tuple(r["preference"]) == preference], dtype=torch.float64)
-            shown = 1 - rows * torch.tensor([_SCALES[n] for n in names])
+            shown = 1 - scales * rows
             style: dict[str, Any] = {"color": COLOURS[k % len(COLOURS)], "marker": MARKERS[k % len(MARKERS)]}
             label = ", ".join(f"{w:.2f}" for w in preference)
             if len(names) == 2:
                 axis.scatter(shown[:, 0].tolist(), shown[:, 1].tolist(), label=label, **style)
             else:
-                axis.plot(range(len(names)), shown.mean(0).tolist(), label=label, **style)
-                axis.scatter(list(range(len(names))) * len(shown), shown.flatten().tolist(), s=8, alpha=0.5, color=style["color"])
+                height = (shown - worst) / (best - worst).clamp(min=1e-12)
+                axis.plot(range(len(names)), height.mean(0).tolist(), label=label, **style)
+                axis.scatter(list(range(len(names))) * len(height), height.flatten().tolist(), s=8, alpha=0.5, color=style["color"])
         axis.set_title(method)
         axis.grid(alpha=0.3)
         if len(names) == 2:
             axis.set(xlabel=labels[0], ylabel=labels[1])
         else:
-            axis.set_xticks(range(len(names)), labels, rotation=15)
-            axis.set_ylabel("1 - scaled objective (more is better)")
+            axis.set_xticks(range(len(names)), [f"{low:.3f}\n{label}" for low, label in zip(worst.tolist(), labels, strict=True)])
+            top = axis.secondary_xaxis("top")
+            top.set_xticks(range(len(names)), [f"{high:.3f}" for high in best.tolist()])
+            axis.set_yticks([0, 1], ["worst", "best"])
     columns = int(width // (0.5 + 0.6 * len(names)))
     figure.legend(*axes[-1].get_legend_handles_labels(), loc="outside lower center", ncols=columns, fontsize="small", title="preference")
     return figure
