@@ -27,8 +27,9 @@ format: $(READY) ## ruff: repair what can be repaired
 typecheck: $(READY) ## mypy --strict on src
 	$(BIN)/mypy
 
-bench: $(READY) ## benchmarks, printed as ratios
-	@for script in benchmarks/*.py; do echo "$$script"; $(BIN)/python "$$script" || exit 1; done
+bench: $(READY) ## what a step costs and what batching and compiling gain, as ratios
+	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/sweep.py speed
 
 docs: $(READY) ## the API reference from the docstrings, and all pages as HTML in site/
 	$(BIN)/python docs/build.py

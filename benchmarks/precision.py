@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from bipareto import tree
-from bipareto.data import load
+from bipareto.data import MissingData, load
 from bipareto.experiments.devices import machine_of
 from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto.experiments.nas.problem import Halves, Search
@@ -92,7 +92,11 @@ def main() -> None:
     arguments.add_argument("--draws", type=int, default=5)
     arguments.add_argument("--json", type=Path)
     asked = arguments.parse_args()
-    problems = searches(asked.space, asked.side)
+    try:
+        problems = searches(asked.space, asked.side)
+    except MissingData as error:
+        print(f"not run: {error}")
+        return
     x, y = trained(problems["float32"], asked.warm)
     found: dict[str, Any] = {
         "space": asked.space, "side": asked.side, "warm": asked.warm, "draws": asked.draws, "seed": SEED, "preference": PREFERENCE,

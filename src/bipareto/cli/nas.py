@@ -153,7 +153,8 @@ def compare(
 def tune(
     methods: Annotated[
         list[str] | None, typer.Option("--methods", metavar="NAME,..", help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.")
-    ] = None, dataset: Dataset = "cifar10", supernet: SupernetOption = None, half: Half = False, strengths: Strengths = None,
+    ] = None, dataset: Dataset = "cifar10", preset: Preset = "proxy", supernet: SupernetOption = None, half: Half = False,
+    strengths: Strengths = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws; not one that is compared with.")] = 0,
     steps: Steps = None, warmup: Warmup = None, sampled: Sampled = None, together: Together = None, device: Device = None,
     folder: Folder = None, tiny: Tiny = False,
@@ -165,7 +166,7 @@ def tune(
     \b
     Examples:
       bipareto experiment nas tune --out runs/tuning
-      bipareto experiment nas tune --step alpha_y --out runs/tuning-y
+      bipareto experiment nas tune --preset darts --half --step alpha_y --steps 390 --out runs/tuning-y
       bipareto experiment nas tune --tiny --methods mb-momeha --steps 4
     """
     from bipareto.experiments.nas.settings import METHODS
@@ -174,7 +175,7 @@ def tune(
     out = Output(as_json, quiet)
     with out.listening():
         task, known = _task(
-            out, dataset, "proxy", device, folder, tiny, out_dir, space=None, supernet=supernet, half=half or None, objectives=None,
+            out, dataset, preset, device, folder, tiny, out_dir, space=None, supernet=supernet, half=half or None, objectives=None,
             steps=steps, warmup=warmup, sampled=sampled,
         )  # fmt: skip
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)

@@ -189,6 +189,8 @@ def test_trials_of_a_method_differ_in_one_step_alone(step: str, tmp_path: Path) 
     assert draw(study.result(), None, tmp_path, "tuning") == []
     # Equal work has equal shares of the time.
     assert len(set(study.seconds.values())) == 1
+    with pytest.raises(InvalidInput, match="the paper's numbers are fixed"):
+        tuned(Study(generated(replace(SMALL, numbers="paper")), None, [0], cells=0), ["wc-penalty"], step=step)
 
 
 def test_the_plane_shows_what_counts_for_the_hypervolume_and_the_front_of_it() -> None:
@@ -201,3 +203,18 @@ def test_the_plane_shows_what_counts_for_the_hypervolume_and_the_front_of_it() -
     assert [list(values) for values in axis.lines[0].get_data()] == [[1.0, 2.0], [0.5, 0.2]]
     assert "1 ended beyond that point" in axis.get_title()
     assert figures._plane({"objectives": ["loss"], "data": {"classes": 10}, "records": records}, None) is None
+
+
+def test_parallel_coordinates_run_from_the_worst_to_the_best_of_each_objective() -> None:
+    names, found = ["loss", "flops", "skip"], [[1.0, 0.5, 0.2], [3.0, 0.1, 0.2], [2.0, 0.2, 0.1]]
+    records = [
+        {"method": "mb-momeha", "preference": [0.6 if i == k else 0.2 for i in range(3)], "objectives": point} for k, point in enumerate(found)
+    ]
+    figure = figures._exploration({"objectives": names, "records": records}, None)
+    assert figure is not None
+    heights = torch.tensor([list(line.get_ydata()) for line in figure.axes[0].lines], dtype=torch.float64)
+    torch.testing.assert_close(heights, torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.75, 1.0]], dtype=torch.float64))
+    # The ends are written in the paper's scale.
+    assert [label.get_text().split("\n") for label in figure.axes[0].get_xticklabels()] == [
+        ["-2.000", "1 - loss"], ["0.665", "1 - 0.67 flops"], ["0.600", "1 - 2 skip"],
+    ]  # fmt: skip

@@ -158,6 +158,8 @@ def tuned(study: Study, methods: Sequence[str], strengths: Sequence[str] | None 
     """Every method with each `step` that is worth a trial (`settings.TRIALS`), side by side; records are labelled with it."""
     if step not in TRIALS:
         raise InvalidInput(f"step {step!r} is not tuned; choose {' or '.join(TRIALS)}")
+    if study.task.settings.numbers == "paper":
+        raise InvalidInput("the paper's numbers are fixed and are not tuned; use --preset proxy or --preset darts")
     wanted = default_preferences(len(study.task.settings.objectives), strengths)
     for name in methods:
         study.run(name, wanted, DARTS_STEPS if name == "darts" else 1, [{step: value} for value in TRIALS[step][name]])
