@@ -10,7 +10,7 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.data import Folder
-from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder
 from bipareto.cli.runs import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 
@@ -214,10 +214,11 @@ def _study(
     from bipareto.experiments.fewshot.studies import Study
     from bipareto.experiments.fewshot.task import build, generated
 
-    ensure_folder(out_dir, own="results.json")
+    ensure_experiment(out_dir, "fewshot")
     task = generated(learner, device=device or "cpu") if tiny else build(dataset, learner, folder=folder, device=device)  # type: ignore[arg-type]
     given = values.seeds(seeds or (["0"] if tiny else ["0,1,2"]))
     options: dict[str, Any] = {"protocol": protocol, "preset": preset, "numbers": numbers or {}, "progress": out.progress}
+    claim_experiment(out_dir, "fewshot")
     return Study(task, out_dir, steps or (24 if tiny else 2500), given, episodes=24 if tiny else 192, **options)
 
 

@@ -14,7 +14,7 @@ import typer
 from bipareto.cli import values
 from bipareto.cli.architectures import judged, show_cells, show_records
 from bipareto.cli.data import Folder
-from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder
 from bipareto.cli.runs import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 
@@ -293,7 +293,7 @@ def _task(
     from bipareto.experiments.nas.studies import looked_up
     from bipareto.experiments.nas.task import build, generated
 
-    ensure_folder(out_dir, own="results.json")
+    ensure_experiment(out_dir, "nas")
     where = device or ("cpu" if tiny else None)
     if changes["supernet"] is None and device_of(where).type == "cuda":
         changes["supernet"] = "fast"
@@ -305,6 +305,7 @@ def _task(
     known = looked_up(settings.space, folder)
     if known is None and settings.space == "nas-bench-201" and not tiny:
         out.warn("the table of NAS-Bench-201's accuracies is not in the data folder: accuracies are not looked up")
+    claim_experiment(out_dir, "nas")
     return task, known
 
 
