@@ -10,7 +10,7 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.data import Folder
-from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder
+from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, results_of
 from bipareto.cli.runs import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 
@@ -187,13 +187,13 @@ def figures(
     from bipareto.experiments.fewshot.figures import draw, write_tables
 
     out = Output(as_json, quiet)
+    written: list[str] = []
+    results = [results_of(run, "fewshot", f"bipareto experiment fewshot comparison --out {run}") for run in runs]
+    for run, result in zip(runs, results, strict=True):
+        if any("accuracy" not in record for record in result["records"]):
+            raise InvalidInput(f"{run / 'results.json'} holds no few-shot study; give the folder of `bipareto experiment fewshot comparison`")
     target = out_dir or runs[0]
     ensure_folder(target)
-    written: list[str] = []
-    for run in runs:
-        if not (run / "results.json").exists():
-            raise InvalidInput(f"{run} holds no results.json; run a study with --out {run} first")
-    results = [json.loads((run / "results.json").read_text("utf-8")) for run in runs]
     alone = [r for result in results for r in result["records"] if "trained_on" in r]
     for run, result in zip(runs, results, strict=True):
         written += draw(result, target, run.name, alone) + write_tables(result, target, run.name)

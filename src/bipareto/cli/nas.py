@@ -14,7 +14,7 @@ import typer
 from bipareto.cli import values
 from bipareto.cli.architectures import judged, show_cells, show_records
 from bipareto.cli.data import Folder
-from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder
+from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, results_of
 from bipareto.cli.runs import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 
@@ -203,6 +203,8 @@ def derive(
         kept = _results(run)["records"]
         genotypes = [Genotype.from_json(json.dumps(r["genotype"])) for r in kept]
         labels = [{"method": r["method"], "preference": r["preference"], "seed": r["seed"]} for r in kept]
+    elif not run.exists():
+        raise InvalidInput(f"{run} does not exist; give the folder of a search or comparison, or a genotype's JSON file")
     else:
         genotypes, labels = [_read_genotype(run)], [{}]
     known = looked_up(genotypes[0].space.name, folder)
@@ -269,12 +271,14 @@ def figures(
     from bipareto.experiments.nas.studies import looked_up
 
     out = Output(as_json, quiet)
+    results = [_results(run) for run in runs]
     target = out_dir or runs[0]
     ensure_folder(target)
     written: list[str] = []
     tables: dict[str, Any] = {}
-    for run in runs:
-        result = _results(run)
+    for run, result in zip(runs, results, strict=True):
+        if len(runs) > 1:
+            out.say(f"{run}\n")
         known = looked_up(result["settings"]["space"], folder)
         written += draw(result, known, target, run.resolve().name)
         tables[run.resolve().name] = judged(out, result, known)
@@ -329,10 +333,10 @@ def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
 
 
 def _results(run: Path) -> dict[str, Any]:
-    path = run / "results.json"
-    if not path.exists():
-        raise InvalidInput(f"{run} holds no results.json; give the folder of a search: bipareto experiment nas search --out FOLDER")
-    return json.loads(path.read_text("utf-8"))
+    found = results_of(run, "nas", "bipareto experiment nas search --out FOLDER")
+    if "settings" not in found or any("genotype" not in record for record in found["records"]):
+        raise InvalidInput(f"{run / 'results.json'} holds no architecture searches; give the folder of `bipareto experiment nas search` or `compare`")
+    return found
 
 
 def _read_genotype(path: Path) -> Genotype:
@@ -342,6 +346,8 @@ def _read_genotype(path: Path) -> Genotype:
         return Genotype.from_json(path.read_text("utf-8"))
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read ({error.strerror}); give a genotype's JSON file, as `derive --out` writes it") from error
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from error
 
 
 def _write_cells(folder: Path, records: list[dict[str, Any]]) -> None:

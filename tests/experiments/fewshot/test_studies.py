@@ -287,4 +287,11 @@ def test_all_figures_of_a_comparison_are_drawn_and_missing_results_are_named(tmp
     assert written == [*(f"run-{kind}" for kind in kinds), "single-single.png"]
     assert all((tmp_path / "drawn" / name).stat().st_size for name in written)
     assert call("experiment", "fewshot", "figures", tmp_path) == 2
-    assert "holds no results.json; run a study" in capsys.readouterr().err
+    assert "holds no results.json; it is made with: bipareto experiment fewshot comparison" in capsys.readouterr().err
+    # Of a folder that is not there none is made, and another experiment's results are told apart.
+    assert call("experiment", "fewshot", "figures", tmp_path / "none") == 2
+    assert "does not exist; it is made with" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "run" / "results.json").write_text(json.dumps({"records": [{"genotype": {}}], "settings": {}}))
+    assert call("experiment", "fewshot", "figures", tmp_path / "run") == 2
+    assert "holds no few-shot study; give the folder of" in capsys.readouterr().err
