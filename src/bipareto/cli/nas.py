@@ -179,7 +179,10 @@ def tune(
         )  # fmt: skip
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
         result = tuned(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None, step)
-    out.result(judged(out, result, known) | {"seconds": result["seconds"]})
+    found = judged(out, result, known)
+    if out_dir is not None:
+        out.say(f"results.json is in {out_dir}; these tables again: bipareto experiment nas figures {out_dir}")
+    out.result(found | {"seconds": result["seconds"]})
 
 
 @commands.command()
