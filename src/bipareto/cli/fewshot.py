@@ -10,7 +10,7 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.data import Folder
-from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, results_of
+from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, prefixes, results_of
 from bipareto.cli.runs import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 
@@ -195,8 +195,8 @@ def figures(
     target = out_dir or runs[0]
     ensure_folder(target)
     alone = [r for result in results for r in result["records"] if "trained_on" in r]
-    for run, result in zip(runs, results, strict=True):
-        written += draw(result, target, run.name, alone) + write_tables(result, target, run.name)
+    for name, result in zip(prefixes(runs), results, strict=True):
+        written += draw(result, target, name, alone) + write_tables(result, target, name)
     out.say(f"wrote {', '.join(written)} to {target}")
     out.result({"files": written})
 

@@ -14,7 +14,7 @@ import typer
 from bipareto.cli import values
 from bipareto.cli.architectures import judged, show_cells, show_records
 from bipareto.cli.data import Folder
-from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, results_of
+from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, prefixes, results_of
 from bipareto.cli.runs import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 
@@ -274,19 +274,19 @@ def figures(
     from bipareto.experiments.nas.studies import looked_up
 
     out = Output(as_json, quiet)
-    results = [_results(run) for run in runs]
+    results, names = [_results(run) for run in runs], prefixes(runs)
     target = out_dir or runs[0]
     ensure_folder(target)
     written: list[str] = []
     tables: dict[str, Any] = {}
-    for run, result in zip(runs, results, strict=True):
+    for run, name, result in zip(runs, names, results, strict=True):
         if len(runs) > 1:
             out.say(f"{run}\n")
         known = looked_up(result["settings"]["space"], folder)
-        written += draw(result, known, target, run.resolve().name)
-        tables[run.resolve().name] = judged(out, result, known)
-        (target / f"{run.resolve().name}-tables.json").write_text(json.dumps(values.finite(tables[run.resolve().name]), indent=1) + "\n", "utf-8")
-        written.append(f"{run.resolve().name}-tables.json")
+        written += draw(result, known, target, name)
+        tables[name] = judged(out, result, known)
+        (target / f"{name}-tables.json").write_text(json.dumps(values.finite(tables[name]), indent=1) + "\n", "utf-8")
+        written.append(f"{name}-tables.json")
     out.say(f"wrote {', '.join(written)} to {target}")
     out.result({"files": written, "tables": tables})
 

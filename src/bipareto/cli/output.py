@@ -18,7 +18,7 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Output", "claim_experiment", "ensure_experiment", "ensure_folder", "fail", "results_of"]
+__all__ = ["Output", "claim_experiment", "ensure_experiment", "ensure_folder", "fail", "prefixes", "results_of"]
 
 
 class Output:
@@ -168,6 +168,17 @@ def results_of(run: Path, name: str, command: str) -> dict[str, Any]:
         return json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise InvalidInput(f"{path} is no JSON ({error}); call the command that wrote it again") from error
+
+
+def prefixes(runs: Sequence[Path]) -> list[str]:
+    """What the files that are drawn of each run begin with: the names of their folders, which must differ."""
+    names = [run.resolve().name for run in runs]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise InvalidInput(
+            f"two of the runs are named {twice[0]}, so their pictures would have the same names; draw them one by one, each with --out"
+        )
+    return names
 
 
 def fail(message: str) -> None:

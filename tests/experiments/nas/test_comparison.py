@@ -166,9 +166,14 @@ def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
     other.mkdir()
     (other / "results.json").write_text('{"records": [{"accuracy": [0.5]}]}')
     noise.write_text("{}")
+    two = [str(tmp_path / name / "run") for name in ("a", "b")]
+    for run in map(Path, two):
+        run.mkdir(parents=True)
+        (run / "results.json").write_text('{"settings": {}, "records": []}')
     for arguments, message in [
         (["figures", str(tmp_path)], "holds no results.json; it is made with: bipareto experiment nas search"),
         (["figures", str(tmp_path / "none")], "none does not exist; it is made with"),
+        (["figures", *two], "two of the runs are named run"),
         (["derive", str(begun)], "holds no results.json; go on with the command that began it"),
         (["derive", str(other)], "holds no architecture searches"),
         (["derive", str(tmp_path / "none.json")], "does not exist; give the folder of a search or comparison, or a genotype's JSON file"),
