@@ -143,7 +143,7 @@ def front(
     problem: ProblemName,
     method: MethodName = "momeha",
     preferences: Annotated[
-        str, typer.Option("--preferences", metavar="N|NAME|FILE", help="How many along each edge of the simplex, or a family, see below.")
+        str, typer.Option("--preferences", metavar="N|NAME|FILE", help="How many along each edge of the simplex, or a family, see above.")
     ] = "11",
     budget: Annotated[
         int | None, typer.Option("--budget", metavar="N", min=1, help="With --preferences adaptive: the work of so many full runs.")
