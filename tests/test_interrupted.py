@@ -86,3 +86,12 @@ def test_a_search_of_numbers_learns_nothing_from_runs_cut_short(press: Callable[
         tune(search, tmp_path / "tune", storage=storage)
     told = optuna.load_study(study_name="tune", storage=storage).get_trials()
     assert [trial.state.name for trial in told] == ["COMPLETE", "COMPLETE", "RUNNING", "RUNNING"]
+
+
+def test_the_doctor_says_when_there_is_nothing_to_look_at(press: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    press(2)  # the first is a try
+    for words, code in ((["front", "quadratic", "--dim", "3", "--no-compile"], 0), (["doctor"], 2)):
+        with pytest.raises(SystemExit) as left:
+            main([*words, *(["--out"] if words[0] == "front" else []), str(tmp_path)])
+        assert left.value.code == code
+    assert "nothing was recorded of these runs before they stopped" in capsys.readouterr().err
