@@ -21,3 +21,4 @@ found = run_cleaning(
 )
 for name, said in found["summary"].items():
     print(f"{name}: test accuracy {said['test'][0]:.1f} % on MNIST, {said['test'][1]:.1f} % on Fashion-MNIST")
+print(f"cleaning.json, cleaning.csv and cleaning.png are in {out}")

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 import bipareto as bp
 from bipareto.cli import app, main, values
 from bipareto.cli.output import Output
+from bipareto.durable import StoreError
 from bipareto.hypergradient import CG, FiniteDifference
 from bipareto.methods import METHODS
 from bipareto.scalarization import Tracked
@@ -338,6 +339,38 @@ def test_a_folder_of_something_else_is_left_alone(run: Callable[..., Done], tmp_
     assert done.code == 2
     assert f"already holds {whose} ({held}); choose another folder" in done.stderr
     assert [path.name for path in folder.iterdir()] == [held]
+
+
+EXPERIMENTS = {"nas": ["experiment", "nas", "search", "--tiny"], "fewshot": ["experiment", "fewshot", "comparison", "--tiny"]}
+
+
+@pytest.mark.parametrize(("name", "work", "other"), [("nas", "search", "fewshot"), ("fewshot", "train", "nas")])
+def test_an_experiment_stopped_before_its_results_keeps_its_folder(
+    run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, work: str, other: str
+) -> None:
+    folder = str(tmp_path / "runs")
+
+    def stopped(*_: Any, **__: Any) -> None:
+        raise StoreError("interrupted; the same command goes on")
+
+    monkeypatch.setattr(f"bipareto.experiments.{name}.studies.{work}", stopped)
+    for _ in range(2):  # its own command is let in again
+        done = run(*EXPERIMENTS[name], "--out", folder)
+        assert "interrupted" in done.stderr
+        assert [path.name for path in (tmp_path / "runs").iterdir()] == ["experiment.json"]
+    done = run("front", "quadratic", *SMALL, "--out", folder)
+    assert done.code == 2
+    assert "already holds an experiment (experiment.json); choose another folder" in done.stderr
+    done = run(*EXPERIMENTS[other], "--out", folder)
+    assert done.code == 2
+    assert f"already holds another experiment ({name}, says experiment.json); choose another folder" in done.stderr
+
+
+def test_a_command_that_cannot_begin_claims_no_folder(run: Callable[..., Done], tmp_path: Path) -> None:
+    done = run("experiment", "nas", "search", "--tiny", "--supernet", "quick", "--out", str(tmp_path / "runs"))
+    assert done.code == 2
+    assert "choose plain or fast" in done.stderr
+    assert not list((tmp_path / "runs").iterdir())
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 160])

@@ -43,7 +43,11 @@ def test_mistakes_are_one_line(config: Path, tmp_path: Path, capsys: pytest.Capt
     assert call("sweep", config, "--out", tmp_path / "run") == 2
     assert "stpes is not a key that is known here; did you mean steps?" in capsys.readouterr().err
     assert call("resume", tmp_path / "none") == 2
-    assert "holds no run" in capsys.readouterr().err
+    assert "holds no run of `bipareto sweep`" in capsys.readouterr().err
+    (tmp_path / "nas").mkdir()
+    (tmp_path / "nas" / "experiment.json").write_text('{"experiment": "nas"}')
+    assert call("resume", tmp_path / "nas") == 2
+    assert "holds an experiment, which goes on when its own command is called again" in capsys.readouterr().err
     assert call("ls", tmp_path / "none") == 2
     config.write_text(SWEEP)
     assert call("sweep", config, "--out", tmp_path / "run", "--engine", "slurm") == 2

@@ -297,7 +297,8 @@ class ParetoFront:
         except FileNotFoundError as error:
             raise InvalidInput(f"there is no front at {path}") from error
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
-            raise InvalidInput(f"{path} is not a front written by ParetoFront.save, or was cut short ({error}); write it again") from error
+            kind = type(error).__name__  # numpy's own words advise to read such files unsafely
+            raise InvalidInput(f"{path} is not a front written by ParetoFront.save, or was cut short ({kind}); write it again") from error
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
         trees = {name: tree.from_layout(meta["layout"][name], (tensors[f"{name}.{i}"] for i in count())) for name in ("x", "y")}
         return cls(

@@ -143,5 +143,6 @@ def _reference(config: SweepConfig, objectives: list[Any]) -> tuple[list[float] 
     if not len(rows):
         return None, "nothing finite is recorded yet"
     if ":" not in config.problem.name:
-        return problems.get(config.problem.name, **config.problem.options).reference.tolist(), "of the exact front"
+        known = problems.get(config.problem.name, **config.problem.options)
+        return known.reference.tolist(), "the exact front's worst values plus a tenth of its ranges"
     return (rows.max(0) + 0.1 * np.ptp(rows, axis=0)).tolist(), "a tenth beyond the worst values so far, so it moves"

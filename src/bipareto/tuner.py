@@ -122,6 +122,8 @@ def _run_together(sweep: SweepConfig, setup: Setup, methods: list[Method]) -> li
         setup.problem, methods[0], tree.stack(states), seeds, m=m, steps=sweep.steps, batched=True, compile=sweep.compile,
         record_every=sweep.record_every, tol=sweep.tol, callbacks=(), progress=False,
     )  # fmt: skip
+    if "interrupted" in run.reason:
+        raise KeyboardInterrupt  # the study must not learn from runs that were cut short
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)
         y = envelope.solve_lower(setup.problem, run.state.x, run.state.y, batched=True).y

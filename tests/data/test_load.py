@@ -289,6 +289,8 @@ def test_no_damage_escapes_as_another_error(tmp_path: Path) -> None:
 def test_what_is_absent_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(MissingData, match=r"cifar100 is not in .*cifar-100-python, cifar100.zip"):
         load("cifar100", tmp_path)
+    with pytest.raises(MissingData, match=r"cifra10 \(did you mean cifar10\?\) is not in"):
+        load("cifra10", tmp_path)
     with pytest.raises(MissingData, match="no data folder is named by BIPARETO_DATA or --data"):
         load("cifar100")
     with pytest.raises(InvalidInput, match="which is not a folder"):

@@ -37,16 +37,16 @@ def show_records(out: Output, records: list[dict[str, Any]], names: list[str]) -
         for r in records
     ]
     header = ["method", "preference", *names, "accuracy %", "MFLOPs", "M params"]
-    out.table("Objectives of the supernet; accuracy and cost of the derived network", header, rows, left=2)
+    out.table("Objectives of the supernet; known CIFAR-10 accuracy, and cost, of the derived network", header, rows, left=2)
 
 
 def show_cells(out: Output, records: list[dict[str, Any]], genotypes: list[Genotype]) -> None:
     """Architectures one by one."""
     rows = [
-        [str(i), r.get("method", "-"), _weights(r), _accuracy(r), f"{r['flops'] / 1e6:.2f}", f"{r['params'] / 1e6:.3f}"]
+        [str(i), r.get("method", "-"), _weights(r), str(r.get("seed", "-")), _accuracy(r), f"{r['flops'] / 1e6:.2f}", f"{r['params'] / 1e6:.3f}"]
         for i, r in enumerate(records)
     ]
-    header = ["", "method", "preference", "accuracy %", "MFLOPs", "M params"]
+    header = ["genotype", "method", "preference", "seed", "accuracy %", "MFLOPs", "M params"]
     out.table(f"Architectures of {genotypes[0].space.name}", header, rows, left=3)
     for i, genotype in enumerate(genotypes):
         out.say(f"{i:3d}  {str(genotype).partition(' ')[2]}")
@@ -64,7 +64,7 @@ def judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dic
             [row["objective"], *(f"{v:.4f}" for v in row["values"]), "yes" if row["own"] else "no", "{} of {}".format(*row["seeds"])]
             for row in said["objectives"]
         ]
-        out.table(f"{method}: objectives under each preference, mean over seeds", header, rows)
+        out.table(f"{method}: objectives by preference (weights on top), mean over seeds", header, rows)
     found["operations"] = judging.operations(result)
     counts = [[row["method"], _weights(row), *(f"{count:.1f}" for count in row["edges"].values())] for row in found["operations"]]
     out.table("Edges of the derived cells by operation, mean over seeds", ["method", "preference", *found["operations"][0]["edges"]], counts, left=2)
@@ -89,7 +89,7 @@ def _number(value: float | None) -> str:
 def _show_correlations(out: Output, found: list[dict[str, Any]]) -> None:
     rows = [[c["method"], str(c["seed"]), f"{c['spearman']:.3f}", f"{c['kendall']:.3f}", f"{c['spearman_better_half']:.3f}"] for c in found]
     if rows:
-        header = ["method", "draws", "Spearman", "Kendall", "of the better half"]
+        header = ["method", "seed", "Spearman", "Kendall", "of the better half"]
         out.table("Rank correlation of minus the supernet's loss with the known accuracy", header, rows)
 
 

@@ -9,6 +9,7 @@ import typer
 from bipareto.cli import values
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.cli.runs import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet, known_problem
+from bipareto.errors import InvalidInput
 
 __all__ = ["compare"]
 
@@ -59,16 +60,25 @@ def compare(
     found = comparison.compare(
         known, names, preferences=preferences, budget=kind, amount=amount, seeds=seeds, start=start, compile=compiled, progress=out.progress
     )
+    notes: dict[str, list[str]] = {}
+    for c in found:
+        for note in c.notes:
+            notes.setdefault(note, []).append(c.name)
+    remarks = [f"{', '.join(whose)}: {note}" for note, whose in notes.items()]
+    if all(c.front is None for c in found):
+        raise InvalidInput(f"nothing was compared; {'; '.join(remarks) or 'name some --methods'}")
     header = ["method", "runs", "steps", "distance", "kkt", "hypervolume", "gap", "gradients", "Hessian products", "seconds"]
     data = [c.figures() for c in found]
     rows = []
     for c, row in zip(found, data, strict=True):
+        if c.front is None:
+            rows.append([c.name, *"-" * 9])
+            continue
         figures = [f"{c.distance:.2e}", f"{c.kkt:.2e}", f"{c.hypervolume:.5g}", f"{c.gap:.2e}"]
         rows.append([c.name, str(row["runs"]), str(c.steps), *figures, str(c.gradients), str(c.hessian_products), f"{c.seconds:.1f}"])
     out.table(f"{known.name}: worst figures over the runs, hypervolume of all of them; the lower level solved again", header, rows)
-    for c in found:
-        for note in c.notes:
-            out.warn(f"{c.name}: {note}")
+    for remark in remarks:
+        out.warn(remark)
     result = {
         "problem": asked, "budget": budget, "amount": amount, "seeds": seeds, "start": start, "reference": known.reference.tolist(), "methods": data,
     }  # fmt: skip

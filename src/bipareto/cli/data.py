@@ -49,7 +49,7 @@ def list_(folder: Folder = None, as_json: Json = False) -> None:
     rows = [[e["name"], e["title"], *(_or_dash(e[key]) for key in ("path", "note", "images", "test", "classes", "side"))] for e in here]
     if here:
         out.table(
-            f"Image sets{f' in {where}' if where else ''}",
+            f"Image sets{f' in {where}' if where else ''}, as they are stored",
             ["name", "what", "where", "pixels", "images", "of them test", "classes", "side"],
             rows,
             left=4,

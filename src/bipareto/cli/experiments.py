@@ -78,5 +78,9 @@ def cleaning(
         for name, said in found["summary"].items()
     ]
     rows.append(["forum, reported", *(f"{value:.2f}" for value in REPORTED), "-", "-"])
-    out.table(f"test accuracy in %, equal preference, {len(found['seeds'])} seeds", ["method", *SETS, *(f"{s}, retrained" for s in SETS)], rows)
+    count = len(found["seeds"])
+    over = f"mean ± standard deviation of {count} seeds" if count > 1 else "one seed"
+    out.table(f"Test accuracy in %, equal preference, {over}", ["method", *SETS, *(f"{s}, retrained" for s in SETS)], rows)
+    if out_dir is not None:
+        out.say(f"wrote cleaning.json, cleaning.csv and cleaning.png to {out_dir}")
     out.result(found)

@@ -10,7 +10,7 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.data import Folder
-from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, prefixes, results_of
 from bipareto.cli.runs import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 
@@ -187,16 +187,16 @@ def figures(
     from bipareto.experiments.fewshot.figures import draw, write_tables
 
     out = Output(as_json, quiet)
+    written: list[str] = []
+    results = [results_of(run, "fewshot", f"bipareto experiment fewshot comparison --out {run}") for run in runs]
+    for run, result in zip(runs, results, strict=True):
+        if any("accuracy" not in record for record in result["records"]):
+            raise InvalidInput(f"{run / 'results.json'} holds no few-shot study; give the folder of `bipareto experiment fewshot comparison`")
     target = out_dir or runs[0]
     ensure_folder(target)
-    written: list[str] = []
-    for run in runs:
-        if not (run / "results.json").exists():
-            raise InvalidInput(f"{run} holds no results.json; run a study with --out {run} first")
-    results = [json.loads((run / "results.json").read_text("utf-8")) for run in runs]
     alone = [r for result in results for r in result["records"] if "trained_on" in r]
-    for run, result in zip(runs, results, strict=True):
-        written += draw(result, target, run.name, alone) + write_tables(result, target, run.name)
+    for name, result in zip(prefixes(runs), results, strict=True):
+        written += draw(result, target, name, alone) + write_tables(result, target, name)
     out.say(f"wrote {', '.join(written)} to {target}")
     out.result({"files": written})
 
@@ -214,10 +214,11 @@ def _study(
     from bipareto.experiments.fewshot.studies import Study
     from bipareto.experiments.fewshot.task import build, generated
 
-    ensure_folder(out_dir, own="results.json")
+    ensure_experiment(out_dir, "fewshot")
     task = generated(learner, device=device or "cpu") if tiny else build(dataset, learner, folder=folder, device=device)  # type: ignore[arg-type]
     given = values.seeds(seeds or (["0"] if tiny else ["0,1,2"]))
     options: dict[str, Any] = {"protocol": protocol, "preset": preset, "numbers": numbers or {}, "progress": out.progress}
+    claim_experiment(out_dir, "fewshot")
     return Study(task, out_dir, steps or (24 if tiny else 2500), given, episodes=24 if tiny else 192, **options)
 
 

@@ -14,7 +14,7 @@ import typer
 from bipareto.cli import values
 from bipareto.cli.architectures import judged, show_cells, show_records
 from bipareto.cli.data import Folder
-from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, prefixes, results_of
 from bipareto.cli.runs import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 
@@ -180,7 +180,10 @@ def tune(
         )  # fmt: skip
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
         result = tuned(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None, step)
-    out.result(judged(out, result, known) | {"seconds": result["seconds"]})
+    found = judged(out, result, known)
+    if out_dir is not None:
+        out.say(f"results.json is in {out_dir}; these tables again: bipareto experiment nas figures {out_dir}")
+    out.result(found | {"seconds": result["seconds"]})
 
 
 @commands.command()
@@ -204,6 +207,8 @@ def derive(
         kept = _results(run)["records"]
         genotypes = [Genotype.from_json(json.dumps(r["genotype"])) for r in kept]
         labels = [{"method": r["method"], "preference": r["preference"], "seed": r["seed"]} for r in kept]
+    elif not run.exists():
+        raise InvalidInput(f"{run} does not exist; give the folder of a search or comparison, or a genotype's JSON file")
     else:
         genotypes, labels = [_read_genotype(run)], [{}]
     known = looked_up(genotypes[0].space.name, folder)
@@ -270,17 +275,19 @@ def figures(
     from bipareto.experiments.nas.studies import looked_up
 
     out = Output(as_json, quiet)
+    results, names = [_results(run) for run in runs], prefixes(runs)
     target = out_dir or runs[0]
     ensure_folder(target)
     written: list[str] = []
     tables: dict[str, Any] = {}
-    for run in runs:
-        result = _results(run)
+    for run, name, result in zip(runs, names, results, strict=True):
+        if len(runs) > 1:
+            out.say(f"{run}\n")
         known = looked_up(result["settings"]["space"], folder)
-        written += draw(result, known, target, run.resolve().name)
-        tables[run.resolve().name] = judged(out, result, known)
-        (target / f"{run.resolve().name}-tables.json").write_text(json.dumps(values.finite(tables[run.resolve().name]), indent=1) + "\n", "utf-8")
-        written.append(f"{run.resolve().name}-tables.json")
+        written += draw(result, known, target, name)
+        tables[name] = judged(out, result, known)
+        (target / f"{name}-tables.json").write_text(json.dumps(values.finite(tables[name]), indent=1) + "\n", "utf-8")
+        written.append(f"{name}-tables.json")
     out.say(f"wrote {', '.join(written)} to {target}")
     out.result({"files": written, "tables": tables})
 
@@ -294,7 +301,7 @@ def _task(
     from bipareto.experiments.nas.studies import looked_up
     from bipareto.experiments.nas.task import build, generated
 
-    ensure_folder(out_dir, own="results.json")
+    ensure_experiment(out_dir, "nas")
     where = device or ("cpu" if tiny else None)
     if changes["supernet"] is None and device_of(where).type == "cuda":
         changes["supernet"] = "fast"
@@ -306,6 +313,7 @@ def _task(
     known = looked_up(settings.space, folder)
     if known is None and settings.space == "nas-bench-201" and not tiny:
         out.warn("the table of NAS-Bench-201's accuracies is not in the data folder: accuracies are not looked up")
+    claim_experiment(out_dir, "nas")
     return task, known
 
 
@@ -329,10 +337,10 @@ def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
 
 
 def _results(run: Path) -> dict[str, Any]:
-    path = run / "results.json"
-    if not path.exists():
-        raise InvalidInput(f"{run} holds no results.json; give the folder of a search: bipareto experiment nas search --out FOLDER")
-    return json.loads(path.read_text("utf-8"))
+    found = results_of(run, "nas", "bipareto experiment nas search --out FOLDER")
+    if "settings" not in found or any("genotype" not in record for record in found["records"]):
+        raise InvalidInput(f"{run / 'results.json'} holds no architecture searches; give the folder of `bipareto experiment nas search` or `compare`")
+    return found
 
 
 def _read_genotype(path: Path) -> Genotype:
@@ -342,6 +350,8 @@ def _read_genotype(path: Path) -> Genotype:
         return Genotype.from_json(path.read_text("utf-8"))
     except OSError as error:
         raise InvalidInput(f"{path} cannot be read ({error.strerror}); give a genotype's JSON file, as `derive --out` writes it") from error
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from error
 
 
 def _write_cells(folder: Path, records: list[dict[str, Any]]) -> None:

@@ -143,7 +143,7 @@ def front(
     problem: ProblemName,
     method: MethodName = "momeha",
     preferences: Annotated[
-        str, typer.Option("--preferences", metavar="N|NAME|FILE", help="How many along each edge of the simplex, or a family, see below.")
+        str, typer.Option("--preferences", metavar="N|NAME|FILE", help="How many along each edge of the simplex, or a family, see above.")
     ] = "11",
     budget: Annotated[
         int | None, typer.Option("--budget", metavar="N", min=1, help="With --preferences adaptive: the work of so many full runs.")
@@ -212,6 +212,8 @@ def front(
         for run, failure in enumerate(found.failure):
             if failure is not None:
                 out.warn(f"run {run}: {failure}")
+        if raw.run is not None and "interrupted" in raw.reason:
+            out.warn(f"interrupted after {max(raw.run.steps)} of {steps} steps: the points are those reached by then")
     reference = known.reference
     data = {
         "problem": asked,
@@ -235,7 +237,7 @@ def front(
     out.say(
         f"hypervolume {data['hypervolume']:.6g} up to {_numbers(reference)}; worst distance {_number(distance)} of the front's extent, "
         f"worst position error {_number(position)}; {len(found)} run{'s' if len(found) > 1 else ''} "
-        f"of {'up to ' if budget else ''}{steps} steps in {seconds:.1f} s"
+        f"of {'up to ' if budget or 'interrupted' in found.reason else ''}{steps} steps in {seconds:.1f} s"
     )
     if out_dir is not None:
         from bipareto.report import plot_front, write_csv, write_metrics

@@ -88,6 +88,8 @@ def resume(
     from bipareto.store import RunFolder
 
     out = Output(as_json, quiet)
+    if (run / "experiment.json").exists():
+        raise InvalidInput(f"{run} holds an experiment, which goes on when its own command is called again with --out {run}")
     with out.listening():
         RunFolder(run).manifest()
         wanted = _engine(load(SweepConfig, RunFolder(run).config).engine, engine, workers, address)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -157,7 +158,9 @@ def missing(name: str, folder: Path | None) -> str:
     """What to do when a set is not there."""
     looked = f"not in {folder}" if folder is not None else f"not found: no data folder is named by {VARIABLE} or --data"
     public = f", or: bipareto data fetch {name}" if name in REMOTES else ""
-    return f"{name} is {looked}; put one of these into the data folder: {', '.join(wanted(name))}{public}"
+    near = [] if name in KNOWN else get_close_matches(name, KNOWN, 1)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return f"{name}{meant} is {looked}; put one of these into the data folder: {', '.join(wanted(name))}{public}"
 
 
 def wanted(name: str) -> list[str]:

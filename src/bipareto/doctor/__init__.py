@@ -106,6 +106,8 @@ class Watch:
 
 def examine(case: Case) -> list[Diagnosis]:
     """All diagnoses of a case, most urgent first.  What a trouble found earlier explains is not reported again for the same run."""
+    if case.alive and "objectives" not in case.history:
+        raise InvalidInput("nothing was recorded of these runs before they stopped, so there is nothing to judge them by; let them make more steps")
     found: list[Diagnosis] = []
     rest = case  # one object as long as nothing is found: it keeps what it has computed
     for look in LOOKS:

@@ -298,6 +298,8 @@ def _run_one(task: CleaningTask, name: str, method: Method, seed: int, steps: in
         task.problem, task.x0, task.y0, preferences=wanted, method=method, steps=steps, callbacks=[chosen], progress=progress,
         compile="replay" if task.x0.is_cuda else False, record_every=max(1, steps // 50),
     )  # fmt: skip
+    if "interrupted" in found.reason:
+        raise KeyboardInterrupt  # half of a run is not to stand among the others
     seconds = time.perf_counter() - began
     accuracy = {
         "test": task.accuracy(chosen.y, task.test),

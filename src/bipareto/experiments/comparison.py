@@ -24,6 +24,9 @@ __all__ = ["Budget", "Contender", "applicable", "compare", "gradient_cost"]
 
 Budget = Literal["oracles", "seconds"]
 
+#: why a method is not compared after Ctrl-C
+INTERRUPTED = "interrupted before its runs had ended"
+
 #: steps taken to see how fast a method is, when the budget is in seconds
 CALIBRATION = 40
 
@@ -102,7 +105,8 @@ def compare(
         amount: 80,000 gradients or 20 seconds when None.
         start: 0 for the problem's own start, n for its n-th random one; all methods begin there and are tuned there.
 
-    A method that refuses the problem, or whose runs all fail, is listed last with the reason.
+    A method that refuses the problem, or whose runs all fail, is listed last with the reason.  So are, after Ctrl-C, the method at work
+    then and those after it: what a run has reached by then is not its share of the budget.
     """
     if budget not in ("oracles", "seconds"):
         raise InvalidInput(f"budget is {budget!r}; choose oracles or seconds")
@@ -114,8 +118,18 @@ def compare(
     share = amount if amount is not None else (80_000 if budget == "oracles" else 20.0)
     if not share > 0:
         raise InvalidInput(f"the budget is {share}; it must be > 0")
-    found = [_run(problem, name, preferences, budget, share, seeds, start, compile, progress) for name in methods]
+    found: list[Contender] = []
+    for name in methods:
+        try:
+            found.append(_run(problem, name, preferences, budget, share, seeds, start, compile, progress))
+        except KeyboardInterrupt:
+            found += [_absent(left, 0.0, INTERRUPTED) for left in methods[len(found) :]]
+            break
     return sorted(found, key=lambda c: (c.distance, c.kkt))
+
+
+def _absent(name: str, seconds: float, reason: str) -> Contender:
+    return Contender(name, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,))
 
 
 def _run(
@@ -137,9 +151,11 @@ def _run(
                 steps, compile = max(1, int(share * CALIBRATION / clock.seconds)), False
             method = METHODS[name].tuned(problem, x0, y0, steps=steps)
             raw = front(problem, x0, y0, preferences=wanted, seeds=seeds, method=method, steps=steps, compile=compile, progress=progress)
+            if "interrupted" in raw.reason:
+                raise KeyboardInterrupt
             resolved = raw.resolve_lower()
         except BiparetoError as error:
-            return Contender(name, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, time.perf_counter() - began, (str(error),))
+            return _absent(name, time.perf_counter() - began, str(error))
         notes += [str(warning.message) for warning in caught]
         notes += [f"{sum(f is not None for f in raw.failure)} runs left the finite numbers: {failure}" for failure in raw.failure if failure][:1]
         kkt = max(_kkt(problem, resolved, i) for i in range(len(resolved)))

@@ -201,9 +201,12 @@ def run_demo(out: Path, *, steps: int | None = None, preferences: int = 10, seed
     began = time.perf_counter()
     task = digits_problem(seed)
     method = MOMEHA.tuned(task.problem, task.x0, task.y0, steps=steps)
-    found = front(
+    raw = front(
         task.problem, task.x0, task.y0, preferences=grid(2, preferences), seeds=[seed], method=method, steps=steps, progress=False if quiet else None
-    ).resolve_lower(tol=TOLERANCE, max_iter=NEWTON_STEPS)
+    )
+    if "interrupted" in raw.reason:
+        raise KeyboardInterrupt  # the words below are about runs that came to their end
+    found = raw.resolve_lower(tol=TOLERANCE, max_iter=NEWTON_STEPS)
     points = _points(task, found)
     baseline = _baseline(task, method)
     summary: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -286,5 +287,15 @@ def test_all_figures_of_a_comparison_are_drawn_and_missing_results_are_named(tmp
     kinds = ("strengths.png", "exploration.png", "comparison.png", "training.png", "methods.csv", "response.csv")
     assert written == [*(f"run-{kind}" for kind in kinds), "single-single.png"]
     assert all((tmp_path / "drawn" / name).stat().st_size for name in written)
+    shutil.copytree(tmp_path / "run", tmp_path / "other" / "run")
+    assert call("experiment", "fewshot", "figures", tmp_path / "run", tmp_path / "other" / "run") == 2
+    assert "two of the runs are named run" in capsys.readouterr().err
     assert call("experiment", "fewshot", "figures", tmp_path) == 2
-    assert "holds no results.json; run a study" in capsys.readouterr().err
+    assert "holds no results.json; it is made with: bipareto experiment fewshot comparison" in capsys.readouterr().err
+    # Of a folder that is not there none is made, and another experiment's results are told apart.
+    assert call("experiment", "fewshot", "figures", tmp_path / "none") == 2
+    assert "does not exist; it is made with" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "run" / "results.json").write_text(json.dumps({"records": [{"genotype": {}}], "settings": {}}))
+    assert call("experiment", "fewshot", "figures", tmp_path / "run") == 2
+    assert "holds no few-shot study; give the folder of" in capsys.readouterr().err

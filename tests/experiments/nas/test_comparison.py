@@ -160,9 +160,25 @@ def test_the_commands_from_search_to_a_trained_network(tmp_path: Path, monkeypat
 
 
 def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
+    begun, other, noise = tmp_path / "begun", tmp_path / "other", tmp_path / "noise.json"
+    begun.mkdir()
+    (begun / "experiment.json").write_text('{"experiment": "nas"}')
+    other.mkdir()
+    (other / "results.json").write_text('{"records": [{"accuracy": [0.5]}]}')
+    noise.write_text("{}")
+    two = [str(tmp_path / name / "run") for name in ("a", "b")]
+    for run in map(Path, two):
+        run.mkdir(parents=True)
+        (run / "results.json").write_text('{"settings": {}, "records": []}')
     for arguments, message in [
-        (["figures", str(tmp_path)], "holds no results.json"),
-        (["derive", str(tmp_path / "none.json")], "cannot be read"),
+        (["figures", str(tmp_path)], "holds no results.json; it is made with: bipareto experiment nas search"),
+        (["figures", str(tmp_path / "none")], "none does not exist; it is made with"),
+        (["figures", *two], "two of the runs are named run"),
+        (["derive", str(begun)], "holds no results.json; go on with the command that began it"),
+        (["derive", str(other)], "holds no architecture searches"),
+        (["derive", str(tmp_path / "none.json")], "does not exist; give the folder of a search or comparison, or a genotype's JSON file"),
+        (["train", str(tmp_path / "none.json")], "cannot be read"),
+        (["train", str(noise)], "noise.json: a genotype is"),
         (["search", "--tiny", "--method", "adam"], "method 'adam' takes no part"),
         (["search", "--tiny", "--batch", "1"], "too small: batch norm"),
         (["search", "--tiny", "--objectives", "loss,speed"], "choose some of loss, flops, skip, pooling"),
@@ -173,6 +189,7 @@ def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
         assert result.exit_code != 0
         text = result.stderr + str(result.exception)
         assert message in text, text
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("step", TRIALS)

@@ -58,7 +58,7 @@ def test_training_stopped_after_every_epoch_ends_bit_identical(tmp_path: Path) -
     assert train_network(CELL, SMALL, IMAGES, RECIPE, CPU, folder=part, say=stop) == whole
     again, _ = read_tensors(part / "network.safetensors")
     assert all(torch.equal(again[name], value) for name, value in saved.items())
-    with pytest.raises(InvalidInput, match="the training of another recipe"):
+    with pytest.raises(InvalidInput, match=r"the training of another recipe \(rate = 0.1, not 0.2\)"):
         train_network(CELL, SMALL, IMAGES, replace(RECIPE, rate=0.2), CPU, folder=part)
     with pytest.raises(InvalidInput, match="the training of another genotype"):
         train_network(random_genotype(NAS_BENCH_201, 0), SMALL, IMAGES, RECIPE, CPU, folder=part)

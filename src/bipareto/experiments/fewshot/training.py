@@ -92,7 +92,10 @@ def train(
     seeds = [trial.seed for trial in trials]
     if part is None:
         with task.arithmetic():
-            return _trained(drive(task.problem, first.method, state, seeds, callbacks=[look], **options), first.joint)
+            run = drive(task.problem, first.method, state, seeds, callbacks=[look], **options)
+        if "interrupted" in run.reason:
+            raise StoreError("interrupted, and nothing was kept; with --out FOLDER the same command goes on where it stopped")
+        return _trained(run, first.joint)
     with part.held(), task.arithmetic():
         part.claim(key, "training")
         snapshot, _ = part.restore(state)

@@ -99,8 +99,10 @@ def search(
     parts = []
     for index, first in enumerate(range(0, len(trials), size)):
         own = list(trials[first : first + size])
-        slice_folder = None if folder is None else SliceFolder(folder if size == len(trials) else folder / f"{index:03d}")
-        parts.append(_slice(task, own, slice_folder, label, progress, say))
+        whole = size == len(trials)
+        slice_folder = None if folder is None else SliceFolder(folder if whole else folder / f"{index:03d}")
+        own_label = label if whole else f"{label}, {index + 1} of {-(-len(trials) // size)}"
+        parts.append(_slice(task, own, slice_folder, own_label, progress, say))
     return Found.joined(parts)
 
 
@@ -125,7 +127,8 @@ def _slice(task: Task, trials: list[Trial], part: SliceFolder | None, label: str
         nonlocal told
         if say is not None and (seen.step == steps or time.monotonic() - told > TELL):
             told = time.monotonic()
-            say(f"{label}: step {seen.step} of {steps}, {len(trials)} side by side, {told - began:.1f} s")
+            company = f", {len(trials)} side by side" if batched else ""
+            say(f"{label}: step {seen.step} of {steps}{company}, {told - began:.1f} s")
 
     options: dict[str, Any] = {
         "m": len(task.settings.objectives), "steps": steps, "batched": batched, "compile": "replay" if task.device.type == "cuda" else False,
@@ -134,7 +137,7 @@ def _slice(task: Task, trials: list[Trial], part: SliceFolder | None, label: str
     seeds = [trial.seed for trial in trials]
     try:
         if part is None:
-            return _found(drive(task.problem, trials[0].method, state, seeds, callbacks=[tell], **options), 0.0)
+            return _found(drive(task.problem, trials[0].method, state, seeds, callbacks=[tell], **options), 0.0, None)
         with part.held():
             part.claim(key, "search")
             snapshot, _ = part.restore(state)
@@ -149,9 +152,7 @@ def _slice(task: Task, trials: list[Trial], part: SliceFolder | None, label: str
                         write_text(part.path / "seconds.json", json.dumps(spent + time.monotonic() - began))
 
                 run = drive(task.problem, trials[0].method, state, seeds, callbacks=[keep, tell], resume=snapshot, **options)
-            if "interrupted" in run.reason:
-                raise StoreError(f"interrupted; the same command goes on from {part.path}")
-            found = _found(run, spent)
+            found = _found(run, spent, part)
             leaves = {str(i): leaf for i, leaf in enumerate(tree.leaves((found.x, found.y)))}
             tensors = leaves | {"objectives": found.objectives, "steps": found.steps}
             part.write_result(tensors, key | {"seconds": found.seconds, "reason": list(found.reason)})
@@ -175,7 +176,11 @@ def _start(task: Task, seed: int) -> Start:
         return Start(x, y, problem.upper(x, y, problem.batch("upper", "full")))
 
 
-def _found(run: Run, before: float) -> Found:
+def _found(run: Run, before: float, part: SliceFolder | None) -> Found:
+    """What a run that came to its end has found; `before`: seconds that earlier attempts took."""
+    if "interrupted" in run.reason:
+        kept = ", and nothing was kept; with --out FOLDER the same command goes on where it stopped"
+        raise StoreError("interrupted" + (kept if part is None else f"; the same command goes on from {part.path}"))
     x, y, objectives = run.state.x, run.state.y, run.history["objectives"].cpu()
     if objectives.dim() == 2:  # one search alone
         (x, y), objectives = tree.map_(lambda leaf: leaf.unsqueeze(0), (x, y)), objectives.unsqueeze(1)

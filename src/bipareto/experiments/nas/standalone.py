@@ -306,7 +306,10 @@ def _restore(path: Path, key: dict[str, Any], model: nn.Module, optimizer: torch
         raise Damaged(f"{error}; remove it to begin anew") from error
     for name, wanted in key.items():
         if meta[name] != json.loads(json.dumps(wanted)):
-            raise InvalidInput(f"{path} holds the training of another {name}; use another folder, or remove it")
+            numbers = wanted.items() if name == "recipe" else ()
+            differ = "; ".join(f"{number} = {meta[name].get(number)}, not {value}" for number, value in numbers if meta[name].get(number) != value)
+            said = f" ({differ})" if differ else ""
+            raise InvalidInput(f"{path} holds the training of another {name}{said}; use another folder, or remove it")
     model.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
     for i, parameter in enumerate(model.parameters()):
         optimizer.state[parameter]["momentum_buffer"] = tensors[f"momentum.{i}"].to(parameter.device)
