@@ -14,7 +14,7 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.records import Record
 from bipareto.schedule import Cosine
 from bipareto.stepping import stepper
-from helpers import DOUBLE, nonconvex
+from helpers import DOUBLE, interrupted_at, nonconvex
 
 METHOD = bp.MOMEHA(gamma=0.2, alpha_theta=0.05, alpha_x=0.05, alpha_y=0.05, c=5.0)
 
@@ -189,19 +189,23 @@ def test_what_cannot_be_compiled_goes_on_uncompiled() -> None:
 
 def test_a_keyboard_interrupt_keeps_what_is_there() -> None:
     problem, x, y = nonconvex()
-    calls = {"n": 0}
-
-    def lower(x: Tensor, y: Tensor) -> Tensor:
-        calls["n"] += 1
-        if calls["n"] == 200:
-            raise KeyboardInterrupt
-        return problem.lower(x, y)
-
-    answer = bp.solve(bp.Problem(problem.upper, lower), x, y, method=METHOD, steps=1000, record_every=10)
+    answer = bp.solve(bp.Problem(problem.upper, interrupted_at(problem, 200)), x, y, method=METHOD, steps=1000, record_every=10)
     assert answer.reason == "interrupted"
     assert 0 < answer.steps < 1000
     again = bp.solve(problem, x, y, method=METHOD, steps=answer.steps)
     assert torch.equal(answer.x, again.x)
+
+
+def test_a_keyboard_interrupt_before_the_first_record_keeps_the_state() -> None:
+    problem, x, y = nonconvex()
+    answer = bp.solve(bp.Problem(problem.upper, interrupted_at(problem, 40)), x, y, method=METHOD, steps=1000, record_every=500)
+    assert answer.reason == "interrupted"
+    assert answer.best.step == answer.steps == 9  # one look at the start, four evaluations a step
+    assert torch.equal(answer.x, bp.solve(problem, x, y, method=METHOD, steps=9).x)
+    assert torch.equal(answer.best.x, answer.x)
+    assert answer.best.residual == math.inf
+    assert answer.best.objectives.isnan().tolist() == [True, True]
+    assert len(answer.history["step"]) == 0
 
 
 def test_progress_goes_to_stderr_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -227,6 +227,8 @@ def trace(
     }  # fmt: skip
     parts: list[_Found] = []
     for seed in seeds:
+        if parts and "interrupted" in parts[-1].run.reason:
+            break
         done = _Found.solve(problem, method, [method.begin(start, w) for start, w in cold], [seed] * len(cold), options | {"steps": steps})
         left, middles, tried = (budget - len(cold)) * steps, _Middles(problem, method), set[Neighbours]()
         while left >= short and not done.stopped:

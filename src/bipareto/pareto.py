@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from bipareto import drawing, envelope, tree
 from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
-from bipareto.loop import choose_method, drive, solution_of
+from bipareto.loop import choose_method, drive, not_begun, solution_of
 from bipareto.methods import Method
 from bipareto.methods.base import State
 from bipareto.preferences import as_preference, grid, named
@@ -314,7 +314,10 @@ class ParetoFront:
 
 
 def run_states(problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]) -> tuple[Run, bool]:
-    """All runs in slices of equal size (each new size would compile anew), or one by one where vmap cannot batch."""
+    """All runs in slices of equal size (each new size would compile anew), or one by one where vmap cannot batch.
+
+    Ctrl-C ends the slice at hand and all that would come after it.
+    """
     first = tree.stack(states[:1])
     try:
         from bipareto.sampler import draw
@@ -322,12 +325,20 @@ def run_states(problem: Problem, method: Method, states: list[State], seeds: lis
         stepper(problem, method, batched=True)(first, draw(problem, method.roles(options["m"]), 0, seeds[:1]))
     except NotBatchable as error:
         warnings.warn(f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4)
-        runs = [drive(problem, method, state, [seed], batched=False, **options) for state, seed in zip(states, seeds, strict=True)]
-        return join_runs([_as_batch(run) for run in runs]), False
+        single: list[Run] = []
+        for state, seed in zip(states, seeds, strict=True):
+            if _interrupted(single):
+                single.append(not_begun(state, 1, options["m"], batched=False))
+            else:
+                single.append(drive(problem, method, state, [seed], batched=False, **options))
+        return join_runs([_as_batch(run) for run in single]), False
     size = min(SLICE, len(states))
-    parts = []
+    parts: list[Run] = []
     for begin in range(0, len(states), size):
         part, part_seeds = states[begin : begin + size], seeds[begin : begin + size]
+        if _interrupted(parts):
+            parts.append(not_begun(tree.stack(part), len(part), options["m"], batched=True))
+            continue
         missing = size - len(part)
         label = f"runs {begin + 1}-{begin + len(part)} of {len(states)}"
         run = drive(
@@ -335,6 +346,10 @@ def run_states(problem: Problem, method: Method, states: list[State], seeds: lis
         )
         parts.append(_first(run, len(part)))
     return join_runs(parts), True
+
+
+def _interrupted(runs: list[Run]) -> bool:
+    return bool(runs) and "interrupted" in runs[-1].reason
 
 
 def _as_batch(run: Run) -> Run:
@@ -361,12 +376,13 @@ def join_runs(runs: list[Run]) -> Run:
     def cat(*leaves: Tensor) -> Tensor:
         return torch.cat(leaves)
 
-    # Runs that ended early have fewer records; NaN keeps the histories rectangular.
-    longest = max(runs, key=lambda run: len(run.history["step"]))
-    length = len(longest.history["step"])
-    names = [name for name in runs[0].history if name != "step"]
-    history = {name: torch.cat([_lengthened(run.history[name], length) for run in runs], dim=1) for name in names}
-    history["step"] = longest.history["step"]
+    # Runs that ended early have fewer records, or none; NaN keeps the histories rectangular.
+    longest = max(runs, key=lambda run: len(run.history["step"])).history
+    history = {
+        name: torch.cat([_lengthened(run.history.get(name, rows.new_empty(0, len(run.steps), *rows.shape[2:])), len(rows)) for run in runs], dim=1)
+        for name, rows in longest.items()
+        if name != "step"
+    } | {"step": longest["step"]}
     return Run(
         state=tree.map_(cat, *(run.state for run in runs)),
         steps=[s for run in runs for s in run.steps],
