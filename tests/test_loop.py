@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import bipareto as bp
 from bipareto import tree
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.records import Record
+from bipareto.report import write_history
 from bipareto.schedule import Cosine
 from bipareto.stepping import stepper
 from helpers import DOUBLE, interrupted_at, nonconvex
@@ -196,7 +198,7 @@ def test_a_keyboard_interrupt_keeps_what_is_there() -> None:
     assert torch.equal(answer.x, again.x)
 
 
-def test_a_keyboard_interrupt_before_the_first_record_keeps_the_state() -> None:
+def test_a_keyboard_interrupt_before_the_first_record_keeps_the_state(tmp_path: Path) -> None:
     problem, x, y = nonconvex()
     answer = bp.solve(bp.Problem(problem.upper, interrupted_at(problem, 40)), x, y, method=METHOD, steps=1000, record_every=500)
     assert answer.reason == "interrupted"
@@ -206,6 +208,10 @@ def test_a_keyboard_interrupt_before_the_first_record_keeps_the_state() -> None:
     assert answer.best.residual == math.inf
     assert answer.best.objectives.isnan().tolist() == [True, True]
     assert len(answer.history["step"]) == 0
+    write_history(answer, tmp_path / "history.csv")
+    assert (tmp_path / "history.csv").read_text() == "step,f1,f2\n"
+    with pytest.raises(InvalidInput, match="before anything was recorded"):
+        bp.diagnose(answer)
 
 
 def test_progress_goes_to_stderr_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,8 @@ class Problem:
         lower: g(x, y) -> ().
         sampler: where losses are taken on draws of data, `sampler(level, role, t, seed) -> batch`; the functions then take
             a third argument, the batch.  `level` is "upper" or "lower", `role` is a name that the method declares (see
-            `bipareto.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.
+            `bipareto.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.  One with
+            `per_objective` set draws {i: batch} where a role serves all objectives, and f_i takes its own.
         names: a label per objective for tables and pictures.
 
     What a problem may say of its structure, so that the same numbers cost less:
@@ -67,6 +68,8 @@ class Problem:
         self._upper = upper
         self._lower = lower
         self.sampler = sampler
+        #: whether every objective has data of its own
+        self.per_objective = bool(getattr(sampler, "per_objective", False))
         self.names = tuple(names) if names is not None else None
 
     @classmethod
@@ -114,15 +117,20 @@ class Problem:
 
     def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """f(x, y[; batch]), shape (m,)."""
-        extra = self._arguments(batch)
         if callable(self._upper):
-            return self._upper(x, y, *extra)
-        return torch.stack([f(x, y, *extra) for f in self._upper])
+            return self._upper(x, y, *self._arguments(batch))
+        return torch.stack([f(x, y, *self._arguments(self._of_objective(i, batch))) for i, f in enumerate(self._upper)])
 
     def objective(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """f_i(x, y[; batch]), shape ().  With `upper` given as one function the other components are computed and dropped."""
-        extra = self._arguments(batch)
-        return self._upper(x, y, *extra)[i] if callable(self._upper) else self._upper[i](x, y, *extra)
+        if callable(self._upper):
+            return self._upper(x, y, *self._arguments(batch))[i]
+        return self._upper[i](x, y, *self._arguments(self._of_objective(i, batch)))
+
+    def _of_objective(self, i: int, batch: Any) -> Any:
+        """Objective i's part of a draw for all objectives, {i: batch}; a draw for it alone stays as it is."""
+        whole = self.per_objective and not callable(self._upper) and isinstance(batch, dict) and batch.keys() == set(range(len(self._upper)))
+        return batch[i] if whole else batch
 
     def lower(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """g(x, y[; batch]), shape ()."""
@@ -188,6 +196,11 @@ def _check_leaves(x0: Tree, y0: Tree) -> None:
                     f"{path} has {kind} {getattr(leaf, kind)} but {reference_path} has {getattr(reference, kind)}; "
                     f"one run lives on one {kind}: use {path}.to({getattr(reference, kind)!r})"
                 )
+        if torch.finfo(leaf.dtype).bits < 32:
+            raise InvalidInput(
+                f"{path} has dtype {leaf.dtype}, in which a run cannot count its steps (256 + 1 is 256 in bfloat16); use {path}.float(), and let the "
+                "losses work in half precision: Problem.from_modules(..., autocast=torch.bfloat16)"
+            )
         if not torch.isfinite(leaf).all():
             raise InvalidInput(f"{path} holds NaN or infinity; start from finite values")
 
@@ -195,7 +208,7 @@ def _check_leaves(x0: Tree, y0: Tree) -> None:
 def _check_outputs(f: Any, g: Any) -> None:
     if not isinstance(f, Tensor):
         raise InvalidInput(f"upper returned a {type(f).__name__}; return one tensor of shape (m,), e.g. torch.stack([f1, f2])")
-    if f.dim() != 1:
+    if f.dim() != 1 or not len(f):
         raise InvalidInput(
             f"upper returned shape {tuple(f.shape)}; it must be (m,), one number per objective: torch.stack([f1, f2]) of scalar losses"
         )

@@ -229,15 +229,16 @@ class Watch:
         """What was gathered, once every run has ended."""
         ended = [self.ended[r] for r in range(self.runs)]
         states = [state for state, *_ in ended]
-        history = {name: values[: len(self.steps)] for name, values in self.history.items()}
-        history["step"] = torch.tensor(self.steps, dtype=torch.int64)
         state = tree.stack(states) if self.batched else states[0]
+        best = self.best or self._unseen(state, [done for _, done, _, _ in ended])
+        history = {name: values[: len(self.steps)] for name, values in self.history.items()} or {"objectives": best["objectives"][None][:0]}
+        history["step"] = torch.tensor(self.steps, dtype=torch.int64)
         return Run(
             state=state,
             steps=[done for _, done, _, _ in ended],
             reason=[reason for _, _, reason, _ in ended],
             failure=[failure for *_, failure in ended],
-            best=self.best or self._unseen(state, [done for _, done, _, _ in ended]),
+            best=best,
             history=history,
             seconds=seconds,
             compiled=compiled,
