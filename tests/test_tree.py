@@ -37,6 +37,8 @@ def test_arithmetic_is_that_of_the_flat_vector(value: tree.Tree, scale: float) -
     torch.testing.assert_close(tree.ravel(tree.interpolate(value, other, scale)), (1 - scale) * u + scale * v)
     torch.testing.assert_close(tree.dot(value, other), u @ v)
     torch.testing.assert_close(tree.squared_norm(value), u @ u)
+    torch.testing.assert_close(tree.norm(value), (u @ u).sqrt())
+    torch.testing.assert_close(tree.relative_distance(value, other), (u - v).norm() / v.norm(), equal_nan=True)
 
 
 @given(TREES)

@@ -30,9 +30,11 @@ __all__ = [
     "leaves",
     "map_",
     "named_leaves",
+    "norm",
     "numbers",
     "ravel",
     "rebuild",
+    "relative_distance",
     "select",
     "squared_norm",
     "stack",
@@ -112,6 +114,16 @@ def squared_norm(a: Tree) -> Tensor:
     if isinstance(a, Tensor):
         return torch.linalg.vector_norm(a).square()
     return dot(a, a)
+
+
+def norm(a: Tree) -> Tensor:
+    """||a|| over all leaves, a 0-d tensor."""
+    return torch.linalg.vector_norm(a) if isinstance(a, Tensor) else dot(a, a).sqrt()
+
+
+def relative_distance(a: Tree, b: Tree) -> Tensor:
+    """||a - b|| / ||b|| over all leaves, a 0-d tensor."""
+    return norm(sub(a, b)) / norm(b)
 
 
 def numbers(tree: T, dtype: torch.dtype, device: torch.device) -> T:
