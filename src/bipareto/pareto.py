@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bipareto import drawing, envelope, tree
+from bipareto import drawing, envelope, measures, tree
 from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
 from bipareto.loop import choose_method, drive, not_begun, solution_of
 from bipareto.methods import Method
@@ -206,13 +206,7 @@ class ParetoFront:
 
     def hypervolume(self, reference: Any) -> float:
         """The volume of objective space that the front dominates, up to `reference` (m numbers, worse than the front)."""
-        import moocore
-
-        points = self._finite_objectives()
-        corner = np.asarray(torch.as_tensor(reference, dtype=torch.float64).cpu())
-        if corner.shape != (self.objectives.shape[1],):
-            raise InvalidInput(f"reference has shape {corner.shape}; it needs one number per objective, ({self.objectives.shape[1]},)")
-        return float(moocore.hypervolume(points, ref=corner)) if len(points) else 0.0
+        return measures.hypervolume(self.objectives, reference)
 
     def nondominated(self) -> ParetoFront:
         """The runs that no other run dominates (finite ones only); of equal points the first is kept."""
@@ -221,11 +215,13 @@ class ParetoFront:
         finite = torch.isfinite(self.objectives).all(1)
         index = finite.nonzero().flatten()
         if len(index):
-            index = index[torch.as_tensor(moocore.is_nondominated(self._finite_objectives()))]
+            points = self.objectives[finite].detach().to("cpu", torch.float64).numpy()
+            index = index.cpu()[torch.as_tensor(moocore.is_nondominated(points))]
         return self.subset(index)
 
     def subset(self, index: Tensor) -> ParetoFront:
         """The runs of that index tensor, in its order, without their run states."""
+        index = index.cpu()  # preferences and seeds lie there
         rows = index.tolist()
         return replace(
             self,
@@ -256,10 +252,6 @@ class ParetoFront:
         if path is not None:
             drawing.save(figure, path)
         return figure
-
-    def _finite_objectives(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        points = self.objectives.detach().to("cpu", torch.float64)
-        return points[torch.isfinite(points).all(1)].numpy()
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the front to one .npz file (plain arrays and JSON, nothing that unpickles)."""

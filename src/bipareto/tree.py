@@ -196,13 +196,19 @@ def as_tree(value: Tree | nn.Module, name: str) -> Tree:
 def layout(value: Tree) -> Any:
     """A tree's nesting as JSON: {"dict": ...}, {"list": ...}, {"tuple": ...}, or null for a tensor.
 
+    Dicts with numbers for keys, which JSON does not know, are {"items": [[key, ...], ...]}; a named tuple becomes a tuple.
+
     >>> layout({"a": torch.zeros(1), "b": (torch.zeros(2),)})
     {'dict': {'a': None, 'b': {'tuple': [None]}}}
     """
     if isinstance(value, Tensor):
         return None
     if isinstance(value, dict):
-        return {"dict": {str(key): layout(item) for key, item in value.items()}}
+        if all(isinstance(key, str) for key in value):
+            return {"dict": {key: layout(item) for key, item in value.items()}}
+        if odd := [key for key in value if not isinstance(key, (str, int))]:
+            raise InvalidInput(f"a dict of tensors has the key {odd[0]!r}; only texts and whole numbers can be written to a file")
+        return {"items": [[key, layout(item)] for key, item in value.items()]}
     kind = "list" if isinstance(value, list) else "tuple"
     return {kind: [layout(item) for item in value]}
 
@@ -212,7 +218,7 @@ def from_layout(nesting: Any, parts: Iterator[Tensor]) -> Tree:
     if nesting is None:
         return next(parts)
     ((kind, items),) = nesting.items()
-    if kind == "dict":
-        return {key: from_layout(item, parts) for key, item in items.items()}
+    if kind in ("dict", "items"):
+        return {key: from_layout(item, parts) for key, item in (items.items() if kind == "dict" else items)}
     built = [from_layout(item, parts) for item in items]
     return built if kind == "list" else tuple(built)

@@ -97,7 +97,6 @@ class Watch:
         if len(self._seen) % self.every:
             return
         state = lead(record.state)
-        # A run that has ended keeps the state it ended with.
         runs = state.t.shape[0]
         failure = [record.ended[r].failure if r in record.ended else None for r in range(runs)]
         history = {name: torch.stack([seen[name] for seen in self._seen]) for name in self._seen[0]}

@@ -163,7 +163,7 @@ class MOMEHA(Method):
         if not self.warmup:
             return start
         y, batch = start.y, problem.batch("lower", "full")
-        step_size = float(as_schedule(self.alpha_theta, "alpha_theta")(torch.tensor(0.0)))
+        step_size = float(as_schedule(self.alpha_theta, "alpha_theta")(torch.zeros((), dtype=torch.float64)))
         for _ in range(self.warmup):
             y = tree.add_scaled(y, -step_size, oracle.grad(lambda v: problem.lower(start.x, v, batch), y))
         with torch.no_grad():
