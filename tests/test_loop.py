@@ -4,6 +4,7 @@ import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -240,6 +241,22 @@ def test_a_packed_state_unpacks_to_itself() -> None:
     fast = stepper(problem, METHOD, batched=False, compile="aot_eager")
     back = fast.unpack(fast.pack(state, {}))
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(back), tree.leaves(state), strict=True))
+
+
+def test_one_problem_is_compiled_for_starts_of_every_structure() -> None:
+    """A dict in another order is the same start; a graph made for the first order must not take one leaf for another."""
+
+    def total(x: Any) -> Tensor:
+        return x if isinstance(x, Tensor) else sum(factor * x[name] for name, factor in (("a", 1.0), ("b", 0.3)) if name in x)
+
+    problem = bp.Problem(lambda x, y: torch.stack([(total(x) - 1).square() + y.square() + 1, (y - 2).square() + 1]), lambda x, y: (y - total(x)) ** 2)
+    a, b = torch.tensor(0.5, dtype=DOUBLE), torch.tensor(-1.0, dtype=DOUBLE)
+    for start in ({"a": a, "b": b}, {"b": b, "a": a}, {"a": a}, a):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BiparetoWarning)
+            fast, plain = (bp.solve(problem, start, b, method=METHOD, steps=20, compile=compile) for compile in ("aot_eager", False))
+        assert tree.structure(fast.x) == tree.structure(start)
+        torch.testing.assert_close(fast.x, plain.x, rtol=1e-10, atol=1e-10)
 
 
 def test_a_module_s_parameters_are_a_start() -> None:
