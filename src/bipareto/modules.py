@@ -203,7 +203,6 @@ class ModuleProblem(Problem):
         layers = [layer for layer in _norm_layers(module_x) + _norm_layers(module_y) if layer.track_running_stats]
         if not layers:
             return
-        momenta = [layer.momentum for layer in layers]
         with _estimating(layers, [m for m in (module_x, module_y) if isinstance(m, nn.Module)]), torch.no_grad():
             self._pass("lower", module_x, module_y)
             if any(int(layer.num_batches_tracked or 0) == 0 for layer in layers):
@@ -211,8 +210,6 @@ class ModuleProblem(Problem):
                     # Layers that are done keep what they have: momentum 0 adds nothing.
                     layer.momentum = 0.0 if int(layer.num_batches_tracked or 0) else None
                 self._pass("upper", module_x, module_y)
-        for layer, momentum in zip(layers, momenta, strict=True):
-            layer.momentum = momentum
 
     def _pass(self, level: str, module_x: Any, module_y: Any) -> None:
         """Evaluate the losses of one level with the modules themselves."""
@@ -338,6 +335,7 @@ def _key_of(role: str, t: int, seed: int, device: torch.device) -> Tensor:
 def _estimating(layers: Sequence[_NormBase], modules: Sequence[nn.Module]) -> Iterator[None]:
     """The modules in evaluation mode but for their norm layers, whose statistics start anew and are averaged without forgetting."""
     modes = {part: part.training for module in modules for part in module.modules()}
+    momenta = [layer.momentum for layer in layers]
     try:
         for module in modules:
             module.eval()
@@ -349,6 +347,8 @@ def _estimating(layers: Sequence[_NormBase], modules: Sequence[nn.Module]) -> It
     finally:
         for part, mode in modes.items():
             part.training = mode
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
 
 
 def modules_of(problem: Problem | None) -> ModuleProblem | None:
