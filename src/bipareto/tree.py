@@ -152,7 +152,7 @@ def where_run(mask: Tensor, a: T, b: T) -> T:
 
 
 def ravel(tree: Tree, batch_dims: int = 0) -> Tensor:
-    """All leaves side by side in one vector, or in rows when the first `batch_dims` (0 or 1) axes are runs."""
+    """All leaves side by side in one vector, or in rows when the first `batch_dims` axes are runs (or records, and runs)."""
     return torch.cat([leaf.reshape(*leaf.shape[:batch_dims], -1) for leaf in leaves(tree)], dim=-1)
 
 
