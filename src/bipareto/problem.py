@@ -53,6 +53,8 @@ class Problem:
     parts: tuple[int | None, ...] = ()
     #: Whether its kernels take many runs in one launch.
     folded = False
+    #: Whether every objective has data of its own; a draw for all of them is then {i: batch}.
+    per_objective = False
 
     def __init__(
         self,
@@ -68,7 +70,6 @@ class Problem:
         self._upper = upper
         self._lower = lower
         self.sampler = sampler
-        #: whether every objective has data of its own
         self.per_objective = bool(getattr(sampler, "per_objective", False))
         self.names = tuple(names) if names is not None else None
 
