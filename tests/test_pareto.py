@@ -161,6 +161,9 @@ def test_hypervolume_and_dominance_of_a_small_front() -> None:
     assert found.nondominated().x.tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(InvalidInput, match="one number per objective"):
         found.hypervolume([1.0])
+    nothing = front_of([[float("nan"), 0.0]]).nondominated()
+    assert (len(nothing), nothing.hypervolume([4.0, 4.0])) == (0, 0.0)
+    assert len(nothing.resolve_lower(problem=nonconvex()[0])) == 0
 
 
 def test_a_front_survives_a_file(tmp_path: Path) -> None:

@@ -190,6 +190,8 @@ class ParetoFront:
         problem = problem or self.problem
         if problem is None:
             raise InvalidInput("this front was loaded from a file and does not know its problem; pass resolve_lower(problem=...)")
+        if not len(self):
+            return replace(self, lower_residual=self.objectives.new_empty(0))
         solved = envelope.solve_lower(problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched)
         missed = [r for r, ok in enumerate(solved.converged.tolist()) if not ok and self.reason[r] != "nonfinite"]
         if missed:

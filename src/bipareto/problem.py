@@ -151,6 +151,8 @@ class Problem:
 
     def check(self, x0: Tree, y0: Tree) -> int:
         """Evaluate once at the start and return m; refuse what no method could work with, and say what to change."""
+        if torch.is_inference_mode_enabled():
+            raise InvalidInput("inside torch.inference_mode() nothing can be differentiated; leave it first (torch.no_grad() does no harm)")
         _check_leaves(x0, y0)
         self._check_arguments()
         # A little off the start, where a gradient that is exactly zero means that a variable is not used (y0 = 0 is a usual
@@ -161,7 +163,7 @@ class Problem:
             f = self.upper(x, y, self.batch("upper", "full"))
             batch = self.batch("lower", "full")
             g = self.lower(x, y, batch)
-            _check_outputs(f, g)
+            _check_outputs(f, g, tree.first_leaf(x0))
             if not (torch.isfinite(f).all() and torch.isfinite(g)):
                 # The start itself may be at the edge of where f and g are defined, so it has the last word.
                 _check_finite(self.upper(x0, y0, self.batch("upper", "full")), self.lower(x0, y0, batch))
@@ -206,7 +208,7 @@ def _check_leaves(x0: Tree, y0: Tree) -> None:
             raise InvalidInput(f"{path} holds NaN or infinity; start from finite values")
 
 
-def _check_outputs(f: Any, g: Any) -> None:
+def _check_outputs(f: Any, g: Any, like: Tensor) -> None:
     if not isinstance(f, Tensor):
         raise InvalidInput(f"upper returned a {type(f).__name__}; return one tensor of shape (m,), e.g. torch.stack([f1, f2])")
     if f.dim() != 1 or not len(f):
@@ -216,6 +218,13 @@ def _check_outputs(f: Any, g: Any) -> None:
     if not isinstance(g, Tensor) or g.dim() != 0:
         shape = tuple(g.shape) if isinstance(g, Tensor) else type(g).__name__
         raise InvalidInput(f"lower returned {shape}; it must be a scalar of shape (): reduce it with .sum() or .mean()")
+    for name, value in (("upper", f), ("lower", g)):
+        for kind in ("device", "dtype"):
+            if getattr(value, kind) != getattr(like, kind):
+                raise InvalidInput(
+                    f"{name} returned {kind} {getattr(value, kind)}, but x0 has {getattr(like, kind)}; one run lives on one {kind}: "
+                    f"start from x0 and y0 on that one, or return the losses with .to({getattr(like, kind)!r})"
+                )
 
 
 def _check_finite(f: Tensor, g: Tensor) -> None:
