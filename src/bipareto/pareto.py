@@ -24,6 +24,7 @@ from bipareto.methods.base import State
 from bipareto.preferences import as_preference, grid, named
 from bipareto.problem import Problem
 from bipareto.records import Callback, Failure, Reason, Run, Solution
+from bipareto.sampler import draw
 from bipareto.stepping import stepper
 from bipareto.tree import Tree
 
@@ -314,17 +315,13 @@ def run_states(problem: Problem, method: Method, states: list[State], seeds: lis
     """
     first = tree.stack(states[:1])
     try:
-        from bipareto.sampler import draw
-
         stepper(problem, method, batched=True)(first, draw(problem, method.roles(options["m"]), 0, seeds[:1]))
     except NotBatchable as error:
         warnings.warn(f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4)
         single: list[Run] = []
         for state, seed in zip(states, seeds, strict=True):
-            if _interrupted(single):
-                single.append(not_begun(state, 1, options["m"], batched=False))
-            else:
-                single.append(drive(problem, method, state, [seed], batched=False, **options))
+            stopped = _interrupted(single)
+            single.append(not_begun(state, 1, options["m"], False) if stopped else drive(problem, method, state, [seed], batched=False, **options))
         return join_runs([_as_batch(run) for run in single]), False
     size = min(SLICE, len(states))
     parts: list[Run] = []
