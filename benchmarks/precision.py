@@ -108,17 +108,13 @@ def main() -> None:
         for t in range(FAR, FAR + asked.draws):
             truth = stepped(problems["float32"], method, double(x), double(y), t)
             for label, problem in problems.items():
-                apart[label].append([_distance(a, b) for a, b in zip(stepped(problem, method, x, y, t), truth, strict=True)])
+                apart[label].append([float(tree.relative_distance(a, b)) for a, b in zip(stepped(problem, method, x, y, t), truth, strict=True)])
         found["methods"][name] = apart
         for label, rows in apart.items():
             of_x, of_y = (statistics.median(column) for column in zip(*rows, strict=True))
             print(f"{name:24s} {label:10s} {of_x:10.2g} {of_y:10.2g}", flush=True)
         if asked.json:
             asked.json.write_text(json.dumps(found, indent=1) + "\n")
-
-
-def _distance(a: Any, b: Any) -> float:
-    return float(tree.squared_norm(tree.sub(a, b)).sqrt() / tree.squared_norm(b).sqrt())
 
 
 if __name__ == "__main__":

@@ -77,11 +77,6 @@ def judged(network: Supernet, images: torch.Tensor, labels: torch.Tensor) -> Cal
     return torch.func.grad_and_value(loss, argnums=(0, 1))
 
 
-def distance(a: Any, b: Any) -> float:
-    """||a - b|| / ||b|| over a tree."""
-    return float(tree.squared_norm(tree.sub(a, b)).sqrt() / tree.squared_norm(b).sqrt())
-
-
 def milliseconds(call: Callable[[], object], repeats: int = 15) -> float:
     """The median of single calls, by events on the device."""
     call()
@@ -115,7 +110,7 @@ def recorded(call: Callable[[], object]) -> Callable[[], object]:
 
 
 def data(seed: int = 0, count: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images of noise: time and agreement do not depend on what they show."""
+    """Images of noise: time does not depend on what they show."""
     stream = torch.Generator("cuda").manual_seed(seed)
     return torch.randn(count, 3, 32, 32, device="cuda", generator=stream), torch.randint(10, (count,), device="cuda", generator=stream)
 
@@ -164,7 +159,7 @@ def distances(found: Any, wanted: Any) -> list[float]:
     """Of value, gradient in x and gradient in y, each as `judged` returns them."""
     (found_x, found_y), value = found
     (wanted_x, wanted_y), wanted_value = wanted
-    return [distance(value, wanted_value), distance(found_x, wanted_x), distance(found_y, wanted_y)]
+    return [float(tree.relative_distance(*pair)) for pair in ((value, wanted_value), (found_x, wanted_x), (found_y, wanted_y))]
 
 
 def passes(name: str, report: Results) -> None:

@@ -18,7 +18,19 @@ from torch import Tensor
 import bipareto as bp
 from bipareto.cli import main
 
-__all__ = ["DICT_PROBLEM", "DOUBLE", "answer", "attempts", "call", "dict_start", "nonconvex", "quadratic", "wait_for", "write_image_sets"]
+__all__ = [
+    "DICT_PROBLEM",
+    "DOUBLE",
+    "answer",
+    "attempts",
+    "call",
+    "dict_start",
+    "interrupted_at",
+    "nonconvex",
+    "quadratic",
+    "wait_for",
+    "write_image_sets",
+]
 
 DOUBLE = torch.float64
 
@@ -49,6 +61,20 @@ def wait_for(look: Callable[[], Any], seconds: float = 60) -> Any:
             return found
         time.sleep(0.02)
     raise AssertionError(f"nothing happened within {seconds} s")
+
+
+def interrupted_at(problem: bp.Problem, call: int) -> Callable[[Any, Any], Tensor]:
+    """The problem's g, with Ctrl-C pressed while it is evaluated for the `call`-th time."""
+    count = 0
+
+    def lower(x: Any, y: Any) -> Tensor:
+        nonlocal count
+        count += 1
+        if count == call:
+            raise KeyboardInterrupt
+        return problem.lower(x, y)
+
+    return lower
 
 
 def nonconvex(d: int = 3, m: int = 2, seed: int = 0, device: str = "cpu") -> tuple[bp.Problem, Tensor, Tensor]:

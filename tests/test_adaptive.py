@@ -125,5 +125,8 @@ def test_bad_arguments_are_named() -> None:
         bp.front(problem, *start, preferences="adaptive", budget=2, steps=10)
     with pytest.raises(InvalidInput, match="GMOBA has no preferences to adapt"):
         bp.front(problem, *start, preferences="adaptive", budget=5, method=bp.GMOBA(), steps=10)
+    single = bp.Problem(lambda x, y: problem.upper(x, y)[:1], problem.lower)
+    with pytest.raises(InvalidInput, match="one objective, so there is one preference"):
+        bp.front(single, *start, preferences="adaptive", budget=5, method=bp.MOMEHA(), steps=10)
     with pytest.raises(InvalidInput, match="warm = 2"):
         adaptive.trace(problem, [start], budget=5, method=bp.MOMEHA(), warm=2)

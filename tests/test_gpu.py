@@ -12,6 +12,7 @@ from torch import nn
 
 import bipareto as bp
 from bipareto.oracle import noisy
+from bipareto.smoothness import Smoothness
 from helpers import nonconvex
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -40,6 +41,29 @@ def test_noise_seeds_and_tuning_work_on_the_gpu() -> None:
     assert found.reason == ("steps",) * 6
     assert not torch.allclose(found.x[0], found.x[3])
     found.subset(torch.tensor([0, 2]))
+
+
+def test_what_can_be_asked_of_a_front_on_the_gpu(tmp_path: Path) -> None:
+    pytest.importorskip("moocore")
+    twin, x, y = nonconvex(device="cuda")
+    found = bp.front(twin, x, y, preferences=bp.preferences.grid(2, 3), method=METHOD, steps=300, compile=False).resolve_lower()
+    corner = found.objectives.amax(0) + 1
+    assert bp.measures.measure(found, corner)["hypervolume"] == pytest.approx(found.hypervolume(corner.tolist()))
+    best = found.nondominated()
+    assert best.objectives.is_cuda
+    assert len(best.preference) == len(best) > 0
+    found.save(tmp_path / "front.npz")
+    torch.testing.assert_close(bp.ParetoFront.load(tmp_path / "front.npz").x, found.x.cpu())
+    bp.diagnose(found, start=(x, y))
+    assert bp.certify(twin, found.x[1], found.y[1]).lower_curvature == "minimum"
+
+
+def test_admissible_numbers_on_the_gpu_are_those_on_the_cpu() -> None:
+    plain, x, y = nonconvex()
+    twin, *_ = nonconvex(device="cuda")
+    given = {"constants": Smoothness(5.0, 2.0, 2.0), "mu": 1.0, "ideal": 0.0, "preference": [0.3, 0.7]}
+    found, wanted = bp.MOMEHA.admissible(twin, x.cuda(), y.cuda(), **given), bp.MOMEHA.admissible(plain, x, y, **given)
+    assert found.alpha_x.value == pytest.approx(wanted.alpha_x.value)  # type: ignore[union-attr]
 
 
 def test_the_newcomers_script_of_the_readme_runs_on_the_gpu() -> None:

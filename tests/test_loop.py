@@ -3,6 +3,8 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +14,10 @@ import bipareto as bp
 from bipareto import tree
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.records import Record
+from bipareto.report import write_history
 from bipareto.schedule import Cosine
 from bipareto.stepping import stepper
-from helpers import DOUBLE, nonconvex
+from helpers import DOUBLE, interrupted_at, nonconvex
 
 METHOD = bp.MOMEHA(gamma=0.2, alpha_theta=0.05, alpha_x=0.05, alpha_y=0.05, c=5.0)
 
@@ -189,19 +192,27 @@ def test_what_cannot_be_compiled_goes_on_uncompiled() -> None:
 
 def test_a_keyboard_interrupt_keeps_what_is_there() -> None:
     problem, x, y = nonconvex()
-    calls = {"n": 0}
-
-    def lower(x: Tensor, y: Tensor) -> Tensor:
-        calls["n"] += 1
-        if calls["n"] == 200:
-            raise KeyboardInterrupt
-        return problem.lower(x, y)
-
-    answer = bp.solve(bp.Problem(problem.upper, lower), x, y, method=METHOD, steps=1000, record_every=10)
+    answer = bp.solve(bp.Problem(problem.upper, interrupted_at(problem, 200)), x, y, method=METHOD, steps=1000, record_every=10)
     assert answer.reason == "interrupted"
     assert 0 < answer.steps < 1000
     again = bp.solve(problem, x, y, method=METHOD, steps=answer.steps)
     assert torch.equal(answer.x, again.x)
+
+
+def test_a_keyboard_interrupt_before_the_first_record_keeps_the_state(tmp_path: Path) -> None:
+    problem, x, y = nonconvex()
+    answer = bp.solve(bp.Problem(problem.upper, interrupted_at(problem, 40)), x, y, method=METHOD, steps=1000, record_every=500)
+    assert answer.reason == "interrupted"
+    assert answer.best.step == answer.steps == 9  # one look at the start, four evaluations a step
+    assert torch.equal(answer.x, bp.solve(problem, x, y, method=METHOD, steps=9).x)
+    assert torch.equal(answer.best.x, answer.x)
+    assert answer.best.residual == math.inf
+    assert answer.best.objectives.isnan().tolist() == [True, True]
+    assert len(answer.history["step"]) == 0
+    write_history(answer, tmp_path / "history.csv")
+    assert (tmp_path / "history.csv").read_text() == "step,f1,f2\n"
+    with pytest.raises(InvalidInput, match="before anything was recorded"):
+        bp.diagnose(answer)
 
 
 def test_progress_goes_to_stderr_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,6 +241,22 @@ def test_a_packed_state_unpacks_to_itself() -> None:
     fast = stepper(problem, METHOD, batched=False, compile="aot_eager")
     back = fast.unpack(fast.pack(state, {}))
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(back), tree.leaves(state), strict=True))
+
+
+def test_one_problem_is_compiled_for_starts_of_every_structure() -> None:
+    """A dict in another order is the same start; a graph made for the first order must not take one leaf for another."""
+
+    def total(x: Any) -> Tensor:
+        return x if isinstance(x, Tensor) else sum(factor * x[name] for name, factor in (("a", 1.0), ("b", 0.3)) if name in x)
+
+    problem = bp.Problem(lambda x, y: torch.stack([(total(x) - 1).square() + y.square() + 1, (y - 2).square() + 1]), lambda x, y: (y - total(x)) ** 2)
+    a, b = torch.tensor(0.5, dtype=DOUBLE), torch.tensor(-1.0, dtype=DOUBLE)
+    for start in ({"a": a, "b": b}, {"b": b, "a": a}, {"a": a}, a):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BiparetoWarning)
+            fast, plain = (bp.solve(problem, start, b, method=METHOD, steps=20, compile=compile) for compile in ("aot_eager", False))
+        assert tree.structure(fast.x) == tree.structure(start)
+        torch.testing.assert_close(fast.x, plain.x, rtol=1e-10, atol=1e-10)
 
 
 def test_a_module_s_parameters_are_a_start() -> None:

@@ -127,6 +127,20 @@ class TestBatchNorm:
             plain(x, y.eval(), DATA), problem.upper(found[0].x, found[0].y, problem.batch("upper", "full"))[0], rtol=0.03, atol=0
         )
 
+    def test_a_loss_that_fails_meanwhile_leaves_the_modules_in_order(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        x, y = nn.Linear(3, 1), net(nn.BatchNorm1d(6))
+        problem, x0, y0 = make(y, x)
+        found = bp.solve(problem, x0, y0, method=METHOD, steps=1)
+
+        def failing(*_: Any) -> Tensor:
+            raise RuntimeError("out of memory, say")
+
+        monkeypatch.setattr(problem, "_lower", failing)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            found.write_back(x, y)
+        assert y.training
+        assert y[1].momentum == 0.1
+
     def test_layers_that_only_the_upper_level_uses_see_its_data(self) -> None:
         x = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
         y = net(nn.BatchNorm1d(6))

@@ -91,6 +91,22 @@ def test_an_answer_is_written_back() -> None:
     assert int(y[1].num_batches_tracked) == 1
 
 
+def test_objectives_with_rows_of_their_own_take_a_list_of_batches() -> None:
+    rows = {0: torch.ones(4, 2, dtype=torch.float64), 1: -torch.ones(4, 2, dtype=torch.float64)}
+    start = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+
+    def off(x: torch.Tensor, y: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+        return (y - batch.mean(0)).square().sum() + x.square().sum()
+
+    own = bp.Problem([off, off], lambda x, y, batch: (y - x).square().sum(), sampler=bp.sampler.Minibatches(rows[0], rows, size=4))
+    for method in (bp.MOMEHA(), bp.MBMOMEHA()):
+        given, drawn = (bp.Optimizer(own, *start, method, preferences=[[0.3, 0.7]]) for _ in range(2))
+        given.step({"lower": rows[0], "upper": [rows[0], rows[1]]})
+        drawn.step()  # batches of all rows
+        torch.testing.assert_close(given.y, drawn.y)
+        assert bool((given.y != 0).any())
+
+
 def test_another_checkpoint_is_refused() -> None:
     optimizer = bp.Optimizer(*problem(), METHOD, preferences=WANTED)
     saved = optimizer.state_dict()

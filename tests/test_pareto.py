@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from bipareto import tree
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.oracle import noisy
 from bipareto.pareto import SLICE
-from helpers import DICT_PROBLEM, DOUBLE, dict_start, nonconvex
+from helpers import DICT_PROBLEM, DOUBLE, dict_start, interrupted_at, nonconvex
 
 METHOD = bp.MOMEHA(gamma=0.2, alpha_theta=0.05, alpha_x=0.05, alpha_y=0.05, c=5.0)
 
@@ -81,6 +83,37 @@ def test_a_loss_that_cannot_be_batched_is_named_and_run_one_by_one() -> None:
     assert found[2].history["objectives"].shape == (20, 2)
 
 
+@pytest.mark.parametrize("record_every", [5, 20])
+@pytest.mark.parametrize(("size", "call"), [(1, 150), (2, 45), (2, 140)])
+def test_a_keyboard_interrupt_ends_all_runs_of_a_front(monkeypatch: pytest.MonkeyPatch, size: int, call: int, record_every: int) -> None:
+    monkeypatch.setattr("bipareto.pareto.SLICE", size)
+    problem, x, y = nonconvex()
+
+    def upper(x: Tensor, y: Tensor) -> Tensor:  # one that reads a number cannot be batched
+        return problem.upper(x, y) + (0 * float(x.detach().sum()) if size == 1 else 0)
+
+    options: dict[str, Any] = {
+        "preferences": bp.preferences.grid(2, 4),
+        "method": METHOD,
+        "steps": 20,
+        "record_every": record_every,
+        "compile": False,
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiparetoWarning)  # of going on one by one
+        found = bp.front(bp.Problem(upper, interrupted_at(problem, call)), x, y, **options)
+    steps = [found[i].steps for i in range(4)]
+    (at,) = {done for done in steps if 0 < done < 20}
+    assert steps == sorted(steps, reverse=True)
+    assert steps.count(at) == size
+    whole = bp.front(problem, x, y, **options)
+    for i, done in enumerate(steps):
+        assert found[i].reason == ("steps" if done == 20 else "interrupted")
+        torch.testing.assert_close(found.x[i], bp.solve(problem, x, y, preference=found.preference[i], method=METHOD, steps=done).x if done else x)
+        seen = whole[i].history["residual"][: done // record_every]
+        assert found[i].best.residual == (pytest.approx(float(seen.min())) if len(seen) else torch.inf)
+
+
 def test_large_sweeps_go_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, x, y = nonconvex()
     weights = bp.preferences.grid(2, 7)
@@ -128,6 +161,9 @@ def test_hypervolume_and_dominance_of_a_small_front() -> None:
     assert found.nondominated().x.tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(InvalidInput, match="one number per objective"):
         found.hypervolume([1.0])
+    nothing = front_of([[float("nan"), 0.0]]).nondominated()
+    assert (len(nothing), nothing.hypervolume([4.0, 4.0])) == (0, 0.0)
+    assert len(nothing.resolve_lower(problem=nonconvex()[0])) == 0
 
 
 def test_a_front_survives_a_file(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ def test_eleven_preferences_of_two_objectives() -> None:
         ([float("nan"), 1.0], "non-finite"),
         (5, r"one number, 5;.*preferences\.grid\(2, 11\)"),
         ("ab", "m numbers"),
+        ([], "is empty"),
+        (torch.zeros(0, 2), r"is empty \(shape \(0, 2\)\)"),
         ([[0.5, 0.5], [0.9, 0.2]], "sums to 1.1"),
     ],
 )

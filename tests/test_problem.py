@@ -32,6 +32,9 @@ def lower(x: Tensor, y: Tensor) -> Tensor:
         (lambda x, y: (x + y).sum(), lower, ["upper", r"\(\)", "stack"]),
         (lambda x, y: [x.sum(), y.sum()], lower, ["upper returned a list", "stack"]),
         (lambda x, y: torch.stack([y.sum(), torch.zeros((), dtype=DOUBLE)]), lower, ["objective 1", "neither"]),
+        (lambda x, y: x.new_empty(0), lower, [r"upper returned shape \(0,\)"]),
+        (lambda x, y: upper(x, y).float(), lower, ["upper returned dtype torch.float32", "x0 has torch.float64"]),
+        (upper, lambda x, y: lower(x, y).float(), ["lower returned dtype torch.float32"]),
         (lambda x, y: y.sum()[None], lambda x, y: y.square().sum(), ["depends on x"]),
         (lambda x, y: upper(x, y)[:1].expand(3), lower, ["m = 3", "2 entries"]),
     ],
@@ -73,6 +76,8 @@ def test_an_objective_without_y_is_warned_of() -> None:
         (ONE, ONE.float(), ["y0", "float32", "x0", "float64"]),
         (ONE, torch.empty(2, dtype=DOUBLE, device="meta"), ["y0", "meta", "cpu"]),
         (torch.tensor([1.0, torch.nan], dtype=DOUBLE), ONE, ["x0", "NaN"]),
+        (ONE.bfloat16(), ONE.bfloat16(), ["x0", "bfloat16", "count its steps", "autocast"]),
+        (ONE.half(), ONE.half(), ["x0", "float16", "count its steps"]),
     ],
 )
 def test_starts_that_do_not_fit_are_named(x0: Tensor, y0: Tensor, words: list[str]) -> None:
@@ -80,6 +85,15 @@ def test_starts_that_do_not_fit_are_named(x0: Tensor, y0: Tensor, words: list[st
         bp.Problem(upper, lower).check(x0, y0)
     for word in words:
         assert word in str(error.value)
+
+
+def test_inference_mode_is_named_and_no_grad_does_no_harm() -> None:
+    problem = bp.Problem(upper, lower)
+    with torch.inference_mode(), pytest.raises(InvalidInput, match="inference_mode"):
+        problem.check(ONE, ONE)
+    with torch.no_grad():
+        quiet = bp.solve(problem, ONE, ONE, method=bp.MOMEHA(), steps=3)
+    assert torch.equal(quiet.x, bp.solve(problem, ONE, ONE, method=bp.MOMEHA(), steps=3).x)
 
 
 def test_what_is_not_a_function_is_named() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 import bipareto as bp
 from bipareto.errors import InvalidInput
@@ -37,6 +38,36 @@ def test_minibatches_draw_rows_of_their_level() -> None:
     assert torch.equal(sampler("lower", "full", 0, 0)[0], lower)
     with pytest.raises(InvalidInput, match="size = 11"):
         Minibatches(lower, first, size=11)
+    with pytest.raises(InvalidInput, match=r"data for objectives \[0, 2\]"):
+        Minibatches(lower, {0: first, 2: second}, size=4)
+
+
+@pytest.mark.parametrize("method", [bp.MOMEHA(), bp.MBMOMEHA(exact_weights=True), bp.MoCo(), bp.WCPenalty()])
+def test_every_objective_may_have_data_of_its_own(method: bp.methods.Method) -> None:
+    """Of the mean of its rows alone; on batches that are all the rows, a run is that on the means themselves."""
+    data = {
+        0: torch.tensor([[1.0, 3.0], [2.0, 4.0]], dtype=torch.float64),
+        1: torch.tensor([[-1.0, 0.0], [-3.0, 0.0], [-2.0, 0.0]], dtype=torch.float64),
+    }
+    start = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+
+    def off(x: Tensor, y: Tensor, batch: Tensor) -> Tensor:
+        return (y - batch.mean(0)).square().sum() + x.square().sum() + 1
+
+    def lower(x: Tensor, y: Tensor, batch: Tensor) -> Tensor:
+        return (y - x - batch.mean(0)).square().sum()
+
+    drawn = bp.Problem([off, off], lower, sampler=Minibatches(lower=data[0], upper=data, size=2))
+    full = drawn.batch("upper", "full")
+    assert torch.equal(drawn.upper(*start, full), torch.stack([off(*start, data[i]) for i in (0, 1)]))
+    assert torch.equal(drawn.objective(1, *start, full), off(*start, data[1]))
+    assert {i: len(rows) for i, rows in drawn.batch("upper", "upper").items()} == {0: 2, 1: 2}
+    whole = {0: data[0], 1: data[1][[2, 2]]}  # batches of all rows, in any order
+    runs = bp.front(
+        bp.Problem([off, off], lower, sampler=Minibatches(lower=data[0], upper=whole, size=2)), *start, method=method, steps=20, seeds=[0, 1]
+    )
+    means = bp.Problem(lambda x, y: torch.stack([off(x, y, data[i]) for i in (0, 1)]), lambda x, y: lower(x, y, data[0]))
+    torch.testing.assert_close(runs.x, bp.front(means, *start, method=method, steps=20, seeds=[0, 1]).x)
 
 
 def test_the_roles_of_algorithm_2_are_2m_plus_3() -> None:

@@ -19,6 +19,7 @@ def test_a_split_vector_is_the_tree() -> None:
     assert [leaf.tolist() for leaf in found["b"]["c"]] == [7.0, [8.0, 9.0]]
     assert found["b"]["d"]["e"].tolist() == [10.0]
     assert found["b"].vector.tolist() == [7.0, 8.0, 9.0, 10.0]
+    assert found["b"]["d"].vector.tolist() == [10.0]  # a section within a section
     assert [leaf.shape for leaf in Layout.of([TREE["a"]]).split(tree.ravel(TREE["a"]))] == [(2, 3)]
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -37,6 +38,18 @@ def test_arithmetic_is_that_of_the_flat_vector(value: tree.Tree, scale: float) -
     torch.testing.assert_close(tree.ravel(tree.interpolate(value, other, scale)), (1 - scale) * u + scale * v)
     torch.testing.assert_close(tree.dot(value, other), u @ v)
     torch.testing.assert_close(tree.squared_norm(value), u @ u)
+    torch.testing.assert_close(tree.norm(value), (u @ u).sqrt())
+    torch.testing.assert_close(tree.relative_distance(value, other), (u - v).norm() / v.norm(), equal_nan=True)
+
+
+@given(TREES)
+def test_a_layout_in_json_leads_back(value: tree.Tree) -> None:
+    numbered = {0: value, 2: [value], "1": value}
+    back = tree.from_layout(json.loads(json.dumps(tree.layout(numbered))), iter(tree.leaves(numbered)))
+    assert tree.structure(back) == tree.structure(numbered)
+    assert all(a is b for a, b in zip(tree.leaves(back), tree.leaves(numbered), strict=True))
+    with pytest.raises(InvalidInput, match=r"the key \(0, 1\); only texts"):
+        tree.layout({(0, 1): value})
 
 
 @given(TREES)

@@ -215,6 +215,8 @@ def trace(
         raise InvalidInput(f"warm = {warm}; it must be above 0 and at most 1")
     begun = [method.prepare(problem, x, y) for x, y in starts]
     m = begun[0].objectives.shape[0]
+    if m < 2:
+        raise InvalidInput("there is one objective, so there is one preference and nothing to adapt; call front without preferences, or solve")
     cold = [(start, w) for start in begun for w in corners(m)]
     if budget < len(cold):
         raise InvalidInput(
@@ -227,6 +229,8 @@ def trace(
     }  # fmt: skip
     parts: list[_Found] = []
     for seed in seeds:
+        if parts and "interrupted" in parts[-1].run.reason:
+            break
         done = _Found.solve(problem, method, [method.begin(start, w) for start, w in cold], [seed] * len(cold), options | {"steps": steps})
         left, middles, tried = (budget - len(cold)) * steps, _Middles(problem, method), set[Neighbours]()
         while left >= short and not done.stopped:

@@ -27,7 +27,7 @@ from bipareto.sampler import draw
 from bipareto.stepping import stepper
 from bipareto.tree import Tree
 
-__all__ = ["COMPILE_FROM", "choose_method", "drive", "solution_of", "solve"]
+__all__ = ["COMPILE_FROM", "choose_method", "drive", "not_begun", "solution_of", "solve"]
 
 #: From this many steps on, compiling (15 to 30 s) pays for a batch and for a single run; below it the plain step finishes first.
 COMPILE_FROM = {True: 3_000, False: 20_000}
@@ -154,7 +154,7 @@ def drive(
         after, info = step(before, batches)
         return after, step.report(before, after, info, batches)
 
-    watch = Watch(len(seeds), batched, math.ceil(steps / block))
+    watch = Watch(len(seeds), m, batched, math.ceil(steps / block))
     done = 0
     if resume is not None:
         done, state = resume.step, resume.state
@@ -185,6 +185,13 @@ def drive(
                 watch.stop_all("callback", state, done)
     watch.stop_all("steps", state, done)
     return watch.run(time.perf_counter() - start_time, compiled=bool(compile))
+
+
+def not_begun(state: State, runs: int, m: int, batched: bool) -> Run:
+    """What `drive` would return if it were interrupted before the first step."""
+    watch = Watch(runs, m, batched, 0)
+    watch.stop_all("interrupted", state, 0)
+    return watch.run(0.0, compiled=False)
 
 
 class _Draws:

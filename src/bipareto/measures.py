@@ -30,6 +30,10 @@ def _rows(values: Any, name: str = "objectives") -> Array:
     return rows
 
 
+def _corner(reference: Any) -> Array:
+    return torch.as_tensor(reference, dtype=torch.float64).detach().cpu().numpy()
+
+
 def _finite(values: Any) -> Array:
     rows = _rows(values)
     return rows[np.isfinite(rows).all(1)]
@@ -43,7 +47,7 @@ def hypervolume(objectives: Any, reference: Any) -> float:
     """
     import moocore
 
-    points, corner = _finite(objectives), np.asarray(reference, dtype=np.float64)
+    points, corner = _finite(objectives), _corner(reference)
     if corner.shape != points.shape[1:]:
         raise InvalidInput(f"reference has shape {corner.shape}; it needs one number per objective, {points.shape[1:]}")
     return float(moocore.hypervolume(points, ref=corner)) if len(points) else 0.0
@@ -154,7 +158,7 @@ def measure(front: ParetoFront, reference: Any, target: Tensor | None = None) ->
     """
     f, m = front.objectives, front.objectives.shape[1]
     found: dict[str, Any] = {
-        "reference": np.asarray(reference, dtype=np.float64).tolist(),
+        "reference": _corner(reference).tolist(),
         "lower_level": "as returned" if front.lower_residual is None else "solved",
         "hypervolume": hypervolume(f, reference),
         "hypervolume_by_seed": {int(s): hypervolume(f[front.seed == s], reference) for s in front.seed.unique()},

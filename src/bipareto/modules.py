@@ -130,7 +130,6 @@ class ModuleProblem(Problem):
         super().__init__(upper, lower, sampler=_keyed(sampler, device) if keyed else sampler, names=names)
         self._x, self._y = parts
         self._has_data, self._has_keys = has_data, keyed
-        #: whether every objective has data of its own
         self.per_objective = per_objective
         self._shared, self._autocast, self._device = shared, autocast, device
         #: where the data comes from, e.g. for its epochs and positions; None without data
@@ -140,7 +139,7 @@ class ModuleProblem(Problem):
         if callable(self._upper):
             return self._evaluate(self._upper, x, y, batch)
         if self.per_objective:
-            return torch.stack([self._evaluate(f, x, y, self._of_objective(batch, i)) for i, f in enumerate(self._losses)])
+            return torch.stack([self._evaluate(f, x, y, self._of_objective(i, batch)) for i, f in enumerate(self._losses)])
 
         def every(*arguments: Any) -> Tensor:
             return torch.stack([f(*arguments).to(tree.first_leaf(x).dtype) for f in self._losses])
@@ -150,7 +149,7 @@ class ModuleProblem(Problem):
     def objective(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         if callable(self._upper):
             return self._evaluate(self._upper, x, y, batch)[i]
-        return self._evaluate(self._losses[i], x, y, self._of_objective(batch, i))
+        return self._evaluate(self._losses[i], x, y, self._of_objective(i, batch))
 
     def lower(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         return self._evaluate(self._lower, x, y, batch)
@@ -179,12 +178,8 @@ class ModuleProblem(Problem):
         """A batch from elsewhere in the form of a draw: with the dropout key of that role and step, where there is dropout."""
         return {"key": _key_of(role, t, seed, self._device), "batch": batch} if self._has_keys else batch
 
-    def _of_objective(self, batch: Any, i: int) -> Any:
-        """Objective i's part of a draw for all objectives, {i: batch}; a draw for it alone stays as it is."""
-        data = batch["batch"] if self._has_keys else batch
-        if not (self.per_objective and isinstance(data, dict) and data.keys() == set(range(len(self._losses)))):
-            return batch
-        return {"key": batch["key"], "batch": data[i]} if self._has_keys else data[i]
+    def _of_objective(self, i: int, batch: Any) -> Any:
+        return batch | {"batch": super()._of_objective(i, batch["batch"])} if self._has_keys else super()._of_objective(i, batch)
 
     def _arguments_of(self, x: Tree, batch: Any) -> tuple[Any, ...]:
         """What a loss takes beside x and y: nothing, the batch, or what the shared part made of it."""
@@ -208,7 +203,6 @@ class ModuleProblem(Problem):
         layers = [layer for layer in _norm_layers(module_x) + _norm_layers(module_y) if layer.track_running_stats]
         if not layers:
             return
-        momenta = [layer.momentum for layer in layers]
         with _estimating(layers, [m for m in (module_x, module_y) if isinstance(m, nn.Module)]), torch.no_grad():
             self._pass("lower", module_x, module_y)
             if any(int(layer.num_batches_tracked or 0) == 0 for layer in layers):
@@ -216,8 +210,6 @@ class ModuleProblem(Problem):
                     # Layers that are done keep what they have: momentum 0 adds nothing.
                     layer.momentum = 0.0 if int(layer.num_batches_tracked or 0) else None
                 self._pass("upper", module_x, module_y)
-        for layer, momentum in zip(layers, momenta, strict=True):
-            layer.momentum = momentum
 
     def _pass(self, level: str, module_x: Any, module_y: Any) -> None:
         """Evaluate the losses of one level with the modules themselves."""
@@ -343,6 +335,7 @@ def _key_of(role: str, t: int, seed: int, device: torch.device) -> Tensor:
 def _estimating(layers: Sequence[_NormBase], modules: Sequence[nn.Module]) -> Iterator[None]:
     """The modules in evaluation mode but for their norm layers, whose statistics start anew and are averaged without forgetting."""
     modes = {part: part.training for module in modules for part in module.modules()}
+    momenta = [layer.momentum for layer in layers]
     try:
         for module in modules:
             module.eval()
@@ -354,6 +347,8 @@ def _estimating(layers: Sequence[_NormBase], modules: Sequence[nn.Module]) -> It
     finally:
         for part, mode in modes.items():
             part.training = mode
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
 
 
 def modules_of(problem: Problem | None) -> ModuleProblem | None:

@@ -144,7 +144,7 @@ def _look_of(problem: Problem, form: Scalarization) -> Callable[[MomehaState, Tr
         # theta* is stationary, so differentiating with theta held fixed gives the gradient of the envelope.
         normal, gap = torch.func.grad(difference, has_aux=True)((x, y))
         gradient, (f, F) = torch.func.grad(scalarized, has_aux=True)((x, y))
-        lag = tree.squared_norm(tree.sub(state.theta, theta)).sqrt()
+        lag = tree.norm(tree.sub(state.theta, theta))
         return _Look(gap, lag, f, F, tree.ravel(normal), tree.ravel(gradient))
 
     return look

@@ -86,7 +86,9 @@ class Optimizer:
             if role not in batches and level not in batches:
                 raise InvalidInput(f"step was given no batch for role {role!r}; pass {level!r} for all roles of that level, or {role!r} itself")
             batch = batches[role] if role in batches else batches[level]
-            if role not in batches and isinstance(batch, list) and level == "upper" and made is not None and made.per_objective:
+            # MOMEHA's own role is called "upper" too.
+            for_all = role == level or role not in batches
+            if for_all and isinstance(batch, list) and level == "upper" and (made or self.problem).per_objective:
                 tail = role.rsplit("-", 1)[-1]
                 batch = batch[int(tail)] if tail.isdecimal() else dict(enumerate(batch))
             drawn[role] = batch if made is None else made.with_key(role, self.steps, self.seed, batch)

@@ -86,7 +86,7 @@ class DataParallel(Problem):
         sampler = problem.sampler
         assert sampler is not None
         super().__init__(problem.upper, problem.lower, sampler=_split(sampler) if split else sampler, names=problem.names)
-        self.inner, self.parts = problem, problem.parts
+        self.inner, self.parts, self.per_objective = problem, problem.parts, problem.per_objective
         #: where the data comes from, with its epochs and positions
         self.draws = getattr(problem, "draws", None)
 

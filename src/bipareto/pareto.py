@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bipareto import drawing, envelope, tree
+from bipareto import drawing, envelope, measures, tree
 from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
-from bipareto.loop import choose_method, drive, solution_of
+from bipareto.loop import choose_method, drive, not_begun, solution_of
 from bipareto.methods import Method
 from bipareto.methods.base import State
 from bipareto.preferences import as_preference, grid, named
 from bipareto.problem import Problem
 from bipareto.records import Callback, Failure, Reason, Run, Solution
+from bipareto.sampler import draw
 from bipareto.stepping import stepper
 from bipareto.tree import Tree
 
@@ -190,6 +191,8 @@ class ParetoFront:
         problem = problem or self.problem
         if problem is None:
             raise InvalidInput("this front was loaded from a file and does not know its problem; pass resolve_lower(problem=...)")
+        if not len(self):
+            return replace(self, lower_residual=self.objectives.new_empty(0))
         solved = envelope.solve_lower(problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched)
         missed = [r for r, ok in enumerate(solved.converged.tolist()) if not ok and self.reason[r] != "nonfinite"]
         if missed:
@@ -206,13 +209,7 @@ class ParetoFront:
 
     def hypervolume(self, reference: Any) -> float:
         """The volume of objective space that the front dominates, up to `reference` (m numbers, worse than the front)."""
-        import moocore
-
-        points = self._finite_objectives()
-        corner = np.asarray(torch.as_tensor(reference, dtype=torch.float64).cpu())
-        if corner.shape != (self.objectives.shape[1],):
-            raise InvalidInput(f"reference has shape {corner.shape}; it needs one number per objective, ({self.objectives.shape[1]},)")
-        return float(moocore.hypervolume(points, ref=corner)) if len(points) else 0.0
+        return measures.hypervolume(self.objectives, reference)
 
     def nondominated(self) -> ParetoFront:
         """The runs that no other run dominates (finite ones only); of equal points the first is kept."""
@@ -221,11 +218,13 @@ class ParetoFront:
         finite = torch.isfinite(self.objectives).all(1)
         index = finite.nonzero().flatten()
         if len(index):
-            index = index[torch.as_tensor(moocore.is_nondominated(self._finite_objectives()))]
+            points = self.objectives[finite].detach().to("cpu", torch.float64).numpy()
+            index = index.cpu()[torch.as_tensor(moocore.is_nondominated(points))]
         return self.subset(index)
 
     def subset(self, index: Tensor) -> ParetoFront:
         """The runs of that index tensor, in its order, without their run states."""
+        index = index.cpu()  # preferences and seeds lie there
         rows = index.tolist()
         return replace(
             self,
@@ -256,10 +255,6 @@ class ParetoFront:
         if path is not None:
             drawing.save(figure, path)
         return figure
-
-    def _finite_objectives(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        points = self.objectives.detach().to("cpu", torch.float64)
-        return points[torch.isfinite(points).all(1)].numpy()
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the front to one .npz file (plain arrays and JSON, nothing that unpickles)."""
@@ -315,20 +310,27 @@ class ParetoFront:
 
 
 def run_states(problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]) -> tuple[Run, bool]:
-    """All runs in slices of equal size (each new size would compile anew), or one by one where vmap cannot batch."""
+    """All runs in slices of equal size (each new size would compile anew), or one by one where vmap cannot batch.
+
+    Ctrl-C ends the slice at hand and all that would come after it.
+    """
     first = tree.stack(states[:1])
     try:
-        from bipareto.sampler import draw
-
         stepper(problem, method, batched=True)(first, draw(problem, method.roles(options["m"]), 0, seeds[:1]))
     except NotBatchable as error:
         warnings.warn(f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4)
-        runs = [drive(problem, method, state, [seed], batched=False, **options) for state, seed in zip(states, seeds, strict=True)]
-        return join_runs([_as_batch(run) for run in runs]), False
+        single: list[Run] = []
+        for state, seed in zip(states, seeds, strict=True):
+            stopped = _interrupted(single)
+            single.append(not_begun(state, 1, options["m"], False) if stopped else drive(problem, method, state, [seed], batched=False, **options))
+        return join_runs([_as_batch(run) for run in single]), False
     size = min(SLICE, len(states))
-    parts = []
+    parts: list[Run] = []
     for begin in range(0, len(states), size):
         part, part_seeds = states[begin : begin + size], seeds[begin : begin + size]
+        if _interrupted(parts):
+            parts.append(not_begun(tree.stack(part), len(part), options["m"], batched=True))
+            continue
         missing = size - len(part)
         label = f"runs {begin + 1}-{begin + len(part)} of {len(states)}"
         run = drive(
@@ -336,6 +338,10 @@ def run_states(problem: Problem, method: Method, states: list[State], seeds: lis
         )
         parts.append(_first(run, len(part)))
     return join_runs(parts), True
+
+
+def _interrupted(runs: list[Run]) -> bool:
+    return bool(runs) and "interrupted" in runs[-1].reason
 
 
 def _as_batch(run: Run) -> Run:
@@ -362,12 +368,13 @@ def join_runs(runs: list[Run]) -> Run:
     def cat(*leaves: Tensor) -> Tensor:
         return torch.cat(leaves)
 
-    # Runs that ended early have fewer records; NaN keeps the histories rectangular.
-    longest = max(runs, key=lambda run: len(run.history["step"]))
-    length = len(longest.history["step"])
-    names = [name for name in runs[0].history if name != "step"]
-    history = {name: torch.cat([_lengthened(run.history[name], length) for run in runs], dim=1) for name in names}
-    history["step"] = longest.history["step"]
+    # Runs that ended early have fewer records, or none; NaN keeps the histories rectangular.
+    longest = max(runs, key=lambda run: len(run.history["step"])).history
+    history = {
+        name: torch.cat([_lengthened(run.history.get(name, rows.new_empty(0, len(run.steps), *rows.shape[2:])), len(rows)) for run in runs], dim=1)
+        for name, rows in longest.items()
+        if name != "step"
+    } | {"step": longest["step"]}
     return Run(
         state=tree.map_(cat, *(run.state for run in runs)),
         steps=[s for run in runs for s in run.steps],

@@ -143,12 +143,14 @@ def named(text: str, m: int, seed: int = 0) -> Tensor:
 def as_preference(value: Any, m: int) -> Tensor:
     """Check one preference (m,) or several (R, m): on the simplex, of the right length; warn of zeros.
 
-    Returns float64 on the CPU, normalised to sum exactly as given (no rescaling is done).
+    Returns it as given, not rescaled, in float64 on the CPU.
     """
     try:
         w = torch.as_tensor(value, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise InvalidInput(f"preference is {value!r}; pass m numbers that sum to 1, e.g. {_example(m)}") from error
+    if not w.numel():
+        raise InvalidInput(f"preference is empty (shape {tuple(w.shape)}); pass m = {m} numbers, e.g. {_example(m)}, or rows of them")
     if w.dim() == 0 or w.shape[-1] != m:
         if not w.dim():
             raise InvalidInput(

@@ -31,7 +31,8 @@ class Problem:
         lower: g(x, y) -> ().
         sampler: where losses are taken on draws of data, `sampler(level, role, t, seed) -> batch`; the functions then take
             a third argument, the batch.  `level` is "upper" or "lower", `role` is a name that the method declares (see
-            `bipareto.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.
+            `bipareto.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.  One with
+            `per_objective` set draws {i: batch} where a role serves all objectives, and f_i takes its own.
         names: a label per objective for tables and pictures.
 
     What a problem may say of its structure, so that the same numbers cost less:
@@ -52,6 +53,8 @@ class Problem:
     parts: tuple[int | None, ...] = ()
     #: Whether its kernels take many runs in one launch.
     folded = False
+    #: Whether every objective has data of its own; a draw for all of them is then {i: batch}.
+    per_objective = False
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Problem:
         self._upper = upper
         self._lower = lower
         self.sampler = sampler
+        self.per_objective = bool(getattr(sampler, "per_objective", False))
         self.names = tuple(names) if names is not None else None
 
     @classmethod
@@ -114,15 +118,20 @@ class Problem:
 
     def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """f(x, y[; batch]), shape (m,)."""
-        extra = self._arguments(batch)
         if callable(self._upper):
-            return self._upper(x, y, *extra)
-        return torch.stack([f(x, y, *extra) for f in self._upper])
+            return self._upper(x, y, *self._arguments(batch))
+        return torch.stack([f(x, y, *self._arguments(self._of_objective(i, batch))) for i, f in enumerate(self._upper)])
 
     def objective(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """f_i(x, y[; batch]), shape ().  With `upper` given as one function the other components are computed and dropped."""
-        extra = self._arguments(batch)
-        return self._upper(x, y, *extra)[i] if callable(self._upper) else self._upper[i](x, y, *extra)
+        if callable(self._upper):
+            return self._upper(x, y, *self._arguments(batch))[i]
+        return self._upper[i](x, y, *self._arguments(self._of_objective(i, batch)))
+
+    def _of_objective(self, i: int, batch: Any) -> Any:
+        """Objective i's part of a draw for all objectives, {i: batch}; a draw for it alone stays as it is."""
+        whole = self.per_objective and not callable(self._upper) and isinstance(batch, dict) and batch.keys() == set(range(len(self._upper)))
+        return batch[i] if whole else batch
 
     def lower(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """g(x, y[; batch]), shape ()."""
@@ -142,6 +151,8 @@ class Problem:
 
     def check(self, x0: Tree, y0: Tree) -> int:
         """Evaluate once at the start and return m; refuse what no method could work with, and say what to change."""
+        if torch.is_inference_mode_enabled():
+            raise InvalidInput("inside torch.inference_mode() nothing can be differentiated; leave it first (torch.no_grad() does no harm)")
         _check_leaves(x0, y0)
         self._check_arguments()
         # A little off the start, where a gradient that is exactly zero means that a variable is not used (y0 = 0 is a usual
@@ -152,7 +163,7 @@ class Problem:
             f = self.upper(x, y, self.batch("upper", "full"))
             batch = self.batch("lower", "full")
             g = self.lower(x, y, batch)
-            _check_outputs(f, g)
+            _check_outputs(f, g, tree.first_leaf(x0))
             if not (torch.isfinite(f).all() and torch.isfinite(g)):
                 # The start itself may be at the edge of where f and g are defined, so it has the last word.
                 _check_finite(self.upper(x0, y0, self.batch("upper", "full")), self.lower(x0, y0, batch))
@@ -188,20 +199,32 @@ def _check_leaves(x0: Tree, y0: Tree) -> None:
                     f"{path} has {kind} {getattr(leaf, kind)} but {reference_path} has {getattr(reference, kind)}; "
                     f"one run lives on one {kind}: use {path}.to({getattr(reference, kind)!r})"
                 )
+        if torch.finfo(leaf.dtype).bits < 32:
+            raise InvalidInput(
+                f"{path} has dtype {leaf.dtype}, in which a run cannot count its steps (256 + 1 is 256 in bfloat16); use {path}.float(), and let the "
+                "losses work in half precision: Problem.from_modules(..., autocast=torch.bfloat16)"
+            )
         if not torch.isfinite(leaf).all():
             raise InvalidInput(f"{path} holds NaN or infinity; start from finite values")
 
 
-def _check_outputs(f: Any, g: Any) -> None:
+def _check_outputs(f: Any, g: Any, like: Tensor) -> None:
     if not isinstance(f, Tensor):
         raise InvalidInput(f"upper returned a {type(f).__name__}; return one tensor of shape (m,), e.g. torch.stack([f1, f2])")
-    if f.dim() != 1:
+    if f.dim() != 1 or not len(f):
         raise InvalidInput(
             f"upper returned shape {tuple(f.shape)}; it must be (m,), one number per objective: torch.stack([f1, f2]) of scalar losses"
         )
     if not isinstance(g, Tensor) or g.dim() != 0:
         shape = tuple(g.shape) if isinstance(g, Tensor) else type(g).__name__
         raise InvalidInput(f"lower returned {shape}; it must be a scalar of shape (): reduce it with .sum() or .mean()")
+    for name, value in (("upper", f), ("lower", g)):
+        for kind in ("device", "dtype"):
+            if getattr(value, kind) != getattr(like, kind):
+                raise InvalidInput(
+                    f"{name} returned {kind} {getattr(value, kind)}, but x0 has {getattr(like, kind)}; one run lives on one {kind}: "
+                    f"start from x0 and y0 on that one, or return the losses with .to({getattr(like, kind)!r})"
+                )
 
 
 def _check_finite(f: Tensor, g: Tensor) -> None:

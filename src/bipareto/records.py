@@ -44,7 +44,10 @@ Callback = Callable[[Record], bool | None]
 
 @dataclass(frozen=True)
 class Iterate:
-    """A point on the way: x, y, the objectives (m,) there as the step saw them, the method's residual, and the step t."""
+    """A point on the way: x, y, the objectives (m,) there as the step saw them, the method's residual, and the step t.
+
+    Of a run that was stopped before anything was recorded it is where the run stood: objectives NaN, residual infinite.
+    """
 
     x: Tree
     y: Tree
@@ -141,8 +144,8 @@ class Run:
 class Watch:
     """What the loop sees at the end of each block, and the runs that have already ended."""
 
-    def __init__(self, runs: int, batched: bool, records: int) -> None:
-        self.runs, self.batched, self.records = runs, batched, records
+    def __init__(self, runs: int, m: int, batched: bool, records: int) -> None:
+        self.runs, self.m, self.batched, self.records = runs, m, batched, records
         self.ended: dict[int, Ended] = {}
         self.history: dict[str, Tensor] = {}
         self.steps: list[int] = []
@@ -226,18 +229,31 @@ class Watch:
         """What was gathered, once every run has ended."""
         ended = [self.ended[r] for r in range(self.runs)]
         states = [state for state, *_ in ended]
-        history = {name: values[: len(self.steps)] for name, values in self.history.items()}
-        history["step"] = torch.tensor(self.steps)
+        state = tree.stack(states) if self.batched else states[0]
+        best = self.best or self._unseen(state, [done for _, done, _, _ in ended])
+        history = {name: values[: len(self.steps)] for name, values in self.history.items()} or {"objectives": best["objectives"][None][:0]}
+        history["step"] = torch.tensor(self.steps, dtype=torch.int64)
         return Run(
-            state=tree.stack(states) if self.batched else states[0],
+            state=state,
             steps=[done for _, done, _, _ in ended],
             reason=[reason for _, _, reason, _ in ended],
             failure=[failure for *_, failure in ended],
-            best=self.best,
+            best=best,
             history=history,
             seconds=seconds,
             compiled=compiled,
         )
+
+    def _unseen(self, state: State, steps: list[int]) -> dict[str, Any]:
+        """The best iterate where nothing was recorded: the last one, of which nothing is known."""
+        residual = torch.full_like(state.t, math.inf)
+        return {
+            "x": state.x,
+            "y": state.y,
+            "objectives": residual.new_full((*residual.shape, self.m), math.nan),
+            "residual": residual,
+            "step": residual.new_tensor(steps).reshape(residual.shape),
+        }
 
 
 def _term(info: Info, state: State) -> str:

@@ -58,11 +58,16 @@ class ReplayedStepper(Stepper):
 
     def pack(self, state: State, batches: Draw) -> int:
         leaves, draws = tree.leaves(state), tree.leaves(batches)
-        if self.graph is None or _sharing(draws) != self.pattern or leaves[0].shape != self.now[0].shape:
+        if self.graph is None or _sharing(draws) != self.pattern or self._differs(state):
             self._record(state, batches)
         torch._foreach_copy_(self.now, leaves)
         self.ticket += 2  # what was packed before is gone
         return self.ticket
+
+    def _differs(self, state: State) -> bool:
+        """Whether a state is of another structure or other shapes than those recorded."""
+        shapes = [leaf.shape for leaf in tree.leaves(state)]
+        return tree.structure(state) != tree.structure(self.template) or shapes != [leaf.shape for leaf in self.now]
 
     def unpack(self, packed: int) -> State:
         held = {self.ticket: self.now, self.ticket - 1: self.before}

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bipareto import tree
 from bipareto.errors import InvalidInput
@@ -57,31 +56,33 @@ class Minibatches:
 
     Args:
         lower: the lower level's data, a tree of tensors that share their first axis.
-        upper: the upper level's data: one tree for all objectives, or a mapping from objective index to tree when each
-            objective has data of its own (role "...-upper-i" then draws from entry i, and `upper` functions are given as
-            a sequence).
+        upper: the upper level's data: one tree for all objectives, or a mapping from objective index (0, ..., m - 1) to tree when
+            each objective has data of its own.  The problem's `upper` is then a sequence of m functions; role "...-upper-i" draws
+            from entry i, and the roles of all objectives, "upper" and "full", draw {i: batch}.
         size: rows per batch.
     """
 
     def __init__(self, lower: Any, upper: Any | Mapping[int, Any], size: int) -> None:
         self.lower, self.upper, self.size = lower, upper, size
-        smallest = min(tree.flat_axis(data) for data in ([lower, *upper.values()] if self._per_objective else [lower, upper]))
+        #: whether every objective has data of its own
+        self.per_objective = isinstance(upper, Mapping) and all(isinstance(key, int) for key in upper)
+        if self.per_objective and set(upper) != set(range(len(upper) or 1)):
+            raise InvalidInput(f"upper has data for objectives {sorted(upper)}; give one entry for each, counted from 0")
+        smallest = min(tree.flat_axis(data) for data in ([lower, *upper.values()] if self.per_objective else [lower, upper]))
         if not 1 <= size <= smallest:
             raise InvalidInput(f"size = {size}, but the smallest data set has {smallest} rows; choose 1 <= size <= {smallest}")
 
-    @property
-    def _per_objective(self) -> bool:
-        return isinstance(self.upper, Mapping) and all(isinstance(key, int) for key in self.upper)
-
     def __call__(self, level: str, role: str, t: int, seed: int) -> Any:
-        data = self.lower if level == "lower" else self.upper
+        if not (level == "upper" and self.per_objective):
+            return self._batch(self.lower if level == "lower" else self.upper, role, t, seed)
+        tail = role.rsplit("-", 1)[-1]
+        if tail.isdecimal():
+            return self._batch(self.upper[int(tail)], role, t, seed)
+        return {i: self._batch(self.upper[i], role if role == "full" else f"{role}-{i}", t, seed) for i in range(len(self.upper))}
+
+    def _batch(self, data: Any, role: str, t: int, seed: int) -> Any:
         if role == "full":
             return data
-        if level == "upper" and self._per_objective:
-            data = self.upper[int(role.rsplit("-", 1)[1])]
-        rows = self._rows(tree.first_leaf(data), role, t, seed)
-        return tree.select(data, rows)
-
-    def _rows(self, leaf: Tensor, role: str, t: int, seed: int) -> Tensor:
+        leaf = tree.first_leaf(data)
         order = torch.randperm(leaf.shape[0], generator=generator(role, t, seed, leaf.device), device=leaf.device)
-        return order[: self.size]
+        return tree.select(data, order[: self.size])

@@ -7,7 +7,7 @@
         attempts.jsonl           a line whenever somebody begins or goes on with the slice
         owner.json               what it is for, where no manifest says so
         metrics.jsonl            a line per record, for all its runs
-        step-000000500.safetensors   checkpoints, the last few
+        step-000000000500.safetensors   checkpoints, the last few
         result.safetensors       present when the slice is done
     RUN/front.csv, front.npz, measures.json   present when the sweep is done
 

@@ -30,9 +30,11 @@ __all__ = [
     "leaves",
     "map_",
     "named_leaves",
+    "norm",
     "numbers",
     "ravel",
     "rebuild",
+    "relative_distance",
     "select",
     "squared_norm",
     "stack",
@@ -114,6 +116,16 @@ def squared_norm(a: Tree) -> Tensor:
     return dot(a, a)
 
 
+def norm(a: Tree) -> Tensor:
+    """||a|| over all leaves, a 0-d tensor."""
+    return torch.linalg.vector_norm(a) if isinstance(a, Tensor) else dot(a, a).sqrt()
+
+
+def relative_distance(a: Tree, b: Tree) -> Tensor:
+    """||a - b|| / ||b|| over all leaves, a 0-d tensor."""
+    return norm(sub(a, b)) / norm(b)
+
+
 def numbers(tree: T, dtype: torch.dtype, device: torch.device) -> T:
     """Turn the Python numbers of a tree into 0-d tensors, so that their values are data and not part of a graph."""
     return pytree.tree_map(lambda value: torch.as_tensor(value, dtype=dtype, device=device), tree)
@@ -140,7 +152,7 @@ def where_run(mask: Tensor, a: T, b: T) -> T:
 
 
 def ravel(tree: Tree, batch_dims: int = 0) -> Tensor:
-    """All leaves side by side in one vector, or in rows when the first `batch_dims` (0 or 1) axes are runs."""
+    """All leaves side by side in one vector, or in rows when the first `batch_dims` axes are runs (or records, and runs)."""
     return torch.cat([leaf.reshape(*leaf.shape[:batch_dims], -1) for leaf in leaves(tree)], dim=-1)
 
 
@@ -184,13 +196,19 @@ def as_tree(value: Tree | nn.Module, name: str) -> Tree:
 def layout(value: Tree) -> Any:
     """A tree's nesting as JSON: {"dict": ...}, {"list": ...}, {"tuple": ...}, or null for a tensor.
 
+    Dicts with numbers for keys, which JSON does not know, are {"items": [[key, ...], ...]}; a named tuple becomes a tuple.
+
     >>> layout({"a": torch.zeros(1), "b": (torch.zeros(2),)})
     {'dict': {'a': None, 'b': {'tuple': [None]}}}
     """
     if isinstance(value, Tensor):
         return None
     if isinstance(value, dict):
-        return {"dict": {str(key): layout(item) for key, item in value.items()}}
+        if all(isinstance(key, str) for key in value):
+            return {"dict": {key: layout(item) for key, item in value.items()}}
+        if odd := [key for key in value if not isinstance(key, (str, int))]:
+            raise InvalidInput(f"a dict of tensors has the key {odd[0]!r}; only texts and whole numbers can be written to a file")
+        return {"items": [[key, layout(item)] for key, item in value.items()]}
     kind = "list" if isinstance(value, list) else "tuple"
     return {kind: [layout(item) for item in value]}
 
@@ -200,7 +218,7 @@ def from_layout(nesting: Any, parts: Iterator[Tensor]) -> Tree:
     if nesting is None:
         return next(parts)
     ((kind, items),) = nesting.items()
-    if kind == "dict":
-        return {key: from_layout(item, parts) for key, item in items.items()}
+    if kind in ("dict", "items"):
+        return {key: from_layout(item, parts) for key, item in (items.items() if kind == "dict" else items)}
     built = [from_layout(item, parts) for item in items]
     return built if kind == "list" else tuple(built)

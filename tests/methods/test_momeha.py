@@ -190,6 +190,8 @@ def test_meha_takes_one_objective_and_no_preference() -> None:
         bp.MEHA().init(problem, x, y)
     with pytest.raises(InvalidInput, match="MEHA has no preferences"):
         bp.MEHA().init(problem, x, y, [0.5, 0.5])
+    with pytest.raises(InvalidInput, match="alpha = -1; it must be > 0"):
+        bp.MEHA(alpha=-1)
 
 
 def test_structure_forgets_numbers_and_keeps_the_rest() -> None:

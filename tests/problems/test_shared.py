@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import bipareto as bp
 from bipareto import scalarization
 from bipareto.errors import InvalidInput
 from bipareto.problems import KnownProblem
@@ -255,6 +256,8 @@ def test_solution_takes_the_tuned_question(case: str) -> None:
         assert known.position_error(x.flip(0), w).max() > 1e-3
         asked = known.solution(w[0], scalarization="linear", ideal=[0.0] * known.m, mu=2)
         assert torch.equal(asked.x, known.exact(w[0], "linear", torch.zeros(known.m, dtype=torch.float64), 2.0).x)
+        tuned = bp.MOMEHA.tuned(known, known.x0, known.y0, steps=100)
+        assert torch.equal(x[0], known.solution(w[0], mu=tuned.mu, ideal=tuned.ideal).x)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])

@@ -49,7 +49,12 @@ def diagnose(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = No
     >>> diagnose(solve(problem, zero, zero, steps=2000))
     []
     """
-    return examine(_case_of(found, start))
+    case = _case_of(found, start)
+    if not len(case.history["objectives"]):
+        raise InvalidInput(
+            "the run was stopped before anything was recorded: there is nothing to examine; let it go on, or give a smaller record_every"
+        )
+    return examine(case)
 
 
 def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> Case:
@@ -92,7 +97,6 @@ class Watch:
         if len(self._seen) % self.every:
             return
         state = lead(record.state)
-        # A run that has ended keeps the state it ended with.
         runs = state.t.shape[0]
         failure = [record.ended[r].failure if r in record.ended else None for r in range(runs)]
         history = {name: torch.stack([seen[name] for seen in self._seen]) for name in self._seen[0]}

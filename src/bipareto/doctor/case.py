@@ -70,7 +70,7 @@ class Case:
     @cached_property
     def solved(self) -> envelope.LowerSolution:
         """The lower level of all runs solved again, from the returned y."""
-        size = max(float(tree.squared_norm(self.y).sqrt()), 1.0)
+        size = max(float(tree.norm(self.y)), 1.0)
         tol = 1e-8 if tree.first_leaf(self.y).dtype == torch.float64 else 1e-5 * size
         return envelope.solve_lower(self.problem, self.x, self.y, tol=tol, max_iter=50, batched=self.batched)
 

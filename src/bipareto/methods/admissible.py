@@ -46,7 +46,7 @@ def _question(
     w = [1 / m] * m if preference is None else as_preference(preference, m).tolist()
     form = scalarizations.get(name)
     with torch.no_grad():
-        f = problem.upper(x, y, problem.batch("upper", "full")).double()
+        f = problem.upper(x, y, problem.batch("upper", "full")).to("cpu", torch.float64)
         z = rule.start(f)
         start = float(form.value(f, torch.tensor(w, dtype=f.dtype), z, torch.tensor(mu, dtype=f.dtype)))
     if not bool((z < f).all()):

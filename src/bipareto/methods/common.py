@@ -124,7 +124,7 @@ def nested_oracles(m: int, lower_steps: int, estimate: Hypergradient) -> dict[st
 def nested_report(problem: Problem, before: State, after: State, info: Info, draw: Draw | None) -> Info:
     """g and ||grad_y g|| at (x_t, y_(t+1)), where the objectives were taken, and the larger of that and the direction's norm."""
     lower = lower_of(problem, draw)
-    residual = tree.squared_norm(oracle.grad(lambda y: lower(before.x, y), after.y)).sqrt()
+    residual = tree.norm(oracle.grad(lambda y: lower(before.x, y), after.y))
     direction = moved(before.x, after.x, before.knobs.alpha_x(before.t))
     return info | {
         "lower": lower(before.x, after.y),
@@ -136,7 +136,7 @@ def nested_report(problem: Problem, before: State, after: State, info: Info, dra
 
 def moved(before: Tree, after: Tree, step: Tensor) -> Tensor:
     """||direction|| read off a move of that step size; NaN, not known, where the step is zero."""
-    return tree.squared_norm(tree.sub(before, after)).sqrt() / step
+    return tree.norm(tree.sub(before, after)) / step
 
 
 def solver_info(found: Hypergradients, weights: Weights) -> Info:

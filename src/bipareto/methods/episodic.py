@@ -100,4 +100,4 @@ class Episodic(Method):
 
     def report(self, problem: Problem, before: EpisodicState, after: EpisodicState, info: Info, draw: Draw | None = None) -> Info:
         """Adds how far x moved in the episode (`residual`); y and its loss begin anew in the next one."""
-        return info | {"residual": tree.squared_norm(tree.sub(after.x, before.x)).sqrt()}
+        return info | {"residual": tree.norm(tree.sub(after.x, before.x))}

@@ -11,6 +11,7 @@ from torch import Tensor
 from bipareto import oracle, tree
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.common import moved, positive_schedules
 from bipareto.problem import Problem
 from bipareto.schedule import Power, Schedule, as_schedule
 from bipareto.tree import Tree
@@ -66,8 +67,7 @@ class MEHA(Method):
     def __post_init__(self) -> None:
         if not self.gamma > 0:
             raise InvalidInput(f"gamma = {self.gamma}; it must be > 0")
-        for name in ("eta", "alpha", "beta", "c"):
-            object.__setattr__(self, name, as_schedule(getattr(self, name), name))
+        positive_schedules(self, ("eta", "alpha", "beta", "c"))
 
     @classmethod
     def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
@@ -118,7 +118,7 @@ class MEHA(Method):
         knobs, t = before.knobs, before.t
         lower, lower_theta = problem.lower_pair(before.x, before.y, after.theta, (draw or {}).get("lower"))
         gap = lower - lower_theta - tree.squared_norm(tree.sub(after.theta, before.y)) / (2 * knobs.gamma)
-        d_x = tree.squared_norm(tree.sub(before.x, after.x)).sqrt() / knobs.alpha(t)
-        d_y = tree.squared_norm(tree.sub(before.y, after.y)).sqrt() / knobs.beta(t)
+        d_x = moved(before.x, after.x, knobs.alpha(t))
+        d_y = moved(before.y, after.y, knobs.beta(t))
         stationarity = knobs.c(t) * torch.hypot(d_x, d_y)
         return info | {"lower": lower, "gap": gap, "stationarity": stationarity, "residual": torch.maximum(gap, stationarity)}

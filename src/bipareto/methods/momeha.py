@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bipareto import oracle, scalarization, tree
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
-from bipareto.methods.common import moved
+from bipareto.methods.common import moved, positive_schedules
 from bipareto.problem import Problem
 from bipareto.scalarization import Fixed, Ideal, as_ideal
 from bipareto.schedule import Power, Schedule, as_schedule
@@ -101,11 +101,7 @@ class MOMEHA(Method):
             value = getattr(self, name)
             if not value > 0:
                 raise InvalidInput(f"{name} = {value}; it must be > 0")
-        for name in ("alpha_theta", "alpha_x", "alpha_y", "c"):
-            schedule = as_schedule(getattr(self, name), name)
-            if not schedule[0] > 0:
-                raise InvalidInput(f"{name} = {getattr(self, name)}; it must be > 0")
-            object.__setattr__(self, name, schedule)
+        positive_schedules(self, ("alpha_theta", "alpha_x", "alpha_y", "c"))
         object.__setattr__(self, "ideal", as_ideal(self.ideal))
         scalarization.get(self.scalarization)
 
@@ -167,7 +163,7 @@ class MOMEHA(Method):
         if not self.warmup:
             return start
         y, batch = start.y, problem.batch("lower", "full")
-        step_size = float(as_schedule(self.alpha_theta, "alpha_theta")(torch.tensor(0.0)))
+        step_size = float(as_schedule(self.alpha_theta, "alpha_theta")(torch.zeros((), dtype=torch.float64)))
         for _ in range(self.warmup):
             y = tree.add_scaled(y, -step_size, oracle.grad(lambda v: problem.lower(start.x, v, batch), y))
         with torch.no_grad():

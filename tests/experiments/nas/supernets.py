@@ -10,7 +10,7 @@ from torch import Tensor
 from bipareto import tree
 from bipareto.experiments.nas.supernet import Supernet
 
-__all__ = ["distance", "images", "judged", "start"]
+__all__ = ["images", "judged", "start"]
 
 
 def start(network: Supernet, dtype: torch.dtype = torch.float64, seed: int = 0, device: str = "cpu") -> tuple[dict, dict]:
@@ -31,8 +31,3 @@ def judged(network: Supernet, batch: Tensor) -> Any:
         return torch.nn.functional.cross_entropy(network.logits(x, y, batch), labels)
 
     return torch.func.grad_and_value(loss, argnums=(0, 1))
-
-
-def distance(a: Any, b: Any) -> float:
-    """||a - b|| / ||b|| over a whole tree."""
-    return float(tree.squared_norm(tree.sub(a, b)).sqrt() / tree.squared_norm(b).sqrt())

@@ -19,7 +19,7 @@ from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
 from bipareto.replay import traced
 from bipareto.sampler import draw
 from bipareto.sections import Layout
-from experiments.nas.supernets import distance, images, judged, start
+from experiments.nas.supernets import images, judged, start
 
 PAIRS = [
     (NasBench201(channels=4, size=8, classes=3, cells=2), FastNasBench201(channels=4, size=8, classes=3, cells=2)),
@@ -37,9 +37,9 @@ def test_values_and_gradients_are_those_of_the_plain_network(plain: Supernet, fa
         assert all(torch.equal(u, v) for u, v in zip(tree.leaves(a), tree.leaves(b), strict=True))
     expected, found = judged(plain, batch)(*point), judged(fast, batch)(*point)
     (x_gradient, y_gradient), value = found
-    assert distance(value, expected[1]) < tolerance
-    assert distance(x_gradient, expected[0][0]) < tolerance
-    assert distance(y_gradient, expected[0][1]) < tolerance
+    assert tree.relative_distance(value, expected[1]) < tolerance
+    assert tree.relative_distance(x_gradient, expected[0][0]) < tolerance
+    assert tree.relative_distance(y_gradient, expected[0][1]) < tolerance
 
 
 @pairs
@@ -60,7 +60,7 @@ def test_half_precision_stays_near(plain: Supernet, fast: Supernet) -> None:
     point = start(plain, torch.float32)
     (_, expected), (gradients, value) = judged(plain, batch)(*point), judged(half, batch)(*point)
     assert all(leaf.dtype == torch.float32 for leaf in tree.leaves(gradients))
-    assert distance(value, expected) < 0.05
+    assert tree.relative_distance(value, expected) < 0.05
 
 
 class Calls(TorchDispatchMode):

@@ -20,7 +20,6 @@ from bipareto.experiments.nas.supernet import Darts
 from bipareto.experiments.nas.task import Task, generated
 from bipareto.loop import drive
 from experiments.nas.reference import random_genotype
-from experiments.nas.supernets import distance
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
@@ -66,8 +65,8 @@ def test_recorded_searches_side_by_side_are_the_plain_ones(settings: Settings, n
     torch.testing.assert_close(recorded.objectives, plain.objectives, rtol=1e-3, atol=1e-4)
     for run in (0, 1):
         (x, y), (wanted_x, wanted_y) = moved(task, recorded, run), moved(task, plain, run)
-        assert distance(x, wanted_x) <= 0.01
-        assert distance(y, wanted_y) <= 0.01
+        assert tree.relative_distance(x, wanted_x) <= 0.01
+        assert tree.relative_distance(y, wanted_y) <= 0.01
 
 
 @kinds
@@ -90,8 +89,8 @@ def test_a_search_stopped_at_ten_random_steps_ends_the_same(settings: Settings, 
             search(task, wanted, folder=tmp_path / "broken", say=fall)
     resumed = search(task, wanted, folder=tmp_path / "broken")
     assert not stops
-    assert distance(resumed.x, whole.x) <= 1e-2
-    assert distance(resumed.y, whole.y) <= 1e-2
+    assert tree.relative_distance(resumed.x, whole.x) <= 1e-2
+    assert tree.relative_distance(resumed.y, whole.y) <= 1e-2
     torch.testing.assert_close(resumed.objectives, whole.objectives, rtol=1e-2, atol=1e-3)
 
 

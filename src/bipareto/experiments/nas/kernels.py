@@ -28,12 +28,12 @@ PRESENT = triton is not None
 
 @jit
 def _layer(q, C: tl.constexpr):
-    """Kernel size and dilation of a layer, and where its weights begin among those of its edge: operation by operation."""
+    """Kernel size of a layer, and where its weights begin among those of its edge: operation by operation."""
     three, five = 9 * C + C * C, 25 * C + C * C
     odd = q % 2
     dilated = (q // 2) % 2
     separable = odd * 2 * three + (q // 4) * tl.where(odd == 1, five, three)
-    return 3 + 2 * odd, 1 + dilated, tl.where(dilated == 1, 2 * (three + five) + odd * three, separable)
+    return 3 + 2 * odd, tl.where(dilated == 1, 2 * (three + five) + odd * three, separable)
 
 
 @jit
@@ -85,7 +85,7 @@ def _product(a, b, C: tl.constexpr):
 def taps_kernel(flat, taps, weights, C: tl.constexpr, STRIDED: tl.constexpr):
     """Depthwise weights with the channels last, 25 places for every layer: taps[run, edge, q, tap, channel]."""
     unit = tl.program_id(0)
-    K, _, begin = _layer(unit % 6, C)
+    K, begin = _layer(unit % 6, C)
     source, node = _ends_at(unit % 84 // 6)
     tap, c = tl.arange(0, 32)[:, None], tl.arange(0, C)[None, :]
     at = flat + unit // 84 * weights + _weights(source, node, STRIDED, C) + begin
@@ -123,7 +123,7 @@ def forward_kernel(
     for k in tl.static_range(TALL):
         deep += ((totals[k] * rstd).to(kind),)  # type: ignore[assignment]
         tl.store(d + group * rows * C + (top + k * H)[:, None] * C + c[None, :], deep[k], mask=inside[:, None])
-    K, _, begin = _layer(q, C)
+    K, begin = _layer(q, C)
     w = flat + run * weights + _weights(source, node, STRIDED, C) + begin + K * K * C
     point = tl.load(w + c[:, None] + c[None, :] * C).to(kind)  # (inputs, outputs)
     v = _product(_joined(deep, BLOCK, C), point, C)

@@ -106,7 +106,7 @@ def pointwise_kernel(
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     kind = gd.dtype.element_ty
     gp = _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C).to(kind)
-    K, _, begin = _layer(q, C)
+    K, begin = _layer(q, C)
     w = flat + run * weights + _weights(source, node, STRIDED, C) + begin + K * K * C
     point = tl.load(w + c[:, None] * C + c[None, :]).to(kind)  # (outputs, inputs)
     at = ((run * 14 + edge) * 6 + q) * rows * C + row[:, None] * C + c[None, :]

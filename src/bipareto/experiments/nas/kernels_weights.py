@@ -136,7 +136,7 @@ def depthwise_weights_kernel(
 def collect_kernel(partial, out, weights, chunks, C: tl.constexpr, MANY: tl.constexpr, STRIDED: tl.constexpr):
     """Add the chunks of one tap, or of one row of the 1x1 weights, and put it where the weight lies."""
     unit, slot = tl.program_id(0), tl.program_id(1)
-    K, _, begin = _layer(unit % 6, C)
+    K, begin = _layer(unit % 6, C)
     c = tl.arange(0, C)
     used = (slot < K * K) | (slot >= 25)  # a 3x3 kernel leaves the last taps empty
     total = tl.zeros((MANY, C), tl.float32)
