@@ -94,4 +94,4 @@ def test_the_doctor_says_when_there_is_nothing_to_look_at(press: Callable[[int],
         with pytest.raises(SystemExit) as left:
             main([*words, *(["--out"] if words[0] == "front" else []), str(tmp_path)])
         assert left.value.code == code
-    assert "nothing was recorded of these runs before they stopped" in capsys.readouterr().err
+    assert "stopped before anything was recorded" in capsys.readouterr().err

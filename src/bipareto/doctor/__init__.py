@@ -49,12 +49,7 @@ def diagnose(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = No
     >>> diagnose(solve(problem, zero, zero, steps=2000))
     []
     """
-    case = _case_of(found, start)
-    if not len(case.history["objectives"]):
-        raise InvalidInput(
-            "the run was stopped before anything was recorded: there is nothing to examine; let it go on, or give a smaller record_every"
-        )
-    return examine(case)
+    return examine(_case_of(found, start))
 
 
 def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> Case:
@@ -110,8 +105,8 @@ class Watch:
 
 def examine(case: Case) -> list[Diagnosis]:
     """All diagnoses of a case, most urgent first.  What a trouble found earlier explains is not reported again for the same run."""
-    if case.alive and "objectives" not in case.history:
-        raise InvalidInput("nothing was recorded of these runs before they stopped, so there is nothing to judge them by; let them make more steps")
+    if case.alive and not len(case.history.get("objectives", ())):  # a folder of a run that was stopped at once has no such column
+        raise InvalidInput("these runs were stopped before anything was recorded: there is nothing to examine; let them make more steps")
     found: list[Diagnosis] = []
     rest = case  # one object as long as nothing is found: it keeps what it has computed
     for look in LOOKS:

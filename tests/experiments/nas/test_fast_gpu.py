@@ -66,6 +66,16 @@ def test_half_precision_points_the_same_way(plain: Supernet, fast: Supernet) -> 
         assert tree.dot(found_part, wanted_part) >= 0.8 * norms
 
 
+@pytest.mark.parametrize("half", [False, True])
+def test_as_many_images_as_a_search_is_judged_by_have_the_plain_loss(half: bool) -> None:
+    plain, fast = Darts(), FastDarts(half=half)
+    point, batch = start(plain, **ON_GPU), images(plain, n=1024, **ON_GPU)
+    labels = torch.arange(1024, device="cuda") % 10
+    with torch.no_grad():
+        wanted, found = (torch.nn.functional.cross_entropy(network.logits(*point, batch), labels) for network in (plain, fast))
+    assert abs(found - wanted) <= (2e-3 if half else 1e-5) * wanted
+
+
 def test_runs_side_by_side_equal_runs_alone() -> None:
     network = FastDarts(size=16)
     both = judged(network, images(network, n=20, **ON_GPU))
