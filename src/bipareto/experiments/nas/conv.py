@@ -160,7 +160,7 @@ def _line_sums(
     S: tl.constexpr = H * STRIDE
     totals = ()
     for _ in tl.static_range(TAPS):
-        totals += (tl.zeros((IN, OUT), tl.float32),)  # type: ignore[assignment]
+        totals += (tl.zeros((IN, OUT), tl.float32),)
     for first in range(start, last, BLOCK):
         row = first + tl.arange(0, BLOCK)
         inside = row < last
@@ -173,7 +173,7 @@ def _line_sums(
         for j in tl.static_range(TAPS):
             mask = high & _within(x * STRIDE + (j - TAPS // 2), S)
             v = _state_at(here + (j - TAPS // 2) * inputs, mask[:, None], RELU)
-            more += (tl.dot(tl.trans(v), G, totals[j], input_precision=PRECISION),)  # type: ignore[assignment]
+            more += (tl.dot(tl.trans(v), G, totals[j], input_precision=PRECISION),)
         totals = more
     for j in tl.static_range(TAPS):
         tl.store(left + j * step, totals[j], mask=used[None, :])

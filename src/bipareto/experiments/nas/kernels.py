@@ -121,7 +121,7 @@ def forward_kernel(
     kind = d.dtype.element_ty
     deep = ()
     for k in tl.static_range(TALL):
-        deep += ((totals[k] * rstd).to(kind),)  # type: ignore[assignment]
+        deep += ((totals[k] * rstd).to(kind),)
         tl.store(d + group * rows * C + (top + k * H)[:, None] * C + c[None, :], deep[k], mask=inside[:, None])
     K, begin = _layer(q, C)
     w = flat + run * weights + _weights(source, node, STRIDED, C) + begin + K * K * C

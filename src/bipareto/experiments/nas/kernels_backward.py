@@ -60,11 +60,11 @@ def edge_sums_kernel(
     products = (G,)
     for k in tl.static_range(2):
         pool = (run * 5 + source) * 2 + k
-        products += (G * _normal(pools + pool * rows * C, pool_stats + pool * 2 * C, at, mask, c, C),)  # type: ignore[assignment]
-    products += (G * passed,)  # type: ignore[assignment]
+        products += (G * _normal(pools + pool * rows * C, pool_stats + pool * 2 * C, at, mask, c, C),)
+    products += (G * passed,)
     for k in tl.static_range(4):  # layers 4, 5, 2 and 3, as the operations come
         layer = unit * 6 + (k + 4 if k < 2 else k)
-        products += (G * _normal(p + layer * rows * C, stats + layer * 2 * C, at, mask, c, C),)  # type: ignore[assignment]
+        products += (G * _normal(p + layer * rows * C, stats + layer * 2 * C, at, mask, c, C),)
     found = tl.sum(tl.reshape(_joined(products, 8 * BLOCK, C), (8, BLOCK, C)), 1)
     tl.store(partial + ((unit * tiles + tile) * 8 + tl.arange(0, 8))[:, None] * C + c[None, :], found)
 
@@ -219,9 +219,9 @@ def _unpooled(totals, first, best, rows, y, x, inside, C: tl.constexpr, H: tl.co
                 for k in tl.static_range(len(totals)):
                     if _tap_between(line, k, 1, -1, STRIDE, PY, 3, 1) >= 0:
                         chose = which == 3.0 * _tap_between(line, k, 1, -1, STRIDE, PY, 3, 1) + j
-                        more += (totals[k] + mean + tl.where(chose, high, 0.0),)  # type: ignore[assignment]
+                        more += (totals[k] + mean + tl.where(chose, high, 0.0),)
                     else:
-                        more += (totals[k],)  # type: ignore[assignment]
+                        more += (totals[k],)
                 totals = more
     return totals
 
@@ -247,7 +247,7 @@ def _gathered(
     rectified = ()
     for k in tl.static_range(TALL):
         positive = tl.load(z + at + k * (STRIDE * S * ROW), mask=mask, other=0.0).to(tl.float32) > 0
-        rectified += (tl.where(positive, totals[k], 0.0),)  # type: ignore[assignment]
+        rectified += (tl.where(positive, totals[k], 0.0),)
     totals = rectified
     here = top[:, None] * C + c[None, :]
     first = passed + (run * edges + within) * 3 * rows * C + here

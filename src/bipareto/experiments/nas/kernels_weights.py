@@ -39,7 +39,7 @@ def _lines(
     for k in tl.static_range(LINES * K):
         across = (k % K - K // 2) * DILATION
         mask = (inside & _within(x * STRIDE + across, S))[:, None]
-        found += (tl.load(here + (k // K * S + across) * ROW, mask=mask, other=float("-inf") if SECOND else 0.0),)  # type: ignore[assignment]
+        found += (tl.load(here + (k // K * S + across) * ROW, mask=mask, other=float("-inf") if SECOND else 0.0),)
     return found
 
 
@@ -62,7 +62,7 @@ def _tap_sums(
     AHEAD: tl.constexpr = (HALF + LINES - 1) // LINES
     totals = ()
     for _ in tl.static_range(K * K):
-        totals += (tl.zeros((BLOCK, C), tl.float32),)  # type: ignore[assignment]
+        totals += (tl.zeros((BLOCK, C), tl.float32),)
     for turn in range(tl.cdiv(last - start, BLOCK) * TURNS):
         column = start + turn // TURNS * BLOCK + tl.arange(0, BLOCK)
         inside = column < last
@@ -74,28 +74,28 @@ def _tap_sums(
         window = ()
         for k in tl.static_range(BEFORE + AHEAD + 1):
             if k < BEFORE:
-                window += (tl.zeros((BLOCK, C), tl.float32),)  # type: ignore[assignment]
+                window += (tl.zeros((BLOCK, C), tl.float32),)
             else:
                 mask = (until > k - BEFORE)[:, None]
-                window += (tl.load(G + (k - BEFORE) * (TURNS * H * C), mask=mask, other=0.0).to(tl.float32),)  # type: ignore[assignment]
+                window += (tl.load(G + (k - BEFORE) * (TURNS * H * C), mask=mask, other=0.0).to(tl.float32),)
         found = _lines(here, x, inside, SECOND, S, STRIDE, ROW, K, DILATION, LINES)
         for t in range(count):
             seen = ()
             for k in tl.static_range(LINES * K):
                 v = found[k].to(tl.float32)
-                seen += (tl.maximum(v - mean if SECOND else v, 0.0),)  # type: ignore[assignment]
+                seen += (tl.maximum(v - mean if SECOND else v, 0.0),)
             # Asked for here, the next line is there when its turn comes; after the last the last once more.
             found = _lines(here + tl.minimum(t + 1, count - 1) * (TURNS * STRIDE * S * ROW), x, inside, SECOND, S, STRIDE, ROW, K, DILATION, LINES)
             more = ()
             for i in tl.static_range(K):
                 for j in tl.static_range(K):
-                    more += (totals[i * K + j] + seen[(i - HALF) % LINES * K + j] * window[BEFORE - (i - HALF) // LINES],)  # type: ignore[assignment]
+                    more += (totals[i * K + j] + seen[(i - HALF) % LINES * K + j] * window[BEFORE - (i - HALF) // LINES],)
             totals = more
             moved = ()
             for k in tl.static_range(BEFORE + AHEAD):
-                moved += (window[k + 1],)  # type: ignore[assignment]
+                moved += (window[k + 1],)
             mask = (until > t + 1 + AHEAD)[:, None]
-            moved += (tl.load(G + (t + 1 + AHEAD) * (TURNS * H * C), mask=mask, other=0.0).to(tl.float32),)  # type: ignore[assignment]
+            moved += (tl.load(G + (t + 1 + AHEAD) * (TURNS * H * C), mask=mask, other=0.0).to(tl.float32),)
             window = moved
     for tap in tl.static_range(K * K):
         total = tl.sum(totals[tap], 0)

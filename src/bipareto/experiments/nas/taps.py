@@ -67,7 +67,7 @@ def _nothing(BLOCK: tl.constexpr, C: tl.constexpr, TALL: tl.constexpr):
     """Totals of a block's strips to begin with."""
     totals = ()
     for _ in tl.static_range(TALL):
-        totals += (tl.zeros((BLOCK // TALL, C), tl.float32),)  # type: ignore[assignment]
+        totals += (tl.zeros((BLOCK // TALL, C), tl.float32),)
     return totals
 
 
@@ -131,7 +131,7 @@ def _taps(
             column = here + across * ROW
             weights = ()
             for i in tl.static_range(K):
-                weights += (tl.load(kernel + (i * K + j) * C)[None, :],)  # type: ignore[assignment]
+                weights += (tl.load(kernel + (i * K + j) * C)[None, :],)
             for line in tl.static_range(-REACH, (TALL - 1) * DOWN + REACH + 1):
                 if _seen_by_any(line, TALL, DOWN, SIGN, STRIDE, PY, K, DILATION):
                     # A strip lies in its image, only what is above or below may lie outside.
@@ -146,9 +146,9 @@ def _taps(
                     more = ()
                     for k in tl.static_range(TALL):
                         if _tap_between(line, k, DOWN, SIGN, STRIDE, PY, K, DILATION) >= 0:
-                            more += (totals[k] + v * weights[_tap_between(line, k, DOWN, SIGN, STRIDE, PY, K, DILATION)],)  # type: ignore[assignment]
+                            more += (totals[k] + v * weights[_tap_between(line, k, DOWN, SIGN, STRIDE, PY, K, DILATION)],)
                         else:
-                            more += (totals[k],)  # type: ignore[assignment]
+                            more += (totals[k],)
                     totals = more
     return totals
 
