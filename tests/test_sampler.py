@@ -81,3 +81,12 @@ def test_seeds_get_draws_of_their_own() -> None:
     problem = bp.Problem(lambda x, y, b: b, lambda x, y, b: b, sampler=lambda level, role, t, seed: torch.tensor([float(t), float(seed)]))
     drawn = draw(problem, ["lower"], 7, [3, 5])
     assert torch.equal(drawn["lower"], torch.tensor([[7.0, 3.0], [7.0, 5.0]]))
+
+
+def test_objectives_with_data_of_their_own_draw_rows_of_their_own() -> None:
+    rows = torch.arange(50)
+    draws = Minibatches(lower=rows, upper={0: rows, 1: rows}, size=10)
+    together = draws("upper", "upper", 3, 0)
+    assert not torch.equal(together[0], together[1])
+    # A role of one objective draws what it has in the role of all.
+    assert torch.equal(draws("upper", "upper-1", 3, 0), together[1])
