@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -202,3 +206,18 @@ def test_y_and_theta_go_through_a_folded_network_together() -> None:
     wanted = torch.stack([problem.lower(x, weights, batch) for weights in (y, theta)])
     for pair in ((y, theta), (tree.ravel(y), tree.ravel(theta))):
         torch.testing.assert_close(torch.stack(problem.lower_pair(x, *pair, batch)), wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_a_pass_leaves_the_heap_whole_on_processors_without_avx512() -> None:
+    """oneDNN's gradient of a strided 1x1 convolution wrote beyond its buffers there; the allocator is asked to check itself."""
+    program = (
+        "import torch; from bipareto.experiments.nas.fast import FastDarts; from experiments.nas.supernets import images, judged, start\n"
+        "network = FastDarts(channels=2, size=8, classes=3, stack='RNRN')\n"
+        "for _ in range(5): judged(network, images(network, torch.float32))(*start(network, torch.float32))"
+    )
+    environment = os.environ | {
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MALLOC_CHECK_": "3",
+        "PYTHONPATH": os.pathsep.join(["src", "tests"]),
+    }
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment, cwd=Path(__file__).parents[3], timeout=120)

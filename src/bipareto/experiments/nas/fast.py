@@ -196,7 +196,12 @@ def _wide(z: Tensor, weights: Sequence[Tensor], conv: Conv) -> Tensor:
         odd = _wide(z[:, :, 1:, 1:], [weight[half:] for weight in weights], conv._replace(halves=False))
         return torch.cat([part.unflatten(1, (len(weights), half)) for part in (even, odd)], 2).flatten(1, 2)
     weight = torch.cat(list(weights)).to(z.dtype)
-    return conv2d(z, weight, None, conv.stride, conv.padding, conv.dilation, z.shape[1] // weight.shape[1])
+    stride = conv.stride
+    if weight.shape[-1] == 1 and stride > 1:
+        # The pixels that a strided 1x1 convolution sees, taken first: oneDNN's gradient of the strided one writes beyond its
+        # buffers on processors without AVX-512 when channels lie last and are no multiple of eight.
+        z, stride = z[:, :, ::stride, ::stride], 1
+    return conv2d(z, weight, None, stride, conv.padding, conv.dilation, z.shape[1] // weight.shape[1])
 
 
 def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence[Tensor]) -> list[Tensor]:
