@@ -26,15 +26,16 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import adaptive, tree
 from bipareto.errors import BiparetoWarning
-from bipareto.loop import drive
-from bipareto.measures import hypervolume
+from bipareto.fronts import adaptive
+from bipareto.fronts.measures import hypervolume
+from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods.base import State
-from bipareto.pareto import ParetoFront
-from bipareto.preferences import grid
+from bipareto.methods.parts.preferences import grid
+from bipareto.problem import tree
 from bipareto.problems import KnownProblem
-from bipareto.records import Record
+from bipareto.run.loop import drive
+from bipareto.run.results import Record
 
 
 def share(problem: KnownProblem, fronts: list[ParetoFront]) -> float:

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from bipareto_experiments.comparison import applicable, compare
 
 import bipareto as bp
 from bipareto.cli.values import finite
-from bipareto.experiments.comparison import applicable, compare
 from bipareto.report import methods_page, plot_comparison
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -24,8 +24,8 @@ from typing import Any
 
 import torch
 
-from bipareto.pareto import ParetoFront
-from bipareto.preferences import random as draw
+from bipareto.fronts.pareto import ParetoFront
+from bipareto.methods.parts.preferences import random as draw
 from bipareto.report.page import build, write_page
 from bipareto.report.runs import read_runs
 

@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 
-from bipareto import tree
-from bipareto.data import MissingData, load
-from bipareto.experiments.devices import machine_of
-from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
-from bipareto.experiments.nas.problem import Halves, Search
-from bipareto.experiments.nas.settings import METHODS, Settings, configured
 from bipareto.methods import WCMHGD, MoCo, WCPenalty
 from bipareto.methods.base import Method, Start
-from bipareto.sampler import draw
+from bipareto.problem import tree
+from bipareto.problem.draws import draw
+from bipareto_experiments.data import MissingData, load
+from bipareto_experiments.devices import machine_of
+from bipareto_experiments.nas.fast import FastDarts, FastNasBench201
+from bipareto_experiments.nas.problem import Halves, Search
+from bipareto_experiments.nas.settings import METHODS, Settings, configured
 
 NETWORKS = {"nas-bench-201": FastNasBench201, "darts": FastDarts}
 PREFERENCE, SEED, FAR = (0.6, 0.4), 1, 5000

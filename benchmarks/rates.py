@@ -30,16 +30,17 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import scalarization, tree
-from bipareto.constants import Deterministic
-from bipareto.drawing import COLOURS, save
-from bipareto.methods.admissible import bounds_of
+from bipareto.fronts.drawing import COLOURS, save
 from bipareto.methods.momeha import MomehaState
-from bipareto.monitors import Gap, Stationarity
-from bipareto.sampler import generator
-from bipareto.schedule import theorem1, theorem2
-from bipareto.smoothness import lower_bound, start_merit
-from bipareto.stepping import stepper
+from bipareto.methods.parts import scalarization
+from bipareto.methods.parts.schedule import theorem1, theorem2
+from bipareto.methods.theory.admissible import bounds_of
+from bipareto.methods.theory.constants import Deterministic
+from bipareto.methods.theory.smoothness import lower_bound, start_merit
+from bipareto.problem import tree
+from bipareto.problem.sampler import generator
+from bipareto.run.monitors import Gap, Stationarity
+from bipareto.run.steppers import stepper
 
 FIRST, SECOND = 10, 100
 PREFERENCES = [[0.2, 0.8], [0.5, 0.5], [0.8, 0.2]]

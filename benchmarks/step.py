@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import tree
-from bipareto.stepping import stepper
+from bipareto.problem import tree
+from bipareto.run.steppers import stepper
 
 DIM, PREFERENCES = 100, 32
 #: calls per measurement; the loop takes its steps in blocks, as here

@@ -25,15 +25,15 @@ from typing import Any
 import torch
 
 import bipareto as bp
-from bipareto import tree
-from bipareto.data import load
 from bipareto.errors import BiparetoError
-from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
-from bipareto.experiments.nas.precompiled import precompile
-from bipareto.experiments.nas.problem import Halves, Search
-from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
-from bipareto.sampler import draw
-from bipareto.stepping import stepper
+from bipareto.problem import tree
+from bipareto.problem.draws import draw
+from bipareto.run.steppers import stepper
+from bipareto_experiments.data import load
+from bipareto_experiments.nas.fast import FastDarts, FastNasBench201
+from bipareto_experiments.nas.precompiled import precompile
+from bipareto_experiments.nas.problem import Halves, Search
+from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 
 BATCH = 64
 BEGAN = time.perf_counter()

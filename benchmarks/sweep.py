@@ -24,15 +24,15 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import plans
 from bipareto.cli import main as command
-from bipareto.config import SweepConfig, load
-from bipareto.loop import drive
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, Start
 from bipareto.problem import Problem
-from bipareto.records import Record
-from bipareto.store import RunFolder
+from bipareto.run.loop import drive
+from bipareto.run.results import Record
+from bipareto.sweep import plan
+from bipareto.sweep.config import SweepConfig, load
+from bipareto.sweep.store import RunFolder
 
 SPEED = """
 problem: {name: pl-sin2, options: {dim: 100}, starts: random}
@@ -57,8 +57,8 @@ def speed(steps: int = 20_000) -> None:
         sweep, used = time.perf_counter() - began, cpu() - used
         config = load(SweepConfig, file)
         runs = RunFolder(Path(folder) / "run").manifest()["runs"]
-    setup = plans.build(config.problem, config.seeds)
-    method = plans.method_of(config.method, setup, steps)
+    setup = plan.build(config.problem, config.seeds)
+    method = plan.method_of(config.method, setup, steps)
     few, times, cpus = 300, [], []
     for x0, y0 in setup.starts:
         # The start (checks, warm-up) is paid once per solve and not per step: the difference of two lengths leaves it out.

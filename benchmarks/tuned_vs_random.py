@@ -22,9 +22,10 @@ from typing import Any
 import torch
 
 import bipareto as bp
-from bipareto import envelope, tree
-from bipareto.loop import drive
-from bipareto.schedule import Power
+from bipareto.methods.parts import envelope
+from bipareto.methods.parts.schedule import Power
+from bipareto.problem import tree
+from bipareto.run.loop import drive
 
 TRIALS, PREFERENCES, STARTS = 30, 5, 5
 #: distances below this are rounding

@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 
-from bipareto.data import MissingData, load
-from bipareto.experiments.devices import machine_of
-from bipareto.experiments.nas.fast import FastNasBench201
-from bipareto.experiments.nas.problem import Halves, Search
-from bipareto.experiments.nas.settings import PRESETS, configured
 from bipareto.methods import WCMHGD
 from bipareto.methods.base import Method, Start
-from bipareto.sampler import draw
+from bipareto.problem.draws import draw
+from bipareto_experiments.data import MissingData, load
+from bipareto_experiments.devices import machine_of
+from bipareto_experiments.nas.fast import FastNasBench201
+from bipareto_experiments.nas.problem import Halves, Search
+from bipareto_experiments.nas.settings import PRESETS, configured
 
 SIDE, CHANNELS, BATCH = 8, 8, 48
 PREFERENCES = ((0.75, 0.25), (0.25, 0.75))

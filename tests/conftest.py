@@ -26,8 +26,8 @@ def _fixed_seed() -> None:
 @pytest.fixture(scope="module")
 def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted sweep of the module's CONFIG."""
-    from bipareto import sweeps
+    from bipareto.sweep import sweep
 
     path = tmp_path_factory.mktemp("reference") / "run"
-    sweeps.sweep(request.module.CONFIG, path)
+    sweep.sweep(request.module.CONFIG, path)
     return path

@@ -1,147 +1,157 @@
-"""The arrows of the house: each room imports only from rooms above it (see docs/architecture.md).
+"""The floors of the house, read off its folders: inside every folder the arrows between its members go one way.
 
-The source is read, not imported, so an import inside a function or under TYPE_CHECKING counts as well.
+The source is read, not imported, so that an import inside a function or under TYPE_CHECKING counts as well.
+A folder's `__init__` is its face: it may import from everything inside, and nothing inside imports from it.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-PACKAGE = "bipareto"
-SOURCE = Path(__file__).parents[1] / "src" / PACKAGE
-
-#: Rooms from top to bottom; modules of one room may import each other.
-ROOMS: list[tuple[str, ...]] = [
-    ("errors", "tree", "sections", "drawing", "bars", "triton_kernels"),
-    ("problem", "sampler", "modules", "loaders"),
-    ("oracle", "parallel"),
-    ("scalarization", "simplex", "schedule", "envelope", "hypergradient", "preferences", "probes", "smoothness", "constants"),
-    ("methods",),
-    ("inspection", "certificate"),
-    ("stepping", "records", "recording", "sharing", "pieces", "gathering", "replay"),
-    ("loop",),
-    ("optimizer",),
-    ("monitors", "trackers"),
-    ("durable", "typed"),
-    ("config", "store"),
-    ("engines",),
-    ("pareto", "measures", "adaptive"),
-    ("doctor",),
-    ("problems",),
-    ("data",),
-    ("experiments",),
-    ("report",),
-    ("plans",),
-    ("sweeps",),
-    ("tuner", "progress"),
-    ("cli", "__init__", "__main__"),
-]
-FLOOR = {module: floor for floor, room in enumerate(ROOMS) for module in room}
-
-#: (importing file, imported module) pairs that may point upwards, each with its reason.  None so far.
-EXCEPTIONS: dict[tuple[str, str], str] = {}
+SOURCE = Path(__file__).parents[1] / "src"
+#: No folder of the library may import from this package, which lies beside it.
+BESIDE = "bipareto_experiments"
 
 
 class Arrow(NamedTuple):
-    """`file` (relative to the package) imports `target`, a dotted module below the package, at `line`."""
+    """`source` imports `target`, both dotted modules, at a line of a file."""
 
-    file: str
-    line: int
+    source: str
     target: str
+    place: str
 
 
-def room(path: str) -> str:
-    """The room of a file ("methods/base.py" -> "methods") or of a dotted module ("methods.base" -> "methods")."""
-    return path.removesuffix(".py").replace("/", ".").split(".")[0]
+def modules() -> dict[str, Path]:
+    """Dotted name -> file; a package goes by the name of its face, `package.__init__`."""
+    files = [path for package in ("bipareto", BESIDE) for path in (SOURCE / package).rglob("*.py")]
+    return {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in files}
 
 
-def arrows(file: str, source: str) -> Iterator[Arrow]:
-    """Every import of the package's own modules in one file."""
-    for node in ast.walk(ast.parse(source, filename=file)):
+def resolved(name: str, known: Mapping[str, Path]) -> str | None:
+    """The module that a dotted name stands for: itself, a face, or the module that holds the name."""
+    while name:
+        for candidate in (name, f"{name}.__init__"):
+            if candidate in known:
+                return candidate
+        name = name.rpartition(".")[0]
+    return None
+
+
+def arrows(source: str, text: str, known: Mapping[str, Path]) -> Iterator[Arrow]:
+    """Every import of the project's own modules in one module."""
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
-            targets = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            package = [PACKAGE, *file.split("/")[:-1]]
-            base = ".".join([*package[: len(package) + 1 - node.level], *filter(None, [node.module])]) if node.level else node.module or ""
-            # `from bipareto import tree` names a module, `from bipareto.tree import Tree` a thing inside one.
-            targets = [f"{base}.{alias.name}" for alias in node.names] if base == PACKAGE else [base]
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         else:
             continue
-        for target in targets:
-            head, _, rest = target.partition(".")
-            if head == PACKAGE:
-                # What is not a room is a name of the lazy package, whose home the reader could not see.
-                yield Arrow(file, node.lineno, rest if room(rest) in FLOOR else "__init__")
+        for name in names:
+            target = resolved(name, known)
+            if target is not None and target != source:
+                yield Arrow(source, target, f"{source}:{node.lineno}")
 
 
-def complaint(arrow: Arrow) -> str | None:
-    """What is wrong with an arrow, or None."""
-    here, there = room(arrow.file), room(arrow.target)
-    if (arrow.file, arrow.target) in EXCEPTIONS or FLOOR[there] <= FLOOR[here]:
+def below(folder: str, module: str) -> str | None:
+    """The member of a folder that a module belongs to: "bipareto", "bipareto.run.loop" -> "run"."""
+    if not module.startswith(f"{folder}."):
         return None
-    return (
-        f"src/{PACKAGE}/{arrow.file}:{arrow.line} imports {PACKAGE}.{arrow.target}: room {here!r} ({FLOOR[here]}) "
-        f"may not import from room {there!r} ({FLOOR[there]}), which lies below it"
-    )
+    return module.removeprefix(f"{folder}.").split(".")[0]
 
 
-def files() -> list[str]:
-    return sorted(path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py"))
+def members(folder: str, known: list[Arrow]) -> dict[str, dict[str, str]]:
+    """member -> the members it imports, each with a place where it does; the face is left out."""
+    graph: dict[str, dict[str, str]] = {}
+    for arrow in known:
+        a, b = below(folder, arrow.source), below(folder, arrow.target)
+        if a and b and a != b and a not in ("__init__", "__main__"):
+            graph.setdefault(a, {}).setdefault(b, arrow.place)
+    return graph
 
 
-def all_arrows() -> list[Arrow]:
-    return [arrow for file in files() for arrow in arrows(file, (SOURCE / file).read_text("utf-8"))]
+def cycle(graph: Mapping[str, Mapping[str, str]]) -> str | None:
+    """A cycle in words, with the lines that make it; None where there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        ring: list[str] = error.args[1][::-1]
+        return ", ".join(f"{a} -> {b} ({graph[a][b]})" for a, b in pairwise(ring))
+    return None
 
 
-def test_every_file_has_a_room() -> None:
-    homeless = [file for file in files() if room(file) not in FLOOR]
-    assert not homeless, f"give these a room in ROOMS and in docs/architecture.md: {homeless}"
+KNOWN = modules()
+ARROWS = [arrow for name, path in KNOWN.items() for arrow in arrows(name, path.read_text("utf-8"), KNOWN)]
+FOLDERS = sorted(name.removesuffix(".__init__") for name in KNOWN if name.endswith(".__init__"))
 
 
-def test_arrows_point_down() -> None:
-    complaints = [text for arrow in all_arrows() if room(arrow.file) in FLOOR and (text := complaint(arrow))]
-    assert not complaints, "\n".join(complaints)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_no_cycle_between_the_members_of_a_folder(folder: str) -> None:
+    found = cycle(members(folder, ARROWS))
+    assert found is None, f"in {folder}: {found}"
 
 
-def test_exceptions_are_still_needed() -> None:
-    assert EXCEPTIONS.keys() <= {(arrow.file, arrow.target) for arrow in all_arrows()}
+def test_nothing_inside_a_folder_imports_its_face() -> None:
+    wrong = [
+        arrow.place
+        for arrow in ARROWS
+        if arrow.target.endswith(".__init__")
+        and arrow.target != "bipareto.__init__"
+        and arrow.source.startswith(arrow.target.removesuffix("__init__"))
+    ]
+    assert not wrong, f"import from the module that holds the name: {wrong}"
+
+
+def test_the_library_does_not_know_the_experiments() -> None:
+    wrong = [arrow.place for arrow in ARROWS if below("bipareto", arrow.source) and below(BESIDE, arrow.target)]
+    assert not wrong
+
+
+def test_the_package_itself_is_a_face_for_users_and_for_commands_only() -> None:
+    """Its names are loaded on demand, so that a reader could not see where an arrow to them leads."""
+    allowed = ("bipareto.cli.", f"{BESIDE}.", "bipareto.__main__")
+    wrong = [arrow.place for arrow in ARROWS if arrow.target == "bipareto.__init__" and not arrow.source.startswith(allowed)]
+    assert not wrong
 
 
 def test_no_module_has_the_name_of_a_public_function() -> None:
-    shadows = {"solve", "front", "certify"} & {room(file) for file in files()}
-    assert not shadows, f"importing these modules would replace the functions of the same name in the lazy package: {shadows}"
+    """Importing it would put the module in the place of the function."""
+    assert not {"solve", "front", "certify", "diagnose"} & {below("bipareto", name) for name in KNOWN}
+
+
+def test_the_ground_floor_is_small() -> None:
+    entries = [path.name for path in (SOURCE / "bipareto").iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= 14, sorted(entries)
+
+
+def test_every_module_fits_a_readers_head() -> None:
+    lengths = {name: len(path.read_text("utf-8").splitlines()) for name, path in KNOWN.items()}
+    assert not {name: length for name, length in lengths.items() if length > 400}
 
 
 @pytest.mark.parametrize(
-    ("source", "target"),
+    ("texts", "ring"),
     [
-        ("import bipareto.loop", "loop"),
-        ("from bipareto.loop import solve", "loop"),
-        ("from bipareto import loop", "loop"),
-        ("from .. import loop", "loop"),
-        ("def f():\n    from ..loop import solve", "loop"),
-        ("if TYPE_CHECKING:\n    from bipareto.pareto import ParetoFront", "pareto"),
-        ("from bipareto import solve", "__init__"),
-        ("import bipareto", "__init__"),
+        ({"a": "from p.b import x", "b": "from p.a import y"}, "a -> b"),
+        ({"a": "import p.b", "b": "def f():\n    from p import a"}, "b -> a (p.b:2)"),
+        ({"a": "if TYPE_CHECKING:\n    from p.b import X", "b": "from p.a.c import y", "a.c": ""}, "b -> a"),
     ],
 )
-def test_check_sees_wrong_imports(source: str, target: str) -> None:
-    (arrow,) = arrows("methods/x.py", source)
-    assert arrow.target == target
-    message = complaint(arrow)
-    assert message is not None
-    assert f"methods/x.py:{source.count(chr(10)) + 1} " in message
-    assert "'methods'" in message
-    assert repr(room(target)) in message
+def test_the_check_sees_a_cycle(texts: dict[str, str], ring: str) -> None:
+    known = {f"p.{name}": Path() for name in texts}
+    found = [arrow for name, text in texts.items() for arrow in arrows(f"p.{name}", text, known)]
+    words = cycle(members("p", found))
+    assert words is not None
+    assert ring in words
 
 
-@pytest.mark.parametrize(
-    "source", ["from bipareto.tree import Tree", "from bipareto import oracle, tree", "from .base import Method", "import torch"]
-)
-def test_check_accepts_right_imports(source: str) -> None:
-    assert not [text for arrow in arrows("methods/x.py", source) if (text := complaint(arrow))]
+def test_the_check_accepts_arrows_that_go_one_way() -> None:
+    texts = {"a": "", "b": "from p.a import x", "c": "from p import a, b"}
+    known = {f"p.{name}": Path() for name in texts}
+    assert cycle(members("p", [arrow for name, text in texts.items() for arrow in arrows(f"p.{name}", text, known)])) is None

@@ -17,9 +17,9 @@ from torch import Tensor
 from torchjd.aggregation import MGDAWeighting
 
 import bipareto as bp
-from bipareto import simplex
 from bipareto.methods import FORUM
-from bipareto.simplex import Weights
+from bipareto.methods.parts import simplex
+from bipareto.methods.parts.simplex import Weights
 
 M, BATCH, DIM = 4, 16, 100
 

@@ -13,49 +13,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from bipareto import doctor, errors, methods, oracle, parallel, preferences, problems, sampler, scalarization, schedule
-    from bipareto.certificate import certify
-    from bipareto.doctor import diagnose
-    from bipareto.loop import solve
-    from bipareto.methods import FORUM, GMOBA, MBMOMEHA, MEHA, MOMEHA, MOML, WCMHGD, MoCo, WCPenalty
-    from bipareto.optimizer import Optimizer
-    from bipareto.pareto import ParetoFront, front
-    from bipareto.problem import Problem
-    from bipareto.records import Solution
-
-__all__ = [
-    "FORUM",
-    "GMOBA",
-    "MBMOMEHA",
-    "MEHA",
-    "MOMEHA",
-    "MOML",
-    "WCMHGD",
-    "MoCo",
-    "Optimizer",
-    "ParetoFront",
-    "Problem",
-    "Solution",
-    "WCPenalty",
-    "certify",
-    "diagnose",
-    "doctor",
-    "errors",
-    "front",
-    "methods",
-    "oracle",
-    "parallel",
-    "preferences",
-    "problems",
-    "sampler",
-    "scalarization",
-    "schedule",
-    "solve",
-]
+    from bipareto import doctor as doctor
+    from bipareto import errors as errors
+    from bipareto import methods as methods
+    from bipareto import problems as problems
+    from bipareto.certificate.certificate import certify as certify
+    from bipareto.doctor import diagnose as diagnose
+    from bipareto.fronts.front import front as front
+    from bipareto.fronts.pareto import ParetoFront as ParetoFront
+    from bipareto.methods import FORUM as FORUM
+    from bipareto.methods import GMOBA as GMOBA
+    from bipareto.methods import MBMOMEHA as MBMOMEHA
+    from bipareto.methods import MEHA as MEHA
+    from bipareto.methods import MOMEHA as MOMEHA
+    from bipareto.methods import MOML as MOML
+    from bipareto.methods import WCMHGD as WCMHGD
+    from bipareto.methods import MoCo as MoCo
+    from bipareto.methods import WCPenalty as WCPenalty
+    from bipareto.methods.parts import preferences as preferences
+    from bipareto.methods.parts import scalarization as scalarization
+    from bipareto.methods.parts import schedule as schedule
+    from bipareto.problem import Problem as Problem
+    from bipareto.problem import oracle as oracle
+    from bipareto.problem import parallel as parallel
+    from bipareto.problem import sampler as sampler
+    from bipareto.run.loop import solve as solve
+    from bipareto.run.optimizer import Optimizer as Optimizer
+    from bipareto.run.results import Solution as Solution
 
 __version__ = "0.1.0"
 
-#: public name -> the module that holds it; the other names of `__all__` are modules themselves
+#: public name -> the module that holds it; for a module, "" or its package with a dot at the end
 _HOMES = {
     "FORUM": "methods",
     "GMOBA": "methods",
@@ -63,25 +51,38 @@ _HOMES = {
     "MEHA": "methods",
     "MOMEHA": "methods",
     "MOML": "methods",
-    "WCMHGD": "methods",
     "MoCo": "methods",
-    "WCPenalty": "methods",
-    "Optimizer": "optimizer",
-    "ParetoFront": "pareto",
+    "Optimizer": "run.optimizer",
+    "ParetoFront": "fronts.pareto",
     "Problem": "problem",
-    "Solution": "records",
-    "certify": "certificate",
+    "Solution": "run.results",
+    "WCMHGD": "methods",
+    "WCPenalty": "methods",
+    "certify": "certificate.certificate",
     "diagnose": "doctor",
-    "front": "pareto",
-    "solve": "loop",
+    "doctor": "",
+    "errors": "",
+    "front": "fronts.front",
+    "methods": "",
+    "oracle": "problem.",
+    "parallel": "problem.",
+    "preferences": "methods.parts.",
+    "problems": "",
+    "sampler": "problem.",
+    "scalarization": "methods.parts.",
+    "schedule": "methods.parts.",
+    "solve": "run.loop",
 }
+__all__ = sorted(_HOMES)  # noqa: PLE0605
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f"{__name__}.{_HOMES.get(name, name)}")
-    value = getattr(module, name) if name in _HOMES else module
+    home = _HOMES[name]
+    is_module = home == "" or home.endswith(".")
+    module = import_module(f"{__name__}.{home}{name}" if is_module else f"{__name__}.{home}")
+    value = module if is_module else getattr(module, name)
     globals()[name] = value
     return value
 

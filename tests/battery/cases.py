@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import oracle
 from bipareto.errors import InvalidInput
 from bipareto.methods import METHODS, Method
 from bipareto.methods.base import Info, State
-from bipareto.sampler import draw
+from bipareto.problem import oracle
+from bipareto.problem.draws import draw
 
 __all__ = ["KINDS", "Case", "Tapped", "case", "made", "preference_of", "steps_of"]
 

@@ -18,12 +18,12 @@ from torch import Tensor
 
 import bipareto as bp
 from battery.cases import KINDS, Tapped, case, made, preference_of, steps_of
-from bipareto import tree
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods import METHODS
 from bipareto.methods.base import State
-from bipareto.sampler import draw
-from bipareto.stepping import stepper
+from bipareto.problem import tree
+from bipareto.problem.draws import draw
+from bipareto.run.steppers import stepper
 from helpers import DICT_PROBLEM, dict_start
 
 pytestmark = [

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto.certificate import Certificate, certify
+from bipareto.certificate.certificate import Certificate, certify
 from bipareto.errors import BiparetoWarning
 from helpers import DOUBLE
 

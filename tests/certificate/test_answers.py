@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import envelope
-from bipareto.certificate import certify
+from bipareto.certificate.certificate import certify
+from bipareto.methods.parts import envelope
 from bipareto.problems import KnownProblem
 from certificate.points import dense, numbers, projected, quietly
 from helpers import DOUBLE

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto.certificate import certify
-from bipareto.inspection import simplex_minimum
+from bipareto.certificate.certificate import certify
+from bipareto.certificate.inspection import simplex_minimum
 from certificate.points import numbers, projected, quietly
 from helpers import DOUBLE
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import bipareto as bp
-from bipareto.certificate import certify
-from bipareto.schedule import Power
+from bipareto.certificate.certificate import certify
+from bipareto.methods.parts.schedule import Power
 from certificate.points import numbers, quietly
 from helpers import DOUBLE
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import tree
-from bipareto.certificate import certify
+from bipareto.certificate.certificate import certify
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.problem import tree
 from certificate.points import numbers, quietly
 from helpers import DICT_PROBLEM, DOUBLE, dict_start
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import envelope
-from bipareto.inspection import conic_minimum, simplex_minimum
+from bipareto.certificate.inspection import conic_minimum, simplex_minimum
+from bipareto.methods.parts import envelope
 from bipareto.problems import KnownProblem
 from certificate.points import dense, numbers, projected, quietly
 from helpers import DOUBLE

@@ -11,8 +11,8 @@ import torch
 
 from bipareto.cli import main
 from bipareto.errors import BiparetoError, InvalidInput
-from bipareto.experiments import cleaning
-from bipareto.experiments.cleaning import SETS, Sizes
+from bipareto_experiments import cleaning
+from bipareto_experiments.cleaning import SETS, Sizes
 from helpers import write_image_sets
 
 TINY = Sizes(train=150, validation=60, test=100, hidden=16)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from bipareto.errors import InvalidInput
-from bipareto.experiments import digits
-from bipareto.experiments.digits import DOMAINS, NOISE, DigitsTask, digits_problem, run_demo
+from bipareto_experiments import digits
+from bipareto_experiments.digits import DOMAINS, NOISE, DigitsTask, digits_problem, run_demo
 
 
 class Demo(NamedTuple):

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import bipareto as bp
-from bipareto import simplex
 from bipareto.errors import BiparetoWarning
 from bipareto.methods import GMOBA
-from bipareto.schedule import Power
+from bipareto.methods.parts import simplex
+from bipareto.methods.parts.schedule import Power
 from helpers import DOUBLE, nonconvex
 from methods.quadratic import QUADRATIC, run
 

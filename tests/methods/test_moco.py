@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import bipareto as bp
-from bipareto import simplex
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.hypergradient import CG, FiniteDifference, Hypergradient, Neumann, Unrolled
 from bipareto.methods import MoCo
-from bipareto.schedule import Power
+from bipareto.methods.parts import simplex
+from bipareto.methods.parts.hypergradient import CG, FiniteDifference, Hypergradient, Neumann, Unrolled
+from bipareto.methods.parts.schedule import Power
 from helpers import DOUBLE, nonconvex
 from methods.quadratic import QUADRATIC, run
 

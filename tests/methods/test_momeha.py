@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import oracle
 from bipareto.errors import InvalidInput
 from bipareto.methods import Method
 from bipareto.methods.base import State
-from bipareto.sampler import draw
-from bipareto.scalarization import Tracked
-from bipareto.schedule import Complement, Power
+from bipareto.methods.parts.scalarization import Tracked
+from bipareto.methods.parts.schedule import Complement, Power
+from bipareto.problem import oracle
+from bipareto.problem.draws import draw
 from helpers import DOUBLE, nonconvex
 
 SETTINGS = {

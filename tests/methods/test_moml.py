@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import simplex
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods import MOML
+from bipareto.methods.parts import simplex
 from helpers import nonconvex
 from methods.quadratic import QUADRATIC, SLOPE, L, run
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 import bipareto as bp
-from bipareto import simplex
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.hypergradient import CG, FiniteDifference, Hypergradient, Unrolled
 from bipareto.methods import WCMHGD, Method, MoCo
-from bipareto.oracle import Counting
-from bipareto.schedule import Power
+from bipareto.methods.parts import simplex
+from bipareto.methods.parts.hypergradient import CG, FiniteDifference, Hypergradient, Unrolled
+from bipareto.methods.parts.schedule import Power
+from bipareto.problem.oracle import Counting
 from helpers import DOUBLE, nonconvex
 from methods.quadratic import QUADRATIC, SLOPE, L, run, tchebycheff
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto import problems, tree
+from bipareto import problems
+from bipareto.problem import tree
 from bipareto.problems import KnownProblem
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bipareto import envelope, problems
+from bipareto import problems
+from bipareto.methods.parts import envelope
 from problems.cases import generator, normal, preference, problem
 
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bipareto import problems, tree
+from bipareto import problems
 from bipareto.errors import InvalidInput
+from bipareto.problem import tree
 from bipareto.problems import KnownProblem
 
 STD = 0.5

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import bipareto as bp
-from bipareto import scalarization
 from bipareto.errors import InvalidInput
+from bipareto.methods.parts import scalarization
 from bipareto.problems import KnownProblem
 from problems.cases import CASES, MULTI, generator, normal, on_front, points_of, preference, problem, start
 

@@ -14,8 +14,8 @@ import torch
 import bipareto as bp
 from bipareto import problems
 from bipareto.errors import InvalidInput
-from bipareto.pareto import ParetoFront
-from bipareto.preferences import grid
+from bipareto.fronts.pareto import ParetoFront
+from bipareto.methods.parts.preferences import grid
 from bipareto.report.page import build, write_page
 from bipareto.report.runs import ReportRun, read_runs
 from browser import chromium, opened

@@ -11,10 +11,10 @@ import pytest
 
 import bipareto as bp
 from bipareto.errors import InvalidInput
-from bipareto.progress import last_record, progress
 from bipareto.report.curves import Source, read_curves
 from bipareto.report.runs import read_runs
-from bipareto.store import RunFolder
+from bipareto.sweep.progress import last_record, progress
+from bipareto.sweep.store import RunFolder
 from helpers import answer, call
 
 SWEEP = """

@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from importlib.metadata import entry_points
+from typing import Annotated, Any
 
 import typer
 
 from bipareto import __version__
-from bipareto.cli.catalogue import demo, list_
-from bipareto.cli.certifying import certify
-from bipareto.cli.comparing import compare
-from bipareto.cli.data import commands as data_commands
-from bipareto.cli.doctoring import doctor
-from bipareto.cli.experiments import app as experiment_commands
+from bipareto.cli.certify import certify
+from bipareto.cli.compare import compare
+from bipareto.cli.doctor import doctor
+from bipareto.cli.front import front, solve
+from bipareto.cli.list import list_
 from bipareto.cli.output import fail
-from bipareto.cli.reporting import report, watch
-from bipareto.cli.runs import front, solve
-from bipareto.cli.sweeps import ls, resume, sweep, tune
+from bipareto.cli.report import report, watch
+from bipareto.cli.sweep import ls, resume, sweep, tune
 from bipareto.errors import BiparetoError
 
-__all__ = ["app", "main"]
+__all__ = ["add_command", "app", "main"]
 
 # Plain help: it is compact, and Rich's would take twice the time to start.
 app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -63,11 +62,29 @@ app.command()(front)
 app.command()(compare)
 app.command()(certify)
 app.command()(doctor)
-app.command()(demo)
 for command in (sweep, resume, ls, tune, report, watch):
     app.command()(command)
-app.add_typer(data_commands, name="data")
-app.add_typer(experiment_commands, name="experiment")
+
+
+def add_command(name: str, command: Any) -> None:
+    """Add a command, a function or a Typer application with commands of its own; one that is there already stays.
+
+    Args:
+        name: the word after `bipareto`.
+        command: what an entry point of the group "bipareto.commands" holds.
+    """
+    if name in {info.name or info.callback.__name__ for info in app.registered_commands if info.callback}:
+        return
+    if name in {group.name for group in app.registered_groups}:
+        return
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(command)
+
+
+for found in entry_points(group="bipareto.commands"):
+    add_command(found.name, found.load())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

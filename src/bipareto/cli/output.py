@@ -149,7 +149,7 @@ def _experiment(path: Path) -> str | None:
 def claim_experiment(path: Path | None, name: str) -> None:
     """Write down whose a folder is before the first run: results.json comes with the first results, and a run may be stopped before."""
     if path is not None:
-        from bipareto.durable import write_text
+        from bipareto.sweep.durable import write_text
 
         write_text(path / "experiment.json", json.dumps({"experiment": name}) + "\n")
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from bipareto import typed
 from bipareto.errors import InvalidInput
+from bipareto.sweep import typed
 
 __all__ = ["finite", "names", "numbers", "pairs", "parse", "seeds", "show"]
 

@@ -22,15 +22,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto import tree
-from bipareto.doctor.case import Case, Diagnosis
-from bipareto.doctor.looks import LOOKS
+from bipareto.doctor.checks import LOOKS
+from bipareto.doctor.evidence import Case, Diagnosis
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import Method
-from bipareto.pareto import ParetoFront
-from bipareto.problem import Problem
-from bipareto.records import Record, Solution
-from bipareto.tree import Tree
+from bipareto.problem import Problem, tree
+from bipareto.problem.tree import Tree
+from bipareto.run.results import Record, Solution
 
 __all__ = ["Case", "Diagnosis", "Watch", "diagnose", "examine"]
 

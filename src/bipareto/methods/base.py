@@ -10,11 +10,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from bipareto import tree
 from bipareto.errors import InvalidInput
-from bipareto.preferences import as_preference
-from bipareto.problem import Problem
-from bipareto.tree import Tree
+from bipareto.methods.parts.preferences import as_preference
+from bipareto.problem import Problem, tree
+from bipareto.problem.tree import Tree
 
 __all__ = ["Draw", "Info", "Method", "Start", "State", "Traits"]
 

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from bipareto import oracle, simplex, tree
 from bipareto.errors import InvalidInput
-from bipareto.hypergradient import Hypergradient, Hypergradients, Level, descend, jacobian
 from bipareto.methods.base import Draw, Info, Method, Start, State
-from bipareto.problem import Problem
-from bipareto.schedule import as_schedule
-from bipareto.simplex import Weights
-from bipareto.tree import Tree
+from bipareto.methods.parts import simplex
+from bipareto.methods.parts.hypergradient import Hypergradient, Hypergradients, Level, descend, jacobian
+from bipareto.methods.parts.schedule import as_schedule
+from bipareto.methods.parts.simplex import Weights
+from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.tree import Tree
 
 __all__ = [
     "knobs",

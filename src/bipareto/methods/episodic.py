@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bipareto import oracle, tree
 from bipareto.errors import InvalidInput
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, State
-from bipareto.problem import Problem
-from bipareto.tree import Tree
+from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.tree import Tree
 
 __all__ = ["Episodic", "EpisodicState"]
 

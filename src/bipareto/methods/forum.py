@@ -8,14 +8,15 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from bipareto import oracle, simplex, tree
 from bipareto.errors import InvalidInput
-from bipareto.hypergradient import descend
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
-from bipareto.problem import Problem
-from bipareto.schedule import Power, Schedule
-from bipareto.tree import Tree
+from bipareto.methods.parts import simplex
+from bipareto.methods.parts.hypergradient import descend
+from bipareto.methods.parts.schedule import Power, Schedule
+from bipareto.methods.tuning.hypergradient_methods import probe
+from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.tree import Tree
 
 __all__ = ["FORUM", "ForumState"]
 
@@ -93,8 +94,6 @@ class FORUM(Method):
 
         With constant steps the violation stays at the size of a step, because the constraint's normal turns as it vanishes.
         """
-        from bipareto.methods.scales import probe
-
         found = probe(problem, x0, y0, seed=seed)
         alpha = Power(0.5 / max(found.slope, found.largest), -0.5)
         return cls(alpha_x=alpha, alpha_y=alpha, inner_steps=found.inner_steps(0.1, 20), eta=1 / found.largest, rho=0.5)

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from bipareto import simplex
-from bipareto.hypergradient import lower_pullback, warn_if_singular
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.parts import simplex
+from bipareto.methods.parts.hypergradient import lower_pullback, warn_if_singular
+from bipareto.methods.parts.schedule import Schedule
+from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem
-from bipareto.schedule import Schedule
-from bipareto.tree import Tree, first_leaf, ravel
+from bipareto.problem.tree import Tree, first_leaf, ravel
 
 __all__ = ["GMOBA", "GmobaState"]
 
@@ -80,8 +81,6 @@ class GMOBA(Method):
     @classmethod
     def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
         """beta = eta = 1/L, and an alpha_x that lets the slowest lower direction follow: see `methods.scales`."""
-        from bipareto.methods.scales import probe
-
         found = probe(problem, x0, y0, seed=seed)
         return cls(alpha_x=found.step(problem, found.pace), beta=1 / found.largest, eta=1 / found.largest)
 

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from bipareto import oracle, tree
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.methods.common import moved, positive_schedules
-from bipareto.problem import Problem
-from bipareto.schedule import Power, Schedule, as_schedule
-from bipareto.tree import Tree
+from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
+from bipareto.methods.tuning.envelope_methods import tune_momeha
+from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.tree import Tree
 
 __all__ = ["MEHA", "MehaState"]
 
@@ -72,8 +72,6 @@ class MEHA(Method):
     @classmethod
     def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
         """The numbers `MOMEHA.tuned` finds."""
-        from bipareto.methods.tuning import tune_momeha
-
         found = tune_momeha(problem, x0, y0, steps=steps, seed=seed)
         return cls(gamma=found["gamma"], eta=found["alpha_theta"], alpha=found["alpha_x"], beta=found["alpha_y"], c=found["c"])
 

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from bipareto import simplex, tree
 from bipareto.errors import InvalidInput
-from bipareto.hypergradient import CG, FiniteDifference, Hypergradient, Neumann, warn_if_singular
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
-from bipareto.problem import Problem
-from bipareto.schedule import Power, Schedule
-from bipareto.tree import Tree
+from bipareto.methods.parts import simplex
+from bipareto.methods.parts.hypergradient import CG, FiniteDifference, Hypergradient, Neumann, warn_if_singular
+from bipareto.methods.parts.schedule import Power, Schedule
+from bipareto.methods.tuning.hypergradient_methods import probe
+from bipareto.problem import Problem, tree
+from bipareto.problem.tree import Tree
 
 __all__ = ["MoCo", "MocoState"]
 
@@ -94,8 +95,6 @@ class MoCo(Method):
     @classmethod
     def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
         """D and CG fitted to the lower level's condition, gamma to the gradients' size; sequences fall under noise."""
-        from bipareto.methods.scales import probe
-
         found = probe(problem, x0, y0, seed=seed)
         noisy = problem.sampler is not None
         return cls(

@@ -14,14 +14,17 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from bipareto import oracle, scalarization, tree
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.methods.common import moved, positive_schedules
-from bipareto.problem import Problem
-from bipareto.scalarization import Fixed, Ideal, as_ideal
-from bipareto.schedule import Power, Schedule, as_schedule
-from bipareto.tree import Tree
+from bipareto.methods.parts import scalarization
+from bipareto.methods.parts.scalarization import Fixed, Ideal, as_ideal
+from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
+from bipareto.methods.theory import admissible
+from bipareto.methods.theory.constants import Deterministic, Stochastic
+from bipareto.methods.tuning import envelope_methods
+from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.tree import Tree
 
 __all__ = ["MBMOMEHA", "MOMEHA", "Knobs", "MomehaState"]
 
@@ -118,10 +121,8 @@ class MOMEHA(Method):
 
     @classmethod
     def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
-        """Numbers from probes of g and f at the start and from the step budget: see `bipareto.methods.tuning`."""
-        from bipareto.methods.tuning import tune_momeha
-
-        return cls(**tune_momeha(problem, x0, y0, steps=steps, seed=seed))
+        """Numbers from probes of g and f at the start and from the step budget: see `bipareto.methods.tuning.envelope_methods`."""
+        return cls(**envelope_methods.tune_momeha(problem, x0, y0, steps=steps, seed=seed))
 
     @classmethod
     def admissible(
@@ -144,13 +145,22 @@ class MOMEHA(Method):
             preference: the preference to be run; None is equal weights.
             fraction: of the bounds u_theta, u_x, u_y.
         """
-        from bipareto.methods.admissible import admissible_momeha
-
-        found = admissible_momeha(
+        found = admissible.admissible_momeha(
             problem, x0, y0, constants=constants, gamma=gamma, mu=mu, c=c, ideal=ideal, preference=preference,
             scalarization=scalarization, fraction=fraction,
         )  # fmt: skip
         return cls(**found)
+
+    def bounds(self, problem: Problem, x0: Any, y0: Any, *, constants: Any = None, preference: Any = None) -> Deterministic | Stochastic:
+        """The constants of the proofs and the admissible steps, for this method's own gamma, mu, z and penalty.
+
+        `method.bounds(...).outside(alpha_theta, alpha_x, alpha_y)` names the steps that are too large.  Of the method's steps
+        alpha_theta alone has a say, where it is admissible: u_x and u_y depend on it.  Arguments as in `admissible`.
+        """
+        return admissible.bounds(
+            problem, x0, y0, constants=constants, preference=preference, gamma=self.gamma, mu=self.mu, ideal=self.ideal,
+            scalarization=self.scalarization, alpha_theta=self.alpha_theta, c=self.c, beta=self._beta() or None,
+        )  # fmt: skip
 
     def roles(self, m: int) -> tuple[str, ...]:
         return ("lower", "upper")
@@ -301,9 +311,7 @@ class MBMOMEHA(MOMEHA):
     @classmethod
     def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
         """As `MOMEHA.tuned`, with steps that fall as Theorem 2 asks for when gradients are noisy."""
-        from bipareto.methods.tuning import tune_mbmomeha
-
-        return cls(**tune_mbmomeha(problem, x0, y0, steps=steps, seed=seed))
+        return cls(**envelope_methods.tune_mbmomeha(problem, x0, y0, steps=steps, seed=seed))
 
     @classmethod
     def admissible(  # type: ignore[override]
@@ -317,9 +325,7 @@ class MBMOMEHA(MOMEHA):
             delta: None for the joint rate with a growing penalty, or a number in (0, 1/8) for a constant one; see `schedule.theorem2`.
             others: as in `MOMEHA.admissible`.
         """
-        from bipareto.methods.admissible import admissible_mbmomeha
-
-        found = admissible_mbmomeha(
+        found = admissible.admissible_mbmomeha(
             problem, x0, y0, constants=constants, gamma=gamma, mu=mu, c0=c0, delta=delta, ideal=ideal, preference=preference,
             scalarization=scalarization, fraction=fraction,
         )  # fmt: skip

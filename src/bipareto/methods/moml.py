@@ -8,12 +8,13 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from bipareto.hypergradient import Unrolled, warn_if_singular
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.parts.hypergradient import Unrolled, warn_if_singular
+from bipareto.methods.parts.schedule import Schedule
+from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem
-from bipareto.schedule import Schedule
-from bipareto.tree import Tree
+from bipareto.problem.tree import Tree
 
 __all__ = ["MOML", "MomlState"]
 
@@ -82,8 +83,6 @@ class MOML(Method):
     @classmethod
     def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
         """eta = 1/L, K for a truncation of a few percent, alpha_x from the hypergradient's slope: see `methods.scales`."""
-        from bipareto.methods.scales import probe
-
         found = probe(problem, x0, y0, seed=seed)
         return cls(inner_steps=found.inner_steps(0.01, 30), eta=1 / found.largest, alpha_x=found.step(problem))
 

@@ -8,12 +8,13 @@ from typing import Any, NamedTuple, Self
 from torch import Tensor, nn
 
 from bipareto.errors import InvalidInput
-from bipareto.hypergradient import CG, FiniteDifference, Hypergradient, warn_if_singular
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.parts.hypergradient import CG, FiniteDifference, Hypergradient, warn_if_singular
+from bipareto.methods.parts.schedule import Schedule
+from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem
-from bipareto.schedule import Schedule
-from bipareto.tree import Tree
+from bipareto.problem.tree import Tree
 
 __all__ = ["WCMHGD", "WcmhgdState"]
 
@@ -94,8 +95,6 @@ class WCMHGD(Method):
     @classmethod
     def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
         """D and CG fitted to the lower level's condition, alpha_x from the hypergradient's slope, u = 1/alpha_x."""
-        from bipareto.methods.scales import probe
-
         found = probe(problem, x0, y0, seed=seed)
         return cls(
             alpha_x=found.step(problem),

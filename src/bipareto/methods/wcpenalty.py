@@ -12,14 +12,15 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from bipareto import oracle, simplex, tree
 from bipareto.errors import InvalidInput
-from bipareto.hypergradient import difference_pair, lower_pullback, pullback
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
-from bipareto.problem import Problem
-from bipareto.schedule import Schedule
-from bipareto.tree import Tree
+from bipareto.methods.parts import simplex
+from bipareto.methods.parts.hypergradient import difference_pair, lower_pullback, pullback
+from bipareto.methods.parts.schedule import Schedule
+from bipareto.methods.tuning.hypergradient_methods import probe_penalty
+from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.tree import Tree
 
 __all__ = ["WCPenalty", "WcpenaltyState"]
 
@@ -102,8 +103,6 @@ class WCPenalty(Method):
     @classmethod
     def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
         """u and v from the sizes of f and g and the budget, steps from the curvature of P: see `methods.scales`."""
-        from bipareto.methods.scales import probe_penalty
-
         return cls(**probe_penalty(problem, x0, y0, steps=steps, seed=seed))
 
     def roles(self, m: int) -> tuple[str, ...]:

@@ -10,16 +10,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from bipareto import scalarization as scalarizations
-from bipareto import tree
 from bipareto.errors import InvalidInput
-from bipareto.methods.tuning import smoothing
-from bipareto.oracle import noisy
-from bipareto.problem import Problem
+from bipareto.methods.parts import scalarization as scalarizations
+from bipareto.methods.parts.scalarization import Scalarization, as_ideal
+from bipareto.methods.tuning.envelope_methods import smoothing
+from bipareto.problem import Problem, tree
+from bipareto.problem.oracle import noisy
+from bipareto.problem.sampler import generator
+from bipareto.problem.tree import Tree
 from bipareto.problems.draws import normal
-from bipareto.sampler import generator
-from bipareto.scalarization import Scalarization, as_ideal
-from bipareto.tree import Tree
 
 __all__ = ["Constants", "Front", "KnownProblem", "Point", "Single", "at_least"]
 

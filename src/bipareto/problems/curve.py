@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from bipareto.scalarization import Scalarization
+from bipareto.methods.parts.scalarization import Scalarization
 
 __all__ = ["Curve", "Interval", "Sweep", "bisect", "nondominated", "opposed", "slope"]
 

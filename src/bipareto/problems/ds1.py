@@ -7,11 +7,11 @@ from math import pi, sqrt
 import torch
 from torch import Tensor
 
+from bipareto.problem.sampler import generator
+from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, KnownProblem, at_least
 from bipareto.problems.curve import Curve
 from bipareto.problems.draws import normal, uniform
-from bipareto.sampler import generator
-from bipareto.tree import Tree
 
 __all__ = ["DS1"]
 

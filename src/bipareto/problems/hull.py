@@ -13,11 +13,11 @@ from math import comb
 import torch
 from torch import Tensor
 
-from bipareto import simplex
 from bipareto.errors import InvalidInput
-from bipareto.preferences import grid
+from bipareto.methods.parts import simplex
+from bipareto.methods.parts.preferences import grid
+from bipareto.methods.parts.scalarization import SCALARIZATIONS, Scalarization
 from bipareto.problems.curve import Curve
-from bipareto.scalarization import SCALARIZATIONS, Scalarization
 
 __all__ = ["Hull", "SharedHessian", "check_size"]
 

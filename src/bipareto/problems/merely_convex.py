@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bipareto.problem.sampler import generator
+from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, KnownProblem
 from bipareto.problems.draws import scattered
 from bipareto.problems.hull import SharedHessian, check_size
-from bipareto.sampler import generator
-from bipareto.tree import Tree
 
 __all__ = ["MerelyConvex"]
 

@@ -7,11 +7,11 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from bipareto.problem.sampler import generator
+from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, KnownProblem, at_least
 from bipareto.problems.draws import normal, orthogonal, scattered, uniform
 from bipareto.problems.hull import SharedHessian, check_size
-from bipareto.sampler import generator
-from bipareto.tree import Tree
 
 __all__ = ["PLSin2", "Quadratic"]
 

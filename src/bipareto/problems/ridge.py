@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
+from bipareto.problem.sampler import generator
+from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, KnownProblem, at_least
 from bipareto.problems.curve import Sweep, nondominated, opposed
 from bipareto.problems.draws import normal
-from bipareto.sampler import generator
-from bipareto.tree import Tree
 
 __all__ = ["Ridge"]
 

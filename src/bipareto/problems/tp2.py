@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, KnownProblem, at_least
 from bipareto.problems.hull import SharedHessian
-from bipareto.tree import Tree
 
 __all__ = ["TP2S"]
 

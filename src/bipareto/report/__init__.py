@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bipareto.report.figures import plot_comparison, plot_convergence, plot_front, plot_hypervolumes, plot_radar
 from bipareto.report.methods import methods_page
-from bipareto.report.tables import write_csv, write_history, write_metrics
 
 __all__ = [
     "methods_page",
@@ -13,7 +12,4 @@ __all__ = [
     "plot_front",
     "plot_hypervolumes",
     "plot_radar",
-    "write_csv",
-    "write_history",
-    "write_metrics",
 ]

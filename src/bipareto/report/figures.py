@@ -8,9 +8,9 @@ from os import PathLike
 import torch
 from torch import Tensor
 
-from bipareto import drawing
-from bipareto.measures import hypervolume
-from bipareto.pareto import ParetoFront
+from bipareto.fronts import drawing
+from bipareto.fronts.measures import hypervolume
+from bipareto.fronts.pareto import ParetoFront
 from bipareto.problems.base import KnownProblem
 from bipareto.report.curves import Curves
 

@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bipareto import tree
-from bipareto.certificate import certify
-from bipareto.drawing import COLOURS, styles
+from bipareto.certificate.certificate import certify
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
-from bipareto.measures import hypervolume, igd_plus
+from bipareto.fronts.drawing import COLOURS, styles
+from bipareto.fronts.measures import hypervolume, igd_plus
+from bipareto.problem import tree
 from bipareto.report.curves import Curves, read_curves
 from bipareto.report.runs import ReportRun
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bipareto import problems
-from bipareto.config import SweepConfig, load
 from bipareto.errors import BiparetoError, InvalidInput
-from bipareto.pareto import ParetoFront
+from bipareto.fronts.pareto import ParetoFront
 from bipareto.problems import KnownProblem
 from bipareto.report.curves import Source
+from bipareto.sweep.config import SweepConfig, load
 
 __all__ = ["ReportRun", "read_runs"]
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from bipareto import oracle, tree
 from bipareto.errors import InvalidInput
-from bipareto.experiments.fewshot.network import Network
-from bipareto.tree import Tree
+from bipareto.problem import oracle, tree
+from bipareto.problem.tree import Tree
+from bipareto_experiments.fewshot.network import Network
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported

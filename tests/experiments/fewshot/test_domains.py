@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from bipareto.data import FC100, ImageSet, MissingData, load
 from bipareto.errors import InvalidInput
-from bipareto.experiments.fewshot import domains as module
-from bipareto.experiments.fewshot.domains import Domains, cluster, clustered_domains, named_domains, split_domains, stored_domains, superclass_domains
-from bipareto.experiments.fewshot.features import class_features, pretrained
+from bipareto_experiments.data import FC100, ImageSet, MissingData, load
+from bipareto_experiments.fewshot import domains as module
+from bipareto_experiments.fewshot.domains import Domains, cluster, clustered_domains, named_domains, split_domains, stored_domains, superclass_domains
+from bipareto_experiments.fewshot.features import class_features, pretrained
 
 REAL = os.environ.get("BIPARETO_DATA")
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from bipareto.data import DataError, ImageSet, MissingData, load
-from bipareto.experiments.fewshot.features import MobileNetV2, ResNet18, class_features, load_weights, pretrained
+from bipareto_experiments.data import DataError, ImageSet, MissingData, load
+from bipareto_experiments.fewshot.features import MobileNetV2, ResNet18, class_features, load_weights, pretrained
 
 REAL = os.environ.get("BIPARETO_DATA")
 

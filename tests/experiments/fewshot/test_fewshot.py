@@ -14,21 +14,21 @@ from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 import bipareto as bp
-from bipareto import oracle, tree
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
-from bipareto.experiments.devices import device_of
-from bipareto.experiments.fewshot.episodes import Episodes
-from bipareto.experiments.fewshot.network import LEARNERS, Learner, Network
-from bipareto.experiments.fewshot.problem import FewShot
-from bipareto.experiments.fewshot.settings import COMPARED, TRIALS, adaptation, configured, preferences
-from bipareto.experiments.fewshot.studies import Study, comparison, summary, tune
-from bipareto.experiments.fewshot.task import build, generated
-from bipareto.experiments.fewshot.training import Trial, train
 from bipareto.methods.episodic import Episodic
-from bipareto.replay import traced
-from bipareto.sampler import draw
-from bipareto.stepping import stepper
+from bipareto.problem import oracle, tree
+from bipareto.problem.draws import draw
+from bipareto.run.graph.replay import traced
+from bipareto.run.steppers import stepper
+from bipareto_experiments.devices import device_of
+from bipareto_experiments.fewshot.episodes import Episodes
+from bipareto_experiments.fewshot.network import LEARNERS, Learner, Network
+from bipareto_experiments.fewshot.problem import FewShot
+from bipareto_experiments.fewshot.settings import COMPARED, TRIALS, adaptation, configured, preferences
+from bipareto_experiments.fewshot.studies import Study, comparison, summary, tune
+from bipareto_experiments.fewshot.task import build, generated
+from bipareto_experiments.fewshot.training import Trial, train
 
 LABELS = torch.arange(14).repeat_interleave(9)
 CLASSES = (tuple(range(7)), tuple(range(7, 14)))
@@ -190,7 +190,7 @@ class _Broken(RuntimeError):
 
 
 def test_a_broken_training_goes_on_to_the_same_backbones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bipareto.store import SliceFolder
+    from bipareto.sweep.store import SliceFolder
 
     recording = SliceFolder.recording
     monkeypatch.setattr(SliceFolder, "recording", lambda self, snapshot, seconds, keep: recording(self, snapshot, 0.0, keep))
@@ -303,7 +303,7 @@ def test_the_step_of_x_ends_gently() -> None:
 
 @pytest.mark.parametrize(("name", "twice"), [("momeha", False), ("forum", False), ("wc-penalty", True), ("moml", True), ("wc-mhgd", True)])
 def test_methods_with_hessians_are_given_learners_that_bend_twice(name: str, twice: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bipareto.experiments.fewshot import training
+    from bipareto_experiments.fewshot import training
 
     seen: list[bool] = []
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bipareto import oracle, tree
 from bipareto.errors import InvalidInput
-from bipareto.experiments.fewshot.network import LEARNERS, Learner
-from bipareto.experiments.fewshot.settings import configured
-from bipareto.experiments.fewshot.task import Task, generated
 from bipareto.methods.episodic import Episodic
-from bipareto.sampler import draw
-from bipareto.stepping import stepper
+from bipareto.problem import oracle, tree
+from bipareto.problem.draws import draw
+from bipareto.run.steppers import stepper
+from bipareto_experiments.fewshot.network import LEARNERS, Learner
+from bipareto_experiments.fewshot.settings import configured
+from bipareto_experiments.fewshot.task import Task, generated
 
 pytestmark = pytest.mark.gpu
 

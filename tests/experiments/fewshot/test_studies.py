@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import torch
 
-from bipareto import tree
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.experiments.fewshot import figures, studies, task
-from bipareto.experiments.fewshot.settings import TRIALS, adaptation, configured
-from bipareto.experiments.fewshot.studies import Study, comparison, summary, tune
-from bipareto.experiments.fewshot.task import Task, generated
-from bipareto.experiments.fewshot.training import Trained, Trial, train
-from bipareto.measures import hypervolume
-from bipareto.store import SliceFolder
+from bipareto.fronts.measures import hypervolume
+from bipareto.problem import tree
+from bipareto.sweep.store import SliceFolder
+from bipareto_experiments.fewshot import figures, studies, task
+from bipareto_experiments.fewshot.settings import TRIALS, adaptation, configured
+from bipareto_experiments.fewshot.studies import Study, comparison, summary, tune
+from bipareto_experiments.fewshot.task import Task, generated
+from bipareto_experiments.fewshot.training import Trained, Trial, train
 from helpers import answer, call
 
 EVEN = (0.25,) * 4

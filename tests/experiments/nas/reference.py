@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from bipareto.experiments.nas.genotype import Genotype
-from bipareto.experiments.nas.spaces import Space
-from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
+from bipareto_experiments.nas.genotype import Genotype
+from bipareto_experiments.nas.spaces import Space
+from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 
 __all__ = ["counted", "discrete", "fill", "random_genotype"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto import tree
-from bipareto.experiments.nas.supernet import Supernet
+from bipareto.problem import tree
+from bipareto_experiments.nas.supernet import Supernet
 
 __all__ = ["images", "judged", "start"]
 

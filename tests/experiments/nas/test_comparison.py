@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
-from bipareto.experiments.nas import figures, judging
-from bipareto.experiments.nas.figures import draw
-from bipareto.experiments.nas.genotype import Genotype
-from bipareto.experiments.nas.known import KnownCells, _all_flops
-from bipareto.experiments.nas.settings import TRIALS, preset
-from bipareto.experiments.nas.spaces import NAS_BENCH_201
-from bipareto.experiments.nas.studies import Study, compared, ranked, tuned
-from bipareto.experiments.nas.task import generated
+from bipareto_experiments.nas import figures, judging
+from bipareto_experiments.nas.figures import draw
+from bipareto_experiments.nas.genotype import Genotype
+from bipareto_experiments.nas.known import KnownCells, _all_flops
+from bipareto_experiments.nas.settings import TRIALS, preset
+from bipareto_experiments.nas.spaces import NAS_BENCH_201
+from bipareto_experiments.nas.studies import Study, compared, ranked, tuned
+from bipareto_experiments.nas.task import generated
 
 SMALL = replace(preset("tiny"), channels=2, batch=6, steps=2)
 

@@ -14,15 +14,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bipareto as bp
-from bipareto import tree
-from bipareto.experiments.nas import bench_cell, conv, kernels, kernels_backward, kernels_weights
-from bipareto.experiments.nas import fast as fast_module
-from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
-from bipareto.experiments.nas.problem import Halves, Search, _cross_entropy
-from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
-from bipareto.replay import traced
-from bipareto.sampler import draw
-from bipareto.sections import Layout
+from bipareto.problem import tree
+from bipareto.problem.draws import draw
+from bipareto.problem.sections import Layout
+from bipareto.run.graph.replay import traced
+from bipareto_experiments.nas import bench_cell, conv, kernels, kernels_backward, kernels_weights
+from bipareto_experiments.nas import fast as fast_module
+from bipareto_experiments.nas.fast import FastDarts, FastNasBench201
+from bipareto_experiments.nas.problem import Halves, Search, _cross_entropy
+from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 from experiments.nas.supernets import images, judged, start
 
 PAIRS = [

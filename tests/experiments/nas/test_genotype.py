@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from bipareto.data import DataError, MissingData
 from bipareto.errors import InvalidInput
-from bipareto.experiments.nas.genotype import Genotype, derive
-from bipareto.experiments.nas.known import FILE, PUBLISHED, KnownCells, load_known
-from bipareto.experiments.nas.objectives import cost
-from bipareto.experiments.nas.picture import svg
-from bipareto.experiments.nas.spaces import DARTS, NAS_BENCH_201, Space
+from bipareto_experiments.data import DataError, MissingData
+from bipareto_experiments.nas.genotype import Genotype, derive
+from bipareto_experiments.nas.known import FILE, PUBLISHED, KnownCells, load_known
+from bipareto_experiments.nas.objectives import cost
+from bipareto_experiments.nas.picture import svg
+from bipareto_experiments.nas.spaces import DARTS, NAS_BENCH_201, Space
 from experiments.nas.reference import counted, discrete, random_genotype
 
 both = pytest.mark.parametrize("space", [NAS_BENCH_201, DARTS], ids=lambda space: space.name)

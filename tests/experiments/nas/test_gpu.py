@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from bipareto import tree
-from bipareto.experiments.nas import search as searching
-from bipareto.experiments.nas import standalone
-from bipareto.experiments.nas.search import Found, Trial, search
-from bipareto.experiments.nas.settings import Settings, configured, preset
-from bipareto.experiments.nas.spaces import DARTS
-from bipareto.experiments.nas.standalone import Recipe, train_network
-from bipareto.experiments.nas.supernet import Darts
-from bipareto.experiments.nas.task import Task, generated
-from bipareto.loop import drive
+from bipareto.problem import tree
+from bipareto.run.loop import drive
+from bipareto_experiments.nas import search as searching
+from bipareto_experiments.nas import standalone
+from bipareto_experiments.nas.search import Found, Trial, search
+from bipareto_experiments.nas.settings import Settings, configured, preset
+from bipareto_experiments.nas.spaces import DARTS
+from bipareto_experiments.nas.standalone import Recipe, train_network
+from bipareto_experiments.nas.supernet import Darts
+from bipareto_experiments.nas.task import Task, generated
 from experiments.nas.reference import random_genotype
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from bipareto import tree
-from bipareto.experiments.nas import fast
-from bipareto.experiments.nas.spaces import DARTS
-from bipareto.experiments.nas.supernet import Darts, NasBench201
+from bipareto.problem import tree
+from bipareto_experiments.nas import fast
+from bipareto_experiments.nas.spaces import DARTS
+from bipareto_experiments.nas.supernet import Darts, NasBench201
 
 pytest.importorskip("triton", reason="the kernels need Triton")
 pytestmark = pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") != "1", reason="set TRITON_INTERPRET=1 before Python starts")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from bipareto import tree
 from bipareto.errors import InvalidInput
-from bipareto.experiments.nas.genotype import Chosen, Genotype
-from bipareto.experiments.nas.objectives import cost, expected_flops, flops_ratios, flops_table
-from bipareto.experiments.nas.spaces import DARTS, NAS_BENCH_201, Edge, Operation, Space
-from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
+from bipareto.problem import tree
+from bipareto_experiments.nas.genotype import Chosen, Genotype
+from bipareto_experiments.nas.objectives import cost, expected_flops, flops_ratios, flops_table
+from bipareto_experiments.nas.spaces import DARTS, NAS_BENCH_201, Edge, Operation, Space
+from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 from experiments.nas.reference import counted, discrete, fill, random_genotype
 from experiments.nas.supernets import images, start
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from bipareto.errors import BiparetoWarning
-from bipareto.experiments.nas import fast, kernels, precompiled
-from bipareto.experiments.nas.fast import FastDarts, FastNasBench201
-from bipareto.experiments.nas.precompiled import Met, precompile
-from bipareto.experiments.nas.supernet import NasBench201, Supernet
+from bipareto_experiments.nas import fast, kernels, precompiled
+from bipareto_experiments.nas.fast import FastDarts, FastNasBench201
+from bipareto_experiments.nas.precompiled import Met, precompile
+from bipareto_experiments.nas.supernet import NasBench201, Supernet
 
 
 def met(monkeypatch: pytest.MonkeyPatch, network: Supernet, batches: list[int], k: int = 0, of: int = 1) -> tuple[list[str], Met]:

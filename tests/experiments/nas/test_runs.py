@@ -12,19 +12,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from bipareto import oracle, tree
 from bipareto.errors import BiparetoError, InvalidInput
-from bipareto.experiments.nas import search as searching
-from bipareto.experiments.nas.first_order import FirstOrder
-from bipareto.experiments.nas.problem import Halves, Search
-from bipareto.experiments.nas.search import NotEnoughMemory, Trial, search
-from bipareto.experiments.nas.settings import METHODS, PRESETS, STEPS, Settings, configured, default_preferences, preset
-from bipareto.experiments.nas.supernet import NasBench201
-from bipareto.experiments.nas.task import Task, build, generated
 from bipareto.methods.base import Start
-from bipareto.replay import traced
-from bipareto.sampler import draw
-from bipareto.schedule import Cosine
+from bipareto.methods.parts.schedule import Cosine
+from bipareto.problem import oracle, tree
+from bipareto.problem.draws import draw
+from bipareto.run.graph.replay import traced
+from bipareto_experiments.nas import search as searching
+from bipareto_experiments.nas.first_order import FirstOrder
+from bipareto_experiments.nas.problem import Halves, Search
+from bipareto_experiments.nas.search import NotEnoughMemory, Trial, search
+from bipareto_experiments.nas.settings import METHODS, PRESETS, STEPS, Settings, configured, default_preferences, preset
+from bipareto_experiments.nas.supernet import NasBench201
+from bipareto_experiments.nas.task import Task, build, generated
 
 SMALL = replace(preset("tiny"), channels=2, batch=6, steps=3)
 

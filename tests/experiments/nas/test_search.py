@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import bipareto as bp
-from bipareto import oracle, tree
 from bipareto.errors import InvalidInput
-from bipareto.experiments.nas.genotype import Genotype
-from bipareto.experiments.nas.problem import OBJECTIVES, Halves, Search, _drawn
-from bipareto.experiments.nas.spaces import DARTS, NAS_BENCH_201
-from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
+from bipareto.problem import oracle, tree
+from bipareto_experiments.nas.genotype import Genotype
+from bipareto_experiments.nas.problem import OBJECTIVES, Halves, Search, _drawn
+from bipareto_experiments.nas.spaces import DARTS, NAS_BENCH_201
+from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 from experiments.nas.reference import random_genotype
 
 SMALL = NasBench201(channels=2, size=8, classes=4)

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from bipareto.durable import read_tensors
 from bipareto.errors import InvalidInput
-from bipareto.experiments.nas.genotype import Genotype
-from bipareto.experiments.nas.objectives import cost
-from bipareto.experiments.nas.settings import preset
-from bipareto.experiments.nas.spaces import DARTS, NAS_BENCH_201
-from bipareto.experiments.nas.standalone import Recipe, Standalone, sized, train_network
-from bipareto.experiments.nas.supernet import Darts, NasBench201, Supernet
-from bipareto.experiments.nas.task import generated
+from bipareto.sweep.durable import read_tensors
+from bipareto_experiments.nas.genotype import Genotype
+from bipareto_experiments.nas.objectives import cost
+from bipareto_experiments.nas.settings import preset
+from bipareto_experiments.nas.spaces import DARTS, NAS_BENCH_201
+from bipareto_experiments.nas.standalone import Recipe, Standalone, sized, train_network
+from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
+from bipareto_experiments.nas.task import generated
 from experiments.nas.reference import random_genotype
 
 IMAGES = generated(preset("tiny")).images

@@ -1,0 +1,111 @@
+"""`bipareto certify`: what the points of a front are worth, without knowing the truth."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bipareto.cli.options import Json, Quiet
+from bipareto.cli.output import Output
+from bipareto.errors import BiparetoWarning, InvalidInput
+
+if TYPE_CHECKING:
+    from bipareto.certificate.certificate import Certificate
+
+__all__ = ["certify"]
+
+
+def certify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `bipareto front --out` wrote.")],
+    index: Annotated[int | None, typer.Option("--index", "-i", metavar="N", help="One run of it, in full; else a table of all.")] = None,
+    gamma: Annotated[float | None, typer.Option("--gamma", metavar="G", help="Of the Moreau envelope; else the method's own.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Certify the points of a front.
+
+    For every point: is the lower level solved, and at a minimum?  Is a common
+    descent direction left?  At most 200 gradients a point.
+
+    \b
+    Columns:
+      lower level    what kind of point of g(x, .) y is
+      ||grad_y g||   zero where the lower level is solved
+      gap            g minus its Moreau envelope; zero there too
+      kkt            zero where no direction along the lower solutions
+                     improves all objectives; valid for every method
+      descent left   whether kkt is above 1e-6 of the longest gradient of an
+                     objective: a point very near the front may still say yes
+      stationarity   the paper's, for infeasible y: it means nothing where
+                     the lower level is solved (docs/theory.md)
+
+    \b
+    Examples:
+      bipareto front pl-sin2 --out runs/a && bipareto certify runs/a
+      bipareto certify runs/a --index 5
+    """
+    from bipareto import problems
+    from bipareto.certificate import certificate
+    from bipareto.fronts.pareto import ParetoFront
+    from bipareto.problem import tree
+
+    out = Output(as_json, quiet)
+    asked = _asked(run)
+    known = problems.get(asked["problem"].pop("name"), **asked["problem"])
+    found = ParetoFront.load(run / "front.npz")
+    if index is not None and not 0 <= index < len(found):
+        raise InvalidInput(f"--index {index}: the front in {run} has runs 0 to {len(found) - 1}")
+    envelope_gamma = gamma if gamma is not None else asked["method"].get("gamma")
+    certificates = {}
+    for i in range(len(found)) if index is None else [index]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", BiparetoWarning)  # the same sentences are in the notes
+            certificates[i] = certificate.certify(known, tree.select(found.x, i), tree.select(found.y, i), envelope_gamma)
+    if index is not None:
+        out.say(str(certificates[index]))
+    else:
+        rows = [
+            [
+                str(i), c.lower_curvature, f"{c.lower_residual:.1e}", f"{c.gap:.1e}", f"{c.kkt:.1e}",
+                {True: "yes", False: "no", None: "perhaps"}[c.common_descent], "-" if c.stationarity is None else f"{c.stationarity:.1e}",
+                str(c.gradients),
+            ]
+            for i, c in certificates.items()
+        ]  # fmt: skip
+        header = ["run", "lower level", "||grad_y g||", "gap", "kkt", "descent left", "stationarity", "gradients"]
+        out.table(f"{known.name}: certificates of {len(rows)} points", header, rows, left=2)
+        out.say(_verdict(list(certificates.values())))
+    for i, c in certificates.items():
+        for note in c.notes:
+            out.warn(f"run {i}: {note}")
+    out.result({"run": str(run), "certificates": [{"index": i, **asdict(c)} for i, c in certificates.items()]})
+
+
+def _verdict(certificates: list[Certificate]) -> str:
+    """The table in two sentences."""
+    points = len(certificates)
+    minima = sum(c.lower_curvature == "minimum" for c in certificates)
+    left = sum(c.common_descent is not False for c in certificates)
+    worst = f"kkt is {max(c.kkt for c in certificates):.1e} at most"
+    if left == 0:
+        gain = f"No direction is left that improves all objectives: {worst}."
+    else:
+        gain = f"{left} of {points} may still improve in all objectives at once; {worst}, and more steps may make it smaller."
+    residual = max(c.lower_residual for c in certificates)
+    return f"The lower level is at a minimum at {minima} of {points} points, with ||grad_y g|| {residual:.1e} at most. {gain}"
+
+
+def _asked(run: Path) -> dict[str, Any]:
+    """What the front was asked for, from its front.json."""
+    try:
+        asked: dict[str, Any] = json.loads((run / "front.json").read_text(encoding="utf-8"))
+        return {"problem": dict(asked["problem"]), "method": dict(asked["method"])}
+    except FileNotFoundError as error:
+        raise InvalidInput(f"{run} holds no front.json; give a folder that `bipareto front ... --out DIR` wrote") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(f"{run / 'front.json'} cannot be read ({error}); write the front again") from error

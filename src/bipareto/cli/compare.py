@@ -1,0 +1,98 @@
+"""`bipareto compare`: every method on one problem, under an equal budget."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+import typer
+
+from bipareto.cli import values
+from bipareto.cli.front import known_problem
+from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet
+from bipareto.cli.output import Output, ensure_folder
+from bipareto.errors import InvalidInput
+
+__all__ = ["compare"]
+
+
+def compare(
+    problem: ProblemName,
+    methods: Annotated[str, typer.Option("--methods", metavar="NAME,NAME,..|all", help="Which methods; all that apply to the problem.")] = "all",
+    preferences: Annotated[int, typer.Option("--preferences", metavar="N", min=1, help="How many along each edge of the simplex.")] = 11,
+    budget: Annotated[str, typer.Option("--budget", metavar="KIND", help="oracles (gradients per run) or seconds (per method).")] = "oracles",
+    amount: Annotated[float | None, typer.Option("--amount", metavar="N", help="How much of it: 80,000 gradients or 20 seconds.")] = None,
+    seed: Annotated[list[str] | None, typer.Option("--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable.")] = None,
+    start: Annotated[int, typer.Option("--start", metavar="N", min=0, help="0 for the problem's own start, else its N-th random one.")] = 0,
+    dim: Dim = None,
+    noise: Noise = 0.0,
+    option: Options = None,
+    compiled: Compile = None,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compare methods on a problem with a known front.
+
+    Every method is tuned for its share of the budget and starts at the same
+    point; those without preferences run once per seed.  With --budget oracles
+    every run may spend the same number of gradients, a Hessian or Jacobian
+    product counted as two.  Ranked by the worst distance to the exact front,
+    then by the worst kkt residual, both with the lower level solved again.
+
+    With --out: comparison.json, comparison.png (all fronts over the exact one)
+    and fronts/ for `bipareto report DIR`.
+
+    \b
+    Examples:
+      bipareto compare quadratic --preferences 5
+      bipareto compare merely-convex --methods momeha,wc-penalty,moco
+      bipareto compare pl-sin2 --dim 20 --budget seconds --amount 10 --out runs/c
+    """
+    import json
+
+    from bipareto.sweep import comparison
+
+    out = Output(as_json, quiet)
+    ensure_folder(out_dir, own="comparison.json")
+    known, asked = known_problem(problem, option, dim, noise)
+    names = comparison.applicable(known) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+    seeds = values.seeds(seed or ["0"])
+    kind = cast("comparison.Budget", budget)
+    found = comparison.compare(
+        known, names, preferences=preferences, budget=kind, amount=amount, seeds=seeds, start=start, compile=compiled, progress=out.progress
+    )
+    notes: dict[str, list[str]] = {}
+    for c in found:
+        for note in c.notes:
+            notes.setdefault(note, []).append(c.name)
+    remarks = [f"{', '.join(whose)}: {note}" for note, whose in notes.items()]
+    if all(c.front is None for c in found):
+        raise InvalidInput(f"nothing was compared; {'; '.join(remarks) or 'name some --methods'}")
+    header = ["method", "runs", "steps", "distance", "kkt", "hypervolume", "gap", "gradients", "Hessian products", "seconds"]
+    data = [c.figures() for c in found]
+    rows = []
+    for c, row in zip(found, data, strict=True):
+        if c.front is None:
+            rows.append([c.name, *"-" * 9])
+            continue
+        figures = [f"{c.distance:.2e}", f"{c.kkt:.2e}", f"{c.hypervolume:.5g}", f"{c.gap:.2e}"]
+        rows.append([c.name, str(row["runs"]), str(c.steps), *figures, str(c.gradients), str(c.hessian_products), f"{c.seconds:.1f}"])
+    out.table(f"{known.name}: worst figures over the runs, hypervolume of all of them; the lower level solved again", header, rows)
+    for remark in remarks:
+        out.warn(remark)
+    result = {
+        "problem": asked, "budget": budget, "amount": amount, "seeds": seeds, "start": start, "reference": known.reference.tolist(), "methods": data,
+    }  # fmt: skip
+    if out_dir is not None:
+        from bipareto.fronts.tables import write_metrics
+        from bipareto.report import plot_comparison
+
+        (out_dir / "comparison.json").write_text(json.dumps(values.finite(result), indent=2) + "\n", encoding="utf-8")
+        plot_comparison({c.name: c.front.objectives for c in found if c.front is not None}, known, out_dir / "comparison.png")
+        ensure_folder(out_dir / "fronts")
+        for c in found:
+            if c.front is not None:
+                c.front.save(out_dir / "fronts" / f"{c.name}.npz")
+                write_metrics(c.front, out_dir / "fronts" / f"{c.name}.jsonl")
+        out.say(f"wrote comparison.json, comparison.png and fronts/ to {out_dir}; look at it: bipareto report {out_dir}")
+    out.result(result)

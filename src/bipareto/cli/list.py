@@ -1,0 +1,58 @@
+"""`bipareto list`: the problems with known fronts, and the methods."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from bipareto.cli.output import Output
+from bipareto.cli.values import show
+
+__all__ = ["list_"]
+
+
+def list_(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """Show the problems with known fronts, and the methods.
+
+    \b
+    Examples:
+      bipareto list
+      bipareto list --json
+    """
+    from bipareto.methods import METHODS
+    from bipareto.problems import PROBLEMS, options
+
+    out = Output(as_json)
+    known = [{"name": name, "summary": cls.summary, "options": _plain(options(name))} for name, cls in PROBLEMS.items()]
+    methods = [{"name": name, "summary": _first_line(cls), "numbers": _plain(_defaults(cls))} for name, cls in METHODS.items()]
+    if as_json:
+        out.result({"problems": known, "methods": methods})
+        return
+    header = ["name", "what", "options (-o key=value) and defaults"]
+    out.table("Problems with a known front", header, [_row(entry, "options") for entry in known], left=3)
+    header[2] = "numbers (--set key=value) and defaults; without --set they are tuned to the problem"
+    out.table("Methods", header, [_row(entry, "numbers") for entry in methods], left=3)
+    out.say("RECONSTRUCTED: parts of the method are not in what could be read of its paper and code; docs/methods.md says which.")
+    out.say("Try: bipareto front pl-sin2 --dim 20 --steps 20000 --out runs/pl-sin2")
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").strip().splitlines()[0]
+
+
+def _defaults(method: Any) -> dict[str, Any]:
+    from dataclasses import fields
+
+    return {field.name: field.default for field in fields(method)}
+
+
+def _plain(defaults: dict[str, Any]) -> dict[str, Any]:
+    return {key: show(value) for key, value in defaults.items()}
+
+
+def _row(entry: dict[str, Any], key: str) -> list[str]:
+    written = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in entry[key].items()}
+    return [entry["name"], entry["summary"], "  ".join(f"{name}={value}" for name, value in written.items())]

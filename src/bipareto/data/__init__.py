@@ -1,9 +1,0 @@
-"""Image sets: found in the data folder in whichever public or packed layout is there, and read into memory."""
-
-from __future__ import annotations
-
-from bipareto.data.catalogue import KNOWN, VARIABLE, data_folder, load
-from bipareto.data.fc100 import FC100, fc100_classes
-from bipareto.data.images import DataError, ImageSet, MissingData, WrongSize
-
-__all__ = ["FC100", "KNOWN", "VARIABLE", "DataError", "ImageSet", "MissingData", "WrongSize", "data_folder", "fc100_classes", "load"]

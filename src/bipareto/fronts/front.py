@@ -1,0 +1,90 @@
+"""`front`: a problem solved for many preferences and seeds."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.fronts.adaptive import trace
+from bipareto.fronts.batch import run_states
+from bipareto.fronts.pareto import ParetoFront, front_of
+from bipareto.methods import Method
+from bipareto.methods.parts.preferences import as_preference, grid, named
+from bipareto.problem import Problem
+from bipareto.problem.tree import Tree
+from bipareto.run.loop import choose_method
+from bipareto.run.results import Callback
+
+__all__ = ["front"]
+
+
+def front(
+    problem: Problem,
+    x0: Tree | nn.Module,
+    y0: Tree | nn.Module,
+    *,
+    preferences: Any = None,
+    budget: int | None = None,
+    seeds: Sequence[int] = (0,),
+    method: Method | None = None,
+    steps: int = 20_000,
+    compile: bool | str | None = None,
+    record_every: int | None = None,
+    tol: float | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> ParetoFront:
+    """Solve a problem for many preferences and seeds, all side by side.
+
+    Args:
+        preferences: (P, m) rows on the simplex, e.g. `preferences.grid(2, 11)`; None is a grid of 11 per edge; a text is read by
+            `preferences.named` ("random:20", "strong", a file); "adaptive" chooses them on the way, see `bipareto.fronts.adaptive.trace`.
+            For methods without preferences leave it out: one run per seed.
+        budget: with "adaptive" only, the work of so many full runs for each seed.
+        seeds: every preference is run once with each seed; preferences of one seed share their draws.
+        others: as in `solve`.
+
+    Returns:
+        a `ParetoFront` of R = P * len(seeds) runs, seed by seed; of as many as the budget allows with "adaptive".
+
+    >>> import torch
+    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
+    >>> zero = torch.zeros((), dtype=torch.float64)
+    >>> found = front(problem, zero, zero, preferences=grid(2, 3), steps=2000).resolve_lower()
+    >>> found.objectives.shape
+    torch.Size([3, 2])
+    """
+    method = choose_method(method, problem, x0, y0, steps)
+    seeds = [int(seed) for seed in seeds]
+    if not seeds:
+        raise InvalidInput("seeds is empty; pass at least one, e.g. seeds=[0]")
+    options: dict[str, Any] = {
+        "steps": steps, "compile": compile, "record_every": record_every, "tol": tol, "callbacks": callbacks, "progress": progress,
+    }  # fmt: skip
+    if (budget is not None) != (isinstance(preferences, str) and preferences == "adaptive"):
+        raise InvalidInput(f'budget = {budget} with preferences = {preferences!r}; preferences="adaptive" and budget=N go together')
+    if budget is not None:
+        return trace(problem, [(x0, y0)], budget=budget, method=method, seeds=seeds, **options)
+    start = method.prepare(problem, x0, y0)
+    m = start.objectives.shape[0]
+    if isinstance(preferences, str):
+        preferences = named(preferences, m, seeds[0])
+    if method.uses_preference:
+        wanted = list(as_preference(grid(m, 11) if preferences is None else preferences, m).reshape(-1, m))
+    elif preferences is None:
+        wanted = [None]
+    else:
+        raise InvalidInput(f"{type(method).__name__} has no preferences; call front without them (one run per seed), or use MOMEHA")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiparetoWarning)  # zeros were warned of above, once for all
+        begun = [method.begin(start, w) for w in wanted]
+    states = begun * len(seeds)
+    run_seeds = [seed for seed in seeds for _ in begun]
+    run, batched = run_states(problem, method, states, run_seeds, options | {"m": m})
+    preference = torch.stack([torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]).repeat(len(seeds), 1)
+    return front_of(problem, method, run, preference, run_seeds, batched)

@@ -1,0 +1,198 @@
+"""Measures of a front, each with what it is relative to.
+
+Objectives are to be taken with the lower level solved (`ParetoFront.resolve_lower`): a relaxed lower level lets points
+lie below the true front, and every measure would reward that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bipareto.errors import InvalidInput
+
+__all__ = ["Response", "attainment", "hypervolume", "igd_plus", "measure", "response", "spread"]
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+def _rows(values: Any, name: str = "objectives") -> Array:
+    rows = torch.as_tensor(values, dtype=torch.float64).detach().cpu().numpy()
+    if rows.ndim != 2:
+        raise InvalidInput(f"{name} has shape {rows.shape}; pass one row per run, (R, m)")
+    return rows
+
+
+def _corner(reference: Any) -> Array:
+    return torch.as_tensor(reference, dtype=torch.float64).detach().cpu().numpy()
+
+
+def _finite(values: Any) -> Array:
+    rows = _rows(values)
+    return rows[np.isfinite(rows).all(1)]
+
+
+def hypervolume(objectives: Any, reference: Any) -> float:
+    """The volume that the rows of (R, m) dominate, up to the reference point (m,).
+
+    >>> hypervolume([[0.0, 1.0], [1.0, 0.0]], [2.0, 2.0])
+    3.0
+    """
+    import moocore
+
+    points, corner = _finite(objectives), _corner(reference)
+    if corner.shape != points.shape[1:]:
+        raise InvalidInput(f"reference has shape {corner.shape}; it needs one number per objective, {points.shape[1:]}")
+    return float(moocore.hypervolume(points, ref=corner)) if len(points) else 0.0
+
+
+def igd_plus(objectives: Any, target: Any) -> float:
+    """IGD+: how far, on average, the points of the target front (n, m) are from being dominated; 0 is best.
+
+    >>> igd_plus([[0.0, 0.5]], [[0.0, 0.0], [0.0, 1.0]])
+    0.25
+    """
+    import moocore
+
+    points = _finite(objectives)
+    return float(moocore.igd_plus(points, ref=_rows(target, "target"))) if len(points) else float("inf")
+
+
+def spread(objectives: Any) -> float:
+    """How much of objective space the nondominated rows span: the diagonal of their bounding box.
+
+    >>> spread([[0.0, 3.0], [4.0, 0.0], [9.0, 9.0]])
+    5.0
+    """
+    import moocore
+
+    points = _finite(objectives)
+    if not len(points):
+        return 0.0
+    points = points[moocore.is_nondominated(points)]
+    return float(np.linalg.norm(points.max(0) - points.min(0)))
+
+
+class Response(NamedTuple):
+    """Of each objective: the slope of f_i in its own weight w_i (negative where preferring it helps), and its standard error."""
+
+    slope: list[float]
+    standard_error: list[float]
+
+
+def response(objectives: Any, preference: Any, seed: Any = None) -> Response:
+    """Does the preferred objective improve?
+
+    The least-squares slope of f_i over w_i, taken seed by seed and averaged; its standard error is that of the average, or
+    of the regression where there is one seed.
+
+    Args:
+        objectives, preference: (R, m).
+        seed: (R,); None is one seed.
+
+    >>> w = torch.tensor([[0.2, 0.8], [0.5, 0.5], [0.8, 0.2]])
+    >>> [round(s, 6) for s in response(1 - w, w).slope]
+    [-1.0, -1.0]
+    """
+    f, w = _rows(objectives), _rows(preference, "preference")
+    seeds = np.zeros(len(f)) if seed is None else np.asarray(torch.as_tensor(seed))
+    good = np.isfinite(f).all(1) & np.isfinite(w).all(1)
+    slopes, errors = [], []
+    for i in range(f.shape[1]):
+        fits = [_line(w[good & (seeds == s), i], f[good & (seeds == s), i]) for s in np.unique(seeds)]
+        values = np.array([slope for slope, _ in fits])
+        slopes.append(float(values.mean()))
+        with np.errstate(over="ignore", invalid="ignore"):
+            errors.append(float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else fits[0][1])
+    return Response(slopes, errors)
+
+
+def _line(w: Array, f: Array) -> tuple[float, float]:
+    """The slope of a straight line and its standard error, NaN where the points do not tell."""
+    centred = w - w.mean() if len(w) else w
+    scale = float(centred @ centred)
+    if not scale:
+        return float("nan"), float("nan")
+    slope = float(centred @ f) / scale
+    if len(w) < 3:
+        return slope, float("nan")
+    with np.errstate(over="ignore", invalid="ignore"):
+        rest = f - f.mean() - slope * centred
+        # Runs on their way to infinity have squares beyond the range of floats: the error is then infinite.
+        return slope, float(np.sqrt(rest @ rest / (len(w) - 2) / scale))
+
+
+def attainment(objectives: Any, seed: Any, percentiles: Sequence[float] = (0, 50, 100)) -> dict[float, list[list[float]]]:
+    """The surfaces that at least so many per cent of the seeds attain: 0 by any, 50 by half of them, 100 by all.
+
+    Args:
+        objectives: (R, m) with m = 2 or 3.
+        seed: (R,).
+        percentiles: which surfaces.
+    """
+    import moocore
+
+    rows, seeds = _rows(objectives), np.asarray(torch.as_tensor(seed))
+    if rows.shape[1] not in (2, 3):
+        raise InvalidInput(f"attainment surfaces are known for 2 and 3 objectives; these have {rows.shape[1]}")
+    good = np.isfinite(rows).all(1)
+    order = np.argsort(seeds[good], kind="stable")
+    found = moocore.eaf(rows[good][order], seeds[good][order], percentiles=list(percentiles))
+    return {p: [row[:-1].tolist() for row in found if row[-1] == p] for p in percentiles}
+
+
+class Measured(Protocol):
+    """What `measure` looks at of a front."""
+
+    @property
+    def objectives(self) -> Tensor:
+        """(R, m)."""
+
+    @property
+    def preference(self) -> Tensor:
+        """(R, m), NaN for methods without."""
+
+    @property
+    def seed(self) -> Tensor:
+        """(R,)."""
+
+    @property
+    def lower_residual(self) -> Tensor | None:
+        """||grad_y g|| (R,), None where the lower level was not solved again."""
+
+
+def measure(front: Measured, reference: Any, target: Tensor | None = None) -> dict[str, Any]:
+    """All measures of a front, with the reference point and what else they depend on.
+
+    Args:
+        front: its objectives are taken as they are; call `resolve_lower` first.
+        reference: (m,), worse than the front.
+        target: points of the exact front (n, m) where it is known.
+    """
+    f, m = front.objectives, front.objectives.shape[1]
+    found: dict[str, Any] = {
+        "reference": _corner(reference).tolist(),
+        "lower_level": "as returned" if front.lower_residual is None else "solved",
+        "hypervolume": hypervolume(f, reference),
+        "hypervolume_by_seed": {int(s): hypervolume(f[front.seed == s], reference) for s in front.seed.unique()},
+        "spread": spread(f),
+        "response": None if torch.isnan(front.preference).any() else response(f, front.preference, front.seed)._asdict(),
+    }
+    if target is not None:
+        found |= {"igd_plus": igd_plus(f, target), "target_points": len(target)}
+    if m in (2, 3) and len(front.seed.unique()) > 1:
+        found["attainment"] = attainment(f, front.seed)
+    return _plain(found)
+
+
+def _plain(value: Any) -> Any:
+    """Data for JSON, which knows no NaN and no infinity: these become null."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

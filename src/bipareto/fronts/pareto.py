@@ -1,0 +1,241 @@
+"""What `front` returns: many runs stacked along a first axis, and what can be asked of them."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.fronts import drawing, measures
+from bipareto.methods import Method
+from bipareto.methods.parts import envelope
+from bipareto.problem import Problem, tree
+from bipareto.problem.tree import Tree
+from bipareto.run.loop import solution_of
+from bipareto.run.results import Failure, Reason, Run, Solution
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["ParetoFront", "front_of"]
+
+
+def front_of(problem: Problem, method: Method, run: Run, preference: Tensor, seeds: Sequence[int], batched: bool) -> ParetoFront:
+    """A run with a first axis R as a front, its objectives those at the returned (x, y).
+
+    Args:
+        preference: (R, m), NaN for methods without.
+        seeds: R of them.
+        batched: whether the problem's functions can be batched by vmap.
+    """
+    with torch.no_grad():
+        objectives = _objectives(problem, run.state.x, run.state.y, batched)
+    return ParetoFront(
+        x=run.state.x,
+        y=run.state.y,
+        objectives=objectives,
+        preference=preference,
+        seed=torch.tensor(seeds),
+        reason=tuple(run.reason),
+        failure=tuple(run.failure),
+        seconds=run.seconds,
+        method=method,
+        problem=problem,
+        run=run,
+        batched=batched,
+    )
+
+
+@dataclass(frozen=True)
+class ParetoFront:
+    """R runs stacked along a first axis: x, y (trees), objectives (R, m), preference (R, m; NaN for methods without), seed (R,).
+
+    `front[i]` is the i-th run as a `Solution`.  Objectives at the returned (x, y) can lie *below* the true front, because the
+    lower level is only approximately solved; call `resolve_lower()` before measuring or comparing.
+    """
+
+    x: Tree
+    y: Tree
+    objectives: Tensor
+    preference: Tensor
+    seed: Tensor
+    reason: tuple[Reason, ...]
+    failure: tuple[Failure | None, ...]
+    seconds: float
+    method: Method | None = None
+    problem: Problem | None = None
+    run: Run | None = None
+    batched: bool = True
+    #: ||grad_y g|| (R,) after `resolve_lower`, else None
+    lower_residual: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.objectives.shape[0]
+
+    def __getitem__(self, index: int) -> Solution:
+        if self.run is None or self.problem is None or self.method is None:
+            raise InvalidInput("this front holds no run states (it was loaded from a file or filtered); use front.x, front.y and front.objectives")
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} is out of range for a front of {len(self)} runs")
+        i = index % len(self)
+        found = solution_of(self.problem, self.method, self.run, i, int(self.seed[i]))
+        return replace(found, y=tree.select(self.y, i), objectives=self.objectives[i])
+
+    def point(self, index: int) -> tuple[Tree, Tree]:
+        """(x, y) of one run; of any front, loaded and filtered ones included."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"index {index} is out of range for a front of {len(self)} runs")
+        return tree.select(self.x, index % len(self)), tree.select(self.y, index % len(self))
+
+    @property
+    def oracles(self) -> dict[str, int]:
+        """What all runs have cost together: gradients of g and of the f_i, Hessian products."""
+        if self.run is None or self.method is None:
+            raise InvalidInput("this front holds no run states (it was loaded from a file or filtered), so its cost is not known")
+        steps = sum(self.run.steps)
+        return {name: count * steps for name, count in self.method.oracles(self.objectives.shape[1]).items()}
+
+    def resolve_lower(self, tol: float = 1e-8, max_iter: int = 200, problem: Problem | None = None) -> ParetoFront:
+        """The same x with y re-solved to ||grad_y g(x, y)|| <= tol from the returned y, and the objectives there.
+
+        Args:
+            tol, max_iter: tolerance and Newton steps at most; runs that miss it are warned of, and `lower_residual` says by how much.
+            problem: needed for a front that was loaded from a file.
+        """
+        problem = problem or self.problem
+        if problem is None:
+            raise InvalidInput("this front was loaded from a file and does not know its problem; pass resolve_lower(problem=...)")
+        if not len(self):
+            return replace(self, lower_residual=self.objectives.new_empty(0))
+        solved = envelope.solve_lower(problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched)
+        missed = [r for r, ok in enumerate(solved.converged.tolist()) if not ok and self.reason[r] != "nonfinite"]
+        if missed:
+            worst = float(solved.residual[missed].max())
+            warnings.warn(
+                f"the lower level of {len(missed)} of {len(self)} runs was not solved to {tol:g} in {max_iter} Newton steps "
+                f"(worst ||grad_y g|| = {worst:.3g}); allow more with max_iter, or a larger tol",
+                BiparetoWarning,
+                stacklevel=2,
+            )
+        with torch.no_grad():
+            objectives = _objectives(problem, self.x, solved.y, self.batched)
+        return replace(self, y=solved.y, objectives=objectives, lower_residual=solved.residual)
+
+    def hypervolume(self, reference: Any) -> float:
+        """The volume of objective space that the front dominates, up to `reference` (m numbers, worse than the front)."""
+        return measures.hypervolume(self.objectives, reference)
+
+    def nondominated(self) -> ParetoFront:
+        """The runs that no other run dominates (finite ones only); of equal points the first is kept."""
+        import moocore
+
+        finite = torch.isfinite(self.objectives).all(1)
+        index = finite.nonzero().flatten()
+        if len(index):
+            points = self.objectives[finite].detach().to("cpu", torch.float64).numpy()
+            index = index.cpu()[torch.as_tensor(moocore.is_nondominated(points))]
+        return self.subset(index)
+
+    def subset(self, index: Tensor) -> ParetoFront:
+        """The runs of that index tensor, in its order, without their run states."""
+        index = index.cpu()  # preferences and seeds lie there
+        rows = index.tolist()
+        return replace(
+            self,
+            x=tree.select(self.x, index.to(tree.first_leaf(self.x).device)),
+            y=tree.select(self.y, index.to(tree.first_leaf(self.y).device)),
+            objectives=self.objectives[index.to(self.objectives.device)],
+            preference=self.preference[index],
+            seed=self.seed[index],
+            reason=tuple(self.reason[r] for r in rows),
+            failure=tuple(self.failure[r] for r in rows),
+            lower_residual=None if self.lower_residual is None else self.lower_residual[index.to(self.lower_residual.device)],
+            run=None,
+        )
+
+    def plot(
+        self, path: str | PathLike[str] | None = None, *, exact: Tensor | None = None, names: Sequence[str] | None = None, title: str = ""
+    ) -> Figure:
+        """A matplotlib figure of the front: one axis per objective up to three, parallel coordinates beyond.
+
+        Args:
+            path: also save it there; the ending decides the format, e.g. "front.pdf".
+            exact: points of the exact front (n, m), drawn beneath.
+            names: a label per objective; None takes the problem's.
+            title: a heading.
+        """
+        labels = names or (None if self.problem is None else self.problem.names)
+        figure = drawing.draw_front(self.objectives, preference=self.preference, exact=exact, names=labels, title=title)
+        if path is not None:
+            drawing.save(figure, path)
+        return figure
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the front to one .npz file (plain arrays and JSON, nothing that unpickles)."""
+        arrays: dict[str, Any] = {}
+        layout: dict[str, Any] = {}
+        for name in ("x", "y"):
+            value = getattr(self, name)
+            layout[name] = tree.layout(value)
+            for i, leaf in enumerate(tree.leaves(value)):
+                arrays[f"{name}.{i}"] = leaf.detach().cpu().numpy()
+        for name in ("objectives", "preference", "seed", "lower_residual"):
+            if getattr(self, name) is not None:
+                arrays[name] = getattr(self, name).detach().cpu().numpy()
+        meta = {
+            "format": 1,
+            "layout": layout,
+            "reason": self.reason,
+            "failure": [None if f is None else [f.step, f.term] for f in self.failure],
+            "seconds": self.seconds,
+            "method": None if self.method is None else repr(self.method),
+        }
+        path = Path(path)
+        partial = path.with_name(path.name + ".partial")
+        with partial.open("wb") as file:
+            np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> ParetoFront:
+        """Read what `save` wrote; the front then has no problem, method or run states."""
+        try:
+            with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            meta = json.loads(str(arrays.pop("meta")))
+        except FileNotFoundError as error:
+            raise InvalidInput(f"there is no front at {path}") from error
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+            kind = type(error).__name__  # numpy's own words advise to read such files unsafely
+            raise InvalidInput(f"{path} is not a front written by ParetoFront.save, or was cut short ({kind}); write it again") from error
+        tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
+        trees = {name: tree.from_layout(meta["layout"][name], (tensors[f"{name}.{i}"] for i in count())) for name in ("x", "y")}
+        return cls(
+            x=trees["x"],
+            y=trees["y"],
+            objectives=tensors["objectives"],
+            preference=tensors["preference"],
+            seed=tensors["seed"],
+            reason=tuple(meta["reason"]),
+            failure=tuple(None if f is None else Failure(*f) for f in meta["failure"]),
+            seconds=meta["seconds"],
+            lower_residual=tensors.get("lower_residual"),
+        )
+
+
+def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor:
+    batch = problem.batch("upper", "full")
+    if batched:
+        return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
+    return torch.stack([problem.upper(tree.select(x, i), tree.select(y, i), batch) for i in range(tree.flat_axis(x))])

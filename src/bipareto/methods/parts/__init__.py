@@ -1,0 +1,5 @@
+"""What methods are built from."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

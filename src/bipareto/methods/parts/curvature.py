@@ -1,0 +1,106 @@
+"""Curvature seen through products: what the tuning rules, the constants and the certificate ask of a loss.
+
+Functions here take a scalar function of one flat vector; `lower_in_y` and its like make one of a problem's levels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from bipareto.errors import InvalidInput
+from bipareto.problem import Problem, tree
+from bipareto.problem.tree import Tree
+
+__all__ = ["Product", "coupling", "hessian", "lanczos", "lower_in_both", "lower_in_y", "normal", "objective_in_both"]
+
+#: v -> H v for a symmetric matrix H
+Product: TypeAlias = Callable[[Tensor], Tensor]
+Flat: TypeAlias = Callable[[Tensor], Tensor]
+
+
+def normal(like: Tensor, generator: torch.Generator) -> Tensor:
+    """Standard normal numbers of the shape, dtype and device of `like`; the same ones on every device."""
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
+
+
+def lower_in_y(problem: Problem, x: Tree, y: Tree) -> Flat:
+    """g(x, .) as a function of the flat y, on all data; y gives the shapes."""
+    batch = problem.batch("lower", "full")
+    return lambda v: problem.lower(x, tree.unravel(v, y), batch)
+
+
+def lower_in_both(problem: Problem, x: Tree, y: Tree) -> Flat:
+    """g as a function of the flat (x, y), on all data; x and y give the shapes."""
+    batch = problem.batch("lower", "full")
+
+    def value(v: Tensor) -> Tensor:
+        x_, y_ = tree.unravel(v, (x, y))
+        return problem.lower(x_, y_, batch)
+
+    return value
+
+
+def objective_in_both(problem: Problem, i: int, x: Tree, y: Tree) -> Flat:
+    """f_i as a function of the flat (x, y), on all data; x and y give the shapes."""
+    batch = problem.batch("upper", "full")
+
+    def value(v: Tensor) -> Tensor:
+        x_, y_ = tree.unravel(v, (x, y))
+        return problem.objective(i, x_, y_, batch)
+
+    return value
+
+
+def hessian(fn: Flat, at: Tensor) -> Product:
+    """Products with the Hessian of `fn` at a point; the forward pass is made once for all of them."""
+    pull = torch.func.vjp(torch.func.grad(fn), at)[1]
+    return lambda v: pull(v)[0]
+
+
+def lanczos(product: Product, start: Tensor, count: int) -> tuple[float, float]:
+    """Smallest and largest Ritz values after `count` products (fully re-orthogonalised), inside the true spectrum."""
+    basis = [start / start.norm()]
+    diagonal: list[float] = []
+    off: list[float] = []
+    for _ in range(min(count, start.numel())):
+        w = product(basis[-1])
+        diagonal.append(float((w * basis[-1]).sum()))
+        if not math.isfinite(diagonal[-1]):
+            raise InvalidInput(
+                f"a Hessian product is not finite (<v, H v> = {diagonal[-1]}): the loss has no curvature at a probed point; use a twice "
+                "differentiable one there (sqrt(v + 1e-8) for sqrt(v), say), or give the numbers that would be probed"
+            )
+        stacked = torch.stack(basis)
+        for _ in range(2):
+            w = w - stacked.T @ (stacked @ w)
+        size = float(w.norm())
+        if size <= 1e-10 * max(map(abs, diagonal)):
+            break
+        off.append(size)
+        basis.append(w / size)
+    T = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
+    for i in range(len(diagonal) - 1):
+        T[i, i + 1] = T[i + 1, i] = off[i]
+    values = torch.linalg.eigvalsh(T)
+    return float(values[0]), float(values[-1])
+
+
+def coupling(problem: Problem, x: Tree, y: Tree, seed: int, count: int = 8) -> float:
+    """||g_xy|| at (x, y), by power iteration on g_yx g_xy."""
+    product = hessian(lower_in_both(problem, x, y), tree.ravel((x, y)))
+    split = tree.ravel(x).numel()
+    v = normal(tree.ravel(y), torch.Generator().manual_seed(seed))
+    size = 0.0
+    for _ in range(count):
+        v = v / v.norm()
+        to_x = product(torch.cat([v.new_zeros(split), v]))[:split]
+        v = product(torch.cat([to_x, torch.zeros_like(v)]))[split:]
+        size = float(v.norm())
+        if size == 0:
+            return 0.0
+    return math.sqrt(size)

@@ -1,0 +1,382 @@
+"""Hypergradients: d f_i(x, y*(x)) / dx for every objective, by unrolling the lower level or by an implicit linear solve.
+
+    grad Phi_i = grad_x f_i - g_xy v_i   with   g_yy v_i = grad_y f_i.
+
+Each way is a small value that takes two functions and a point; its counts are structure, its numbers travel in the state of
+a run (`numbers`).  Counts are fixed, so a step can be batched and compiled; what the solver left undone is returned beside
+the gradients and never hidden.
+
+Counting.  `hessian_products` are products with g_yy and with g_xy, each counted as one; products at one point share one
+evaluation of g, which is counted as one lower gradient.
+
+Shapes: n_x and n_y are the numbers of coordinates of x and y; gradients of m objectives are rows, (m, n_x) or (m, n_y).
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.methods.parts import curvature
+from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.tree import Tree
+
+__all__ = [
+    "CG",
+    "FiniteDifference",
+    "Hypergradient",
+    "Hypergradients",
+    "Level",
+    "Neumann",
+    "Unrolled",
+    "descend",
+    "difference_pair",
+    "jacobian",
+    "lower_pullback",
+    "pullback",
+    "warn_if_singular",
+]
+
+#: f(x, y) -> (m,) or g(x, y) -> (), draws already chosen
+Level: TypeAlias = Callable[[Tree, Tree], Tensor]
+#: rows (m, n_y) -> H rows, (m, n_y)
+Products: TypeAlias = Callable[[Tensor], Tensor]
+#: rows v (m, n_y) -> g_xy v (m, n_x) and g_yy v (m, n_y)
+Pair: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+class Hypergradients(NamedTuple):
+    """What an estimate returns.
+
+    objectives: f (m,) at (x, y).
+    gradients: rows (m, n_x).
+    y: where they hold; unrolling moves it, the others leave it.
+    solver_residual: max_i ||g_yy v_i - grad_y f_i|| / ||grad_y f_i||, the true one; None for unrolling, which solves nothing.
+    curvature: the smallest <p, g_yy p>/||p||^2 that the solver met; at or below zero the lower level is not strongly convex
+        and the gradients mean nothing.  None for unrolling.
+    """
+
+    objectives: Tensor
+    gradients: Tensor
+    y: Tree
+    solver_residual: Tensor | None
+    curvature: Tensor | None
+
+
+@dataclass(frozen=True)
+class Hypergradient(ABC):
+    """A way to estimate hypergradients; call it with `numbers` of its own, as plain floats or as the tensors of a state."""
+
+    @property
+    @abstractmethod
+    def numbers(self) -> tuple[Any, ...]:
+        """The numbers that travel in the state of a run."""
+
+    @abstractmethod
+    def __call__(self, upper: Level, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Hypergradients:
+        """The hypergradients at (x, y)."""
+
+    @abstractmethod
+    def oracles(self, m: int) -> dict[str, int]:
+        """What one estimate costs."""
+
+
+@dataclass(frozen=True)
+class Unrolled(Hypergradient):
+    """Differentiate f_i(x, y^K(x)) through y^(j+1) = y^j - eta grad_y g(x, y^j), reverse mode, y^0 held constant.
+
+    The error shrinks like (1 - eta h)^K, h the smallest curvature of g in y.  Memory grows with K.
+
+    Args:
+        steps: K >= 1.
+        eta: step size on g.
+    """
+
+    steps: int
+    eta: float
+
+    def __post_init__(self) -> None:
+        _at_least_one("steps", self.steps)
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        return (self.eta,)
+
+    def __call__(self, upper: Level, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Hypergradients:
+        (eta,) = numbers
+
+        def through(x_: Tree) -> tuple[Tensor, Tree]:
+            point = y if _functional(x_) else tree.map_(lambda leaf: leaf.detach().requires_grad_(), y)
+            for _ in range(self.steps):
+                point = tree.add_scaled(point, -eta, _gradient_in_y(lower, x_, point))
+            return upper(x_, point), point
+
+        f, moved, pull = _pullback(through, x)
+        return Hypergradients(f, torch.stack([pull(e)[0] for e in _unit_rows(f)]), moved, None, None)
+
+    def oracles(self, m: int) -> dict[str, int]:
+        # The last pull-back, to y^0, is not needed.
+        return {"lower_gradients": self.steps, "upper_gradients": m, "hessian_products": m * (2 * self.steps - 1)}
+
+
+@dataclass(frozen=True)
+class _Implicit(Hypergradient):
+    """grad_x f_i - g_xy v_i with v_i from a linear solve, whose true residual comes with the product that g_xy v_i needs."""
+
+    def __call__(self, upper: Level, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Hypergradients:
+        f, f_x, f_y = jacobian(upper, x, y)
+        v, seen = self._solve(lambda: self._products(lower, x, y, numbers), f_y, numbers)
+        in_x, in_y = self._pair(lower, x, y, numbers)(v)
+        tiny = torch.finfo(f.dtype).tiny
+        residual = ((in_y - f_y).norm(dim=1) / f_y.norm(dim=1).clamp_min(tiny)).amax()
+        quotient = ((v * in_y).sum(1) / v.square().sum(1).clamp_min(tiny)).amin()
+        return Hypergradients(f, f_x - in_x, y, residual, quotient if seen is None else torch.minimum(quotient, seen))
+
+    @abstractmethod
+    def _solve(self, products: Callable[[], Products], rhs: Tensor, numbers: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+        """v (m, n_y) with g_yy v = rhs, approximately, and the smallest curvature met, if it was looked at."""
+
+    def _products(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Products:
+        _, _, pull = _pullback(lambda y_: (tree.ravel(_gradient_in_y(lower, x, y_)), ()), y)
+        return lambda rows: torch.stack([pull(v)[0] for v in rows.unbind()])
+
+    def _pair(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Pair:
+        _, pull = lower_pullback(lower, x, y)
+        return pull
+
+
+@dataclass(frozen=True)
+class Neumann(_Implicit):
+    """v_i = eta sum_{q < N} (I - eta g_yy)^q grad_y f_i; converges for 0 < eta < 2/L, like (1 - eta h)^N.
+
+    Args:
+        terms: N >= 1; one term is v_i = eta grad_y f_i, the one-step form of architecture search.
+        eta: below 2/L, L the largest curvature of g in y.
+    """
+
+    terms: int
+    eta: float
+
+    def __post_init__(self) -> None:
+        _at_least_one("terms", self.terms)
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        return (self.eta,)
+
+    def _solve(self, products: Callable[[], Products], rhs: Tensor, numbers: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+        eta = numbers[0]
+        v = eta * rhs
+        if self.terms > 1:
+            product = products()
+            for _ in range(self.terms - 1):
+                v = v + eta * (rhs - product(v))
+        return v, None
+
+    def oracles(self, m: int) -> dict[str, int]:
+        return {"lower_gradients": 1 + (self.terms > 1), "upper_gradients": m, "hessian_products": m * (self.terms + 1)}
+
+
+@dataclass(frozen=True)
+class FiniteDifference(Neumann):
+    """Neumann's series with every product taken from two gradients of g, as the MOMEHA paper runs WC-MHGD; no Hessian product.
+
+    g_yy v = [grad_y g(x, y + e v) - grad_y g(x, y - e v)] / (2 e), g_xy v likewise from grad_x g.  The shifted points are
+    values of their own: y itself is never touched.
+
+    Args:
+        terms, eta: as in `Neumann`.
+        eps: the shift.
+        relative: e = eps/||v|| (as architecture search does), so that the shift has length eps; else e = eps.
+    """
+
+    eps: float = 0.01
+    relative: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.eps > 0:
+            raise InvalidInput(f"eps = {self.eps}; the shift must be > 0")
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        return (self.eta, self.eps)
+
+    def _products(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Products:
+        def gradient(point: Tensor) -> Tensor:
+            return tree.ravel(oracle.grad(lambda y_: lower(x, y_), tree.unravel(point, y)))
+
+        return lambda rows: torch.stack([_difference(gradient, y, v, numbers[1], self.relative) for v in rows.unbind()])
+
+    def _pair(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Pair:
+        return difference_pair(lower, x, y, numbers[1], self.relative)
+
+    def oracles(self, m: int) -> dict[str, int]:
+        return {"lower_gradients": 2 * m * self.terms, "upper_gradients": m, "hessian_products": 0}
+
+
+@dataclass(frozen=True)
+class CG(_Implicit):
+    """v_i by conjugate gradients, all m systems side by side, from zero.
+
+    A system that has met the tolerance stays where it is.  So does one that meets a direction without positive curvature: it
+    cannot go on, and `solver_residual` and `curvature` say so.
+
+    Args:
+        iterations: products at most, which a fixed graph always makes.
+        tol: stop at ||g_yy v - grad_y f_i|| <= tol ||grad_y f_i||.
+    """
+
+    iterations: int
+    tol: float = 1e-10
+
+    def __post_init__(self) -> None:
+        _at_least_one("iterations", self.iterations)
+
+    @property
+    def numbers(self) -> tuple[Any, ...]:
+        return (self.tol,)
+
+    def _solve(self, products: Callable[[], Products], rhs: Tensor, numbers: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+        product, eps, tiny = products(), torch.finfo(rhs.dtype).eps, torch.finfo(rhs.dtype).tiny
+        v, r, p = torch.zeros_like(rhs), rhs, rhs
+        rr = r.square().sum(1, keepdim=True)
+        target = numbers[0] ** 2 * rr
+        steepest, flattest = torch.zeros_like(rr), torch.full_like(rr, torch.inf)
+        for _ in range(self.iterations):
+            hp = product(p)
+            curvature = (p * hp).sum(1, keepdim=True) / p.square().sum(1, keepdim=True).clamp_min(tiny)
+            open_ = rr > target
+            steepest = torch.maximum(steepest, curvature.abs())
+            flattest = torch.where(open_, torch.minimum(flattest, curvature), flattest)
+            active = open_ & (curvature > eps * steepest)
+            step = torch.where(active, rr / torch.where(active, (p * hp).sum(1, keepdim=True), 1), 0)
+            v, r = v + step * p, r - step * hp
+            rr_next = r.square().sum(1, keepdim=True)
+            p = torch.where(active, r + rr_next / rr.clamp_min(tiny) * p, p)
+            rr = torch.where(active, rr_next, rr)
+        return v, flattest.amin()
+
+    def oracles(self, m: int) -> dict[str, int]:
+        return {"lower_gradients": 2, "upper_gradients": m, "hessian_products": m * (self.iterations + 2)}
+
+
+def descend(lower: Level, x: Tree, y: Tree, eta: Any) -> Tree:
+    """One gradient step on the lower level, y - eta grad_y g(x, y)."""
+    return tree.add_scaled(y, -eta, oracle.grad(lambda y_: lower(x, y_), y))
+
+
+def pullback(upper: Level, x: Tree, y: Tree) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
+    """f (m,), and weights (m,) -> the gradients of the weighted sum in x (n_x,) and in y (n_y,), at one evaluation of f."""
+    f, _, pull = _pullback(lambda x_, y_: (upper(x_, y_), ()), x, y)
+    return f, pull
+
+
+def jacobian(upper: Level, x: Tree, y: Tree) -> tuple[Tensor, Tensor, Tensor]:
+    """f (m,) and the gradients of all objectives, in x (m, n_x) and in y (m, n_y): one forward pass, m backward ones."""
+    f, pull = pullback(upper, x, y)
+    rows = [pull(e) for e in _unit_rows(f)]
+    return f, torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
+
+
+def lower_pullback(lower: Level, x: Tree, y: Tree) -> tuple[Tensor, Pair]:
+    """grad_y g (n_y,), and rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y) at one evaluation of g."""
+    gradient, _, pull = _pullback(lambda x_, y_: (tree.ravel(_gradient_in_y(lower, x_, y_)), ()), x, y)
+
+    def pair(rows: Tensor) -> tuple[Tensor, Tensor]:
+        found = [pull(v) for v in rows.unbind()]
+        return torch.stack([u for u, _ in found]), torch.stack([v for _, v in found])
+
+    return gradient, pair
+
+
+def difference_pair(lower: Level, x: Tree, y: Tree, eps: Any, relative: bool = True) -> Pair:
+    """rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y) from two gradients of g each, y shifted by +-e v: see `FiniteDifference`.
+
+    Args:
+        eps, relative: e = eps/||v||, or e = eps if not `relative`.
+    """
+
+    def gradient(point: Tensor) -> Tensor:
+        return tree.ravel(oracle.grad(lambda both: lower(*both), (x, tree.unravel(point, y))))
+
+    def pair(rows: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.stack([_difference(gradient, y, v, eps, relative) for v in rows.unbind()])
+        split = both.shape[1] - rows.shape[1]
+        return both[:, :split], both[:, split:]
+
+    return pair
+
+
+def _difference(gradient: Callable[[Tensor], Tensor], y: Tree, v: Tensor, eps: Any, relative: bool) -> Tensor:
+    e = eps / v.norm().clamp_min(torch.finfo(v.dtype).tiny) if relative else eps
+    at = tree.ravel(y)
+    return (gradient(at + e * v) - gradient(at - e * v)) / (2 * e)
+
+
+def warn_if_singular(name: str, problem: Problem, x: Tree, y: Tree) -> None:
+    """Warn, once and before a run, where g_yy at the start is not positive definite: hypergradients rest on that."""
+    flat = tree.ravel(y)
+    stream = torch.Generator().manual_seed(0)
+    low, high = curvature.lanczos(curvature.hessian(curvature.lower_in_y(problem, x, y), flat), curvature.normal(flat, stream), 20)
+    size = max(abs(low), abs(high))
+    if low <= 100 * torch.finfo(flat.dtype).eps * size:
+        kind = "negative" if low < -1e-6 * size else "zero to rounding"
+        warnings.warn(
+            f"{name} needs a strongly convex lower level, but g_yy has an eigenvalue that is {kind} at the start ({low:.3g}; the largest is "
+            f"{high:.3g}): hypergradients need not mean anything there; MOMEHA and WCPenalty do without them",
+            BiparetoWarning,
+            stacklevel=4,
+        )
+
+
+def _functional(point: Tree) -> bool:
+    """Whether `torch.func` must differentiate here: inside `vmap`, inside another transform, or under compilation."""
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tree.first_leaf(point))
+
+
+def _gradient_in_y(lower: Level, x: Tree, y: Tree) -> Tree:
+    """grad_y g(x, y) as something that can be differentiated again; outside `torch.func` y must carry a graph."""
+    if _functional(y):
+        return torch.func.grad(lambda y_: lower(x, y_))(y)
+    found = torch.autograd.grad(lower(x, y), tree.leaves(y), create_graph=True, allow_unused=True, materialize_grads=True)
+    return tree.rebuild(y, list(found))
+
+
+def _pullback(fn: Callable[..., tuple[Tensor, Tree]], *points: Tree) -> tuple[Tensor, Tree, Callable[[Tensor], tuple[Tensor, ...]]]:
+    """fn(*points) -> (value, aux) and the map from cotangents of the value to flat cotangents of the points, reusable.
+
+    By `torch.func.vjp` where it must be, else by `torch.autograd`, which takes losses that `torch.func` does not and costs half.
+    """
+    if any(_functional(point) for point in points):
+        value, pull, aux = torch.func.vjp(fn, *points, has_aux=True)  # type: ignore[misc]
+        return value, aux, lambda cotangent: tuple(tree.ravel(part) for part in pull(cotangent))
+    variables = [tree.map_(lambda leaf: leaf.detach().requires_grad_(), point) for point in points]
+    with torch.enable_grad():
+        value, aux = fn(*variables)
+    inputs = [tree.leaves(variable) for variable in variables]
+
+    def pull_back(cotangent: Tensor) -> tuple[Tensor, ...]:
+        if not value.requires_grad:
+            return tuple(torch.zeros_like(tree.ravel(point)) for point in points)
+        flat = [leaf for leaves in inputs for leaf in leaves]
+        found = iter(torch.autograd.grad(value, flat, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True))
+        return tuple(torch.cat([next(found).flatten() for _ in leaves]) for leaves in inputs)
+
+    return value.detach(), tree.map_(lambda leaf: leaf.detach(), aux), pull_back
+
+
+def _unit_rows(f: Tensor) -> list[Tensor]:
+    return list(torch.eye(f.shape[0], dtype=f.dtype, device=f.device).unbind())
+
+
+def _at_least_one(name: str, value: int) -> None:
+    if not isinstance(value, int) or value < 1:
+        raise InvalidInput(f"{name} = {value!r}; it must be a whole number of at least 1")

@@ -1,0 +1,26 @@
+"""All draws of one step: what the roles of a method are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from bipareto.problem import tree
+from bipareto.problem.base import Problem
+from bipareto.problem.sampler import level_of
+
+__all__ = ["draw"]
+
+
+def draw(problem: Problem, roles: Sequence[str], t: int, seeds: Sequence[int]) -> dict[str, Any]:
+    """The draws of one step, role -> batch; with several seeds each leaf gets a first axis, one entry per seed."""
+    if problem.sampler is None:
+        return {}
+    # "upper-full" and "lower-full" ask for all the data of a level.
+    per_seed = [{role: problem.sampler(level_of(role), "full" if role.endswith("full") else role, t, seed) for role in roles} for seed in seeds]
+    if len(seeds) == 1:
+        return per_seed[0]
+    # Roles that were given one and the same batch go on sharing its memory.
+    same = {role: tuple(id(drawn[role]) for drawn in per_seed) for role in roles}
+    stacked = {same[role]: tree.stack([drawn[role] for drawn in per_seed]) for role in reversed(roles)}
+    return {role: stacked[same[role]] for role in roles}

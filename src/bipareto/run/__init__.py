@@ -1,0 +1,5 @@
+"""One run, or many side by side: the loop, its steps, what it leaves behind, and what watches it."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

@@ -1,0 +1,129 @@
+"""The step of a method through `torch.compile`, on states that are packed flat."""
+
+from __future__ import annotations
+
+import types
+import warnings
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from bipareto.errors import BiparetoWarning
+from bipareto.methods import Method
+from bipareto.methods.base import Draw, Info, State
+from bipareto.problem import Problem, tree
+from bipareto.run.stepping import Step, Stepper
+
+__all__ = ["CompiledStepper"]
+
+
+class _Form:
+    """States of one structure: what each leaf is, and their compiled step.
+
+    Args:
+        step: plain, on states.
+        before, after: the states of one step, to be looked at.
+        backend: of torch.compile.
+    """
+
+    def __init__(self, step: Step, before: State, after: State, backend: str) -> None:
+        self.structure = pytree.tree_structure(before)
+        self.template = tree.map_(lambda leaf: 0, before)
+        self.kinds: list[str] = []
+        for u, v in zip(tree.leaves(before), tree.leaves(after), strict=True):
+            # Preference, numbers and the like come out of a step as the very memory that went in.
+            number = u.dim() == before.t.dim() and u.dtype == before.t.dtype
+            self.kinds.append("moved" if u.data_ptr() != v.data_ptr() else "number" if number else "kept")
+
+        def moving(moved: list[Tensor], kept: list[Tensor], numbers: Tensor, batches: Draw) -> tuple[list[Tensor], Info]:
+            state, info = step(self.join(moved, kept, numbers), batches)
+            return self.pick(state, "moved"), info
+
+        # Dynamo keeps its cache on the code object and refuses the ninth variant of it; each form gets one of its own.
+        code = moving.__code__.replace(co_name=f"step_{id(self):x}")
+        own = types.FunctionType(code, moving.__globals__, code.co_name, moving.__defaults__, moving.__closure__)
+        self.fast = torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
+
+    def join(self, moved: list[Tensor], kept: list[Tensor], numbers: Tensor) -> State:
+        """The state of its parts."""
+        parts = {"moved": iter(moved), "kept": iter(kept), "number": iter(numbers.unbind(-1))}
+        return tree.rebuild(self.template, [next(parts[kind]) for kind in self.kinds])
+
+    def pick(self, state: State, wanted: str) -> list[Tensor]:
+        """The leaves of one kind."""
+        return [leaf for leaf, kind in zip(tree.leaves(state), self.kinds, strict=True) if kind == wanted]
+
+
+class _Packed(NamedTuple):
+    """A state laid out flat: leaves that move, leaves that are kept, and all numbers in one, (..., count)."""
+
+    form: _Form
+    moved: list[Tensor]
+    kept: list[Tensor]
+    numbers: Tensor
+
+
+class CompiledStepper(Stepper):
+    """The same through `torch.compile`, with the state packed flat.
+
+    Flattening a state and handing constants in and out of the graph at every step would cost more than a small step.
+    """
+
+    def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool, backend: str) -> None:
+        super().__init__(problem, method, batched, shared_draw)
+        self.backend = backend
+        # One problem may be solved from starts of several structures; a dict in another order is another one.
+        self.forms: list[_Form] = []
+        self.broken = False
+
+    def pack(self, state: State, batches: Draw) -> _Packed:
+        structure = pytree.tree_structure(state)
+        form = next((form for form in self.forms if form.structure == structure), None)
+        if form is None:
+            after, _ = super().advance(state, batches)
+            form = _Form(self.plain, state, after, self.backend)
+            self.forms.append(form)
+        # Leaves that share memory (theta_0 is y_0) would compile to a graph of their own, good for the first step only.
+        seen: set[int] = set()
+
+        def alone(leaf: Tensor) -> Tensor:
+            shared = leaf.data_ptr() in seen
+            seen.add(leaf.data_ptr())
+            return leaf.clone() if shared else leaf
+
+        state = tree.map_(alone, state)
+        numbers = form.pick(state, "number")
+        stacked = torch.stack(numbers, -1) if numbers else state.t.new_zeros((*state.t.shape, 0))
+        return _Packed(form, form.pick(state, "moved"), form.pick(state, "kept"), stacked)
+
+    def unpack(self, packed: _Packed) -> State:
+        return packed.form.join(*packed[1:])
+
+    def unguarded(self) -> AbstractContextManager[object]:
+        # Checking hundreds of guards takes longer than a small step.
+        return torch.compiler.set_stance("default", skip_guard_eval_unsafe=True)
+
+    def _call(self, packed: _Packed, batches: Draw) -> tuple[list[Tensor], Info]:
+        fast, *parts = packed.form.fast, *packed[1:]
+        try:
+            return fast(*parts, batches)
+        except RuntimeError as error:
+            if "skip_guard_eval_unsafe" not in str(error):
+                raise
+            with torch.compiler.set_stance("default"):
+                return fast(*parts, batches)
+
+    def advance(self, packed: _Packed, batches: Draw) -> tuple[_Packed, Info]:
+        if not self.broken:
+            try:
+                moved, info = self._call(packed, batches)
+                return packed._replace(moved=moved), info
+            except torch._dynamo.exc.TorchDynamoException as error:
+                self.broken = True
+                reason = " ".join(str(error).strip().splitlines()[:2])
+                warnings.warn(f"torch.compile could not take this problem ({reason}); going on uncompiled", BiparetoWarning, stacklevel=2)
+        state, info = super().advance(self.unpack(packed), batches)
+        return packed._replace(moved=packed.form.pick(state, "moved")), info

@@ -1,0 +1,5 @@
+"""A step as a graph of tensor operations: traced, equal work done once, replayed as a CUDA graph."""
+
+from __future__ import annotations
+
+__all__: list[str] = []

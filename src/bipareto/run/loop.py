@@ -1,0 +1,214 @@
+"""The loop that drives every method: blocks of steps, callbacks, progress.
+
+A step is pure, so the loop needs no bookkeeping inside it.  Steps run in blocks of `record_every`; at the end of a block
+the loop looks once at the device: it records what the last step saw, keeps the best iterate, and checks that all is
+finite.  When a run has gone bad inside a block, the block is replayed from its first state to find the exact step, and
+the state before it is kept.  Healthy steps pay nothing for that.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from bipareto.errors import InvalidInput
+from bipareto.methods import MOMEHA, Method
+from bipareto.methods.base import Draw, Info, State
+from bipareto.problem import Problem, tree
+from bipareto.problem.draws import draw
+from bipareto.problem.tree import Tree
+from bipareto.run.bars import bar
+from bipareto.run.results import Callback, Iterate, Record, Run, Snapshot, Solution, Watch
+from bipareto.run.steppers import stepper
+
+__all__ = ["COMPILE_FROM", "choose_method", "drive", "not_begun", "solution_of", "solve"]
+
+#: From this many steps on, compiling (15 to 30 s) pays for a batch and for a single run; below it the plain step finishes first.
+COMPILE_FROM = {True: 3_000, False: 20_000}
+
+
+def solve(
+    problem: Problem,
+    x0: Tree | nn.Module,
+    y0: Tree | nn.Module,
+    *,
+    preference: Any = None,
+    method: Method | None = None,
+    steps: int = 20_000,
+    seed: int = 0,
+    compile: bool | str | None = None,
+    record_every: int | None = None,
+    tol: float | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
+) -> Solution:
+    """Solve one problem for one preference.
+
+    Args:
+        problem: f and g.
+        x0, y0: where to start: a tensor, a tree of tensors, or a module.
+        preference: w, m numbers > 0 that sum to 1; None is equal weights.
+        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`.
+        steps: iterations.
+        seed: which draws a problem with a sampler makes.
+        compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on; for a front, from 3,000).
+        record_every: record, look for trouble and call back every so many steps; None gives about 200 records.
+        tol: stop when the method's residual falls to it.
+        callbacks: functions of a `Record`; one that returns True ends the run.
+        progress: show a bar; None shows it when stderr is a terminal.
+
+    >>> import torch
+    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
+    >>> answer = solve(problem, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64), steps=2000)
+    >>> round(float(answer.x), 2)
+    0.5
+    """
+    method = choose_method(method, problem, x0, y0, steps)
+    start = method.prepare(problem, x0, y0)
+    state = method.begin(start, preference)
+    run = drive(
+        problem, method, state, [seed], m=start.objectives.shape[0], steps=steps, batched=False, compile=compile, record_every=record_every, tol=tol,
+        callbacks=callbacks, progress=progress,
+    )  # fmt: skip
+    return solution_of(problem, method, run, None, seed)
+
+
+def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
+    """The given method, or MOMEHA with numbers fitted to the problem."""
+    if method is not None and not isinstance(method, Method):
+        raise InvalidInput(f"method is {method!r}; pass a method such as bipareto.MOMEHA(), not its name or class")
+    return MOMEHA.tuned(problem, x0, y0, steps=steps) if method is None else method
+
+
+def solution_of(problem: Problem, method: Method, run: Run, index: int | None, seed: int) -> Solution:
+    """One run of a `Run` as a Solution; `index` None for a single run."""
+
+    def pick(value: Any) -> Any:
+        return value if index is None else tree.select(value, index)
+
+    i = index or 0
+    state = pick(run.state)
+    with torch.no_grad():
+        objectives = problem.upper(state.x, state.y, problem.batch("upper", "full", seed=seed))
+    best = Iterate(
+        x=pick(run.best["x"]), y=pick(run.best["y"]), objectives=pick(run.best["objectives"]),
+        residual=float(pick(run.best["residual"])), step=int(pick(run.best["step"])),
+    )  # fmt: skip
+    history = {name: values if index is None or name == "step" else values[:, index] for name, values in run.history.items()}
+    return Solution(
+        x=state.x,
+        y=state.y,
+        theta=getattr(state, "theta", None),
+        objectives=objectives,
+        best=best,
+        reason=run.reason[i],
+        failure=run.failure[i],
+        preference=getattr(state, "preference", None),
+        seed=seed,
+        steps=run.steps[i],
+        seconds=run.seconds,
+        oracles={name: count * run.steps[i] for name, count in method.oracles(objectives.shape[0]).items()},
+        history=history,
+        method=method,
+        state=state,
+        problem=problem,
+    )
+
+
+def drive(
+    problem: Problem,
+    method: Method,
+    state: State,
+    seeds: Sequence[int],
+    *,
+    m: int,
+    steps: int,
+    batched: bool,
+    compile: bool | str | None,
+    record_every: int | None,
+    tol: float | None,
+    callbacks: Sequence[Callback],
+    progress: bool | None,
+    label: str = "solving",
+    resume: Snapshot | None = None,
+) -> Run:
+    """Run `steps` iterations of one run, or of a stack of runs with one seed each; from a snapshot on, where one is given."""
+    if not isinstance(steps, int) or steps < 1:
+        raise InvalidInput(f"steps = {steps!r}; it must be a whole number of at least 1")
+    if record_every is not None and record_every < 1:
+        raise InvalidInput(f"record_every = {record_every!r}; it must be at least 1")
+    block = record_every or max(1, math.ceil(steps / 200))
+    start_time = time.perf_counter()
+    draws = _Draws(problem, method.roles(m), seeds)
+    compile = steps >= COMPILE_FROM[batched] if compile is None else compile
+    step = stepper(problem, method, batched=batched, shared_draw=draws.shared, compile=compile)
+
+    def replay(before: State, t: int) -> tuple[State, Info]:
+        batches = draws(t)
+        after, info = step(before, batches)
+        return after, step.report(before, after, info, batches)
+
+    watch = Watch(len(seeds), m, batched, math.ceil(steps / block))
+    done = 0
+    if resume is not None:
+        done, state = resume.step, resume.state
+        watch.restore(resume)
+    with bar(label, steps, progress) as advance:
+        advance(done)
+        while done < steps and not watch.finished():
+            count = min(block, steps - done)
+            first, packed = state, step.pack(state, draws(done))
+            try:
+                # The block's first step has torch.compile check that its graph still fits; the others take its word.
+                previous, t = packed, done
+                packed, info = step.advance(packed, draws(t))
+                with step.unguarded():
+                    for t in range(done + 1, done + count):
+                        previous = packed
+                        packed, info = step.advance(packed, draws(t))
+            except KeyboardInterrupt:
+                watch.stop_all("interrupted", step.unpack(packed), t)
+                break
+            done += count
+            before, state = step.unpack(previous), step.unpack(packed)
+            info = step.report(before, state, info, draws(done - 1))
+            watch.look(done, first, before, state, info, replay, count, tol)
+            advance(count)
+            # A list, so that every callback is called even when an earlier one ends the run.
+            if any([callback(Record(done, state, info, watch.best, dict(watch.ended))) for callback in callbacks]):
+                watch.stop_all("callback", state, done)
+    watch.stop_all("steps", state, done)
+    return watch.run(time.perf_counter() - start_time, compiled=bool(compile))
+
+
+def not_begun(state: State, runs: int, m: int, batched: bool) -> Run:
+    """What `drive` would return if it were interrupted before the first step."""
+    watch = Watch(runs, m, batched, 0)
+    watch.stop_all("interrupted", state, 0)
+    return watch.run(0.0, compiled=False)
+
+
+class _Draws:
+    """The draws of each step, gathered to runs: preferences of one seed share them, seeds do not."""
+
+    def __init__(self, problem: Problem, roles: Sequence[str], seeds: Sequence[int]) -> None:
+        self.problem, self.roles = problem, roles
+        self.unique = sorted(set(seeds))
+        self.shared = len(self.unique) == 1
+        self.index = torch.tensor([self.unique.index(seed) for seed in seeds])
+
+    def __call__(self, t: int) -> Draw:
+        if self.problem.sampler is None:
+            return {}
+        drawn = draw(self.problem, self.roles, t, self.unique)
+        if self.shared:
+            return drawn
+        # Leaves that several roles share are gathered once.
+        self.index = self.index.to(tree.first_leaf(drawn).device)
+        gathered = {id(leaf): leaf[self.index] for leaf in tree.leaves(drawn)}
+        return tree.map_(lambda leaf: gathered[id(leaf)], drawn)

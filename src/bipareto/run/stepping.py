@@ -1,0 +1,80 @@
+"""The step of a method on a problem as the loop takes it: one run or a batch of them."""
+
+from __future__ import annotations
+
+import re
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
+
+import torch
+
+from bipareto.errors import NotBatchable
+from bipareto.methods import Method
+from bipareto.methods.base import Draw, Info, State
+from bipareto.problem import Problem
+
+__all__ = ["Step", "Stepper"]
+
+#: a step on states, of one run or of a batch
+Step: TypeAlias = Callable[[State, Draw], tuple[State, Info]]
+
+
+class Stepper:
+    """The step of a method on a problem, batched as asked: `stepper(state, draw) -> (state, info)`.
+
+    Between steps the loop holds a *packed* state, which only the stepper understands: here the state itself.
+    """
+
+    def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool) -> None:
+        # A stepper is kept as long as its problem (below); holding the problem here would keep both for ever.
+        find = weakref.ref(problem)
+        self.batched, self.shared_draw = batched, shared_draw
+
+        def step(state: State, batches: Draw) -> tuple[State, Info]:
+            return method.step(find(), state, batches)  # type: ignore[arg-type]
+
+        def report(before: State, after: State, info: Info, batches: Draw) -> Info:
+            return method.report(find(), before, after, info, batches)  # type: ignore[arg-type]
+
+        draw_axis = None if shared_draw else 0
+        self.plain: Step = torch.func.vmap(step, in_dims=(0, draw_axis)) if batched else step
+        #: `method.report`, batched like the step
+        self.report = torch.func.vmap(report, in_dims=(0, 0, 0, draw_axis)) if batched else report
+
+    def pack(self, state: State, batches: Draw) -> Any:
+        """A state in the form that `advance` takes; `batches` is a draw to look at, nothing is stepped."""
+        return state
+
+    def unpack(self, packed: Any) -> State:
+        """The state that was packed."""
+        return packed
+
+    def advance(self, packed: Any, batches: Draw) -> tuple[Any, Info]:
+        """One step of a packed state."""
+        try:
+            return self.plain(packed, batches)
+        except RuntimeError as error:
+            raise _batching_error(error) from error
+
+    def unguarded(self) -> AbstractContextManager[object]:
+        """Steps taken in here may assume that nothing but the state has changed since the last one."""
+        return nullcontext()
+
+    def __call__(self, state: State, batches: Draw) -> tuple[State, Info]:
+        packed, info = self.advance(self.pack(state, batches), batches)
+        return self.unpack(packed), info
+
+
+def _batching_error(error: RuntimeError) -> Exception:
+    """A functorch failure as an error that names the operator; any other error as it is."""
+    text = str(error)
+    if "vmap" not in text and "functorch" not in text:
+        return error
+    found = re.search(r"aten::\w+|\.item\(\)|data-dependent control flow|in-place", text)
+    operator = found.group(0) if found else text.splitlines()[0]
+    return NotBatchable(
+        f"a loss uses {operator}, which torch.func.vmap cannot batch; write it without boolean masks, .item(), in-place "
+        "writes and running statistics (torch.where instead of indexing by a mask)"
+    )

@@ -1,0 +1,238 @@
+"""The typed configuration of a sweep, and its YAML form.
+
+A file may leave out everything but the problem's name:
+
+    problem: {name: pl-sin2, options: {dim: 100}}
+    method: {name: momeha, numbers: tuned, set: {mu: 8, c: {power: [5, 0.45]}}}
+    preferences: {count: 64}
+    seeds: [0, 1, 2]
+    steps: 20000
+
+What a file may hold is read off the dataclasses below, so a key that they do not have, or a value of another kind, is
+refused with its path, what was found and what to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from bipareto.errors import InvalidInput
+from bipareto.run.trackers import TrackerName
+from bipareto.sweep.typed import dump_number, parse, require
+
+__all__ = [
+    "CheckpointConfig",
+    "EngineConfig",
+    "MethodConfig",
+    "PreferencesConfig",
+    "ProblemConfig",
+    "SearchConfig",
+    "SweepConfig",
+    "TuneConfig",
+    "dump",
+    "load",
+    "require_yaml",
+    "to_dict",
+]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ProblemConfig:
+    """Which problem: one of `bipareto list`, or "module:function", a function of the options that returns (problem, x0, y0)."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    #: "fixed" starts every seed at the problem's own start, "random" at one drawn from the seed (known problems only)
+    starts: Literal["fixed", "random"] = "fixed"
+
+
+@dataclass(frozen=True)
+class MethodConfig:
+    """Which method, where its numbers come from, and those that are given."""
+
+    name: str = "momeha"
+    numbers: Literal["tuned", "plain", "paper"] = "tuned"
+    set: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PreferencesConfig:
+    """A family of preferences (see `preferences.named`) or the given vectors.
+
+    "das-dennis" is a regular grid with `count` preferences along each edge of the simplex, "random" draws `count` of them; the
+    paper's strengths have one vector per objective.
+    """
+
+    family: Literal["das-dennis", "random", "weak", "moderate", "strong", "extreme"] = "das-dennis"
+    count: int = 11
+    boundary: bool = False
+    vectors: tuple[tuple[float, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        require(self.count >= (2 if self.boundary else 1), "preferences.count", self.count, "at least 1 (2 with boundary: true)")
+        if self.vectors is not None:
+            require(len(self.vectors) > 0 and all(self.vectors), "preferences.vectors", list(self.vectors), "a list of vectors, e.g. [[0.7, 0.3]]")
+            require(len({len(w) for w in self.vectors}) == 1, "preferences.vectors", list(self.vectors), "a list of vectors of one length")
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Where slices are executed.  It changes no number, so a run may be resumed with another one."""
+
+    name: Literal["local", "processes", "ray"] = "local"
+    #: worker processes, or Ray tasks at a time; null for one per core
+    workers: int | None = None
+    #: a Ray cluster, e.g. "auto"; null starts one on this machine
+    address: str | None = None
+    #: GPUs of one Ray task, fractions allowed
+    gpus: float = 0.0
+
+    def __post_init__(self) -> None:
+        require(self.workers is None or self.workers >= 1, "engine.workers", self.workers, "at least 1, or null for one per core")
+        require(self.gpus >= 0, "engine.gpus", self.gpus, "0 or more")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """How often the middle of a slice is saved, and how many of these files are kept."""
+
+    seconds: float = 30.0
+    keep: int = 3
+
+    def __post_init__(self) -> None:
+        require(self.seconds >= 0, "checkpoint.seconds", self.seconds, "0 (after every record) or more")
+        require(self.keep >= 1, "checkpoint.keep", self.keep, "at least 1")
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """A front: a problem, a method, preferences and seeds, and how they are run."""
+
+    problem: ProblemConfig
+    method: MethodConfig = MethodConfig()
+    preferences: PreferencesConfig = PreferencesConfig()
+    seeds: tuple[int, ...] = (0,)
+    steps: int = 20_000
+    record_every: int | None = None
+    tol: float | None = None
+    #: true, false or a backend's name; null compiles when it pays
+    compile: bool | str | None = None
+    #: runs that are stepped side by side; null sizes slices to the memory
+    slice: int | None = None
+    #: of each slice; the last bits of a front may depend on it
+    threads: int = 1
+    engine: EngineConfig = EngineConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    #: also send records to RUN/tensorboard, or to MLflow; changes no number
+    track: TrackerName | None = None
+
+    def __post_init__(self) -> None:
+        require(len(self.seeds) > 0, "seeds", list(self.seeds), "a list of at least one whole number, e.g. [0]")
+        require(all(0 <= seed < 2**63 for seed in self.seeds), "seeds", list(self.seeds), "whole numbers from 0 to 2^63 - 1")
+        require(len(set(self.seeds)) == len(self.seeds), "seeds", list(self.seeds), "different from each other")
+        require(self.steps >= 1, "steps", self.steps, "at least 1")
+        require(self.record_every is None or self.record_every >= 1, "record_every", self.record_every, "at least 1, or null")
+        require(self.tol is None or self.tol > 0, "tol", self.tol, "above 0, or null")
+        require(self.slice is None or self.slice >= 1, "slice", self.slice, "at least 1, or null")
+        require(self.threads >= 1, "threads", self.threads, "at least 1")
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """The values of one number: low to high (log for a logarithmic scale), or a list of choices."""
+
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    choices: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.choices is not None:
+            require(len(self.choices) > 0 and self.low is None and self.high is None, "choices", list(self.choices), "a list without low and high")
+        else:
+            require(self.low is not None and self.high is not None and self.low < self.high, "low", self.low, "below high; or give choices")
+            require(not self.log or (self.low or 0) > 0, "low", self.low, "above 0 on a logarithmic scale")
+
+
+@dataclass(frozen=True)
+class TuneConfig:
+    """A search: the sweep of one trial, and which of the method's numbers vary."""
+
+    sweep: SweepConfig
+    space: Mapping[str, SearchConfig]
+    trials: int = 32
+    #: trials that run side by side
+    batch: int = 8
+    measure: Literal["hypervolume", "igd_plus", "spread"] = "hypervolume"
+    reference: tuple[float, ...] | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require(len(self.space) > 0, "space", dict(self.space), "a mapping from a number of the method to its values, e.g. mu: {low: 1, high: 16}")
+        require(self.trials >= 1, "trials", self.trials, "at least 1")
+        require(self.batch >= 1, "batch", self.batch, "at least 1")
+        require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 2^32 - 1")
+
+
+def to_dict(value: Any) -> Any:
+    """A configuration as plain data: what `parse` reads."""
+    if isinstance(value, (ProblemConfig, MethodConfig, PreferencesConfig, EngineConfig, CheckpointConfig, SweepConfig, SearchConfig, TuneConfig)):
+        return {item.name: to_dict(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_dict(item) for key, item in value.items()}
+    return dump_number(value)
+
+
+def require_yaml() -> Any:
+    """The yaml module, or an error that says how to get it."""
+    try:
+        import yaml
+    except ImportError as error:
+        raise InvalidInput("configurations are YAML files, which need pyyaml; get it with: pip install 'bipareto[store]'") from error
+    return yaml
+
+
+def dump(config: Any) -> str:
+    """The YAML text of a configuration, every key written out."""
+    return require_yaml().safe_dump(to_dict(config), sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+
+
+def load(kind: type[T], source: str | PathLike[str]) -> T:
+    """Read a configuration file."""
+    path = Path(source)
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read as a configuration ({error}); pass a YAML file") from error
+    yaml = require_yaml()
+    try:
+        data = yaml.load(text, Loader=_loader(yaml))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidInput(f"{path} is not YAML ({' '.join(str(error).split())}); write key: value lines") from error
+    try:
+        return parse(kind, data)
+    except InvalidInput as error:
+        raise InvalidInput(f"{path}: {error}") from error
+
+
+def _loader(yaml: Any) -> Any:
+    """YAML 1.1 takes 1e-3 for text, and the last of two equal keys without a word; both are surprises."""
+    import re
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            twice = [key for i, key in enumerate(keys) if key in keys[:i]]
+            if twice:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} occurs twice", node.start_mark)
+            return super().construct_mapping(node, deep)
+
+    number = re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+.0123456789"))
+    return Loader

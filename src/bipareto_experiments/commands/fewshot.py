@@ -1,0 +1,258 @@
+"""`bipareto experiment fewshot`: multi-domain few-shot learning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bipareto.cli import values
+from bipareto.cli.options import Json, Out, Quiet
+from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, prefixes, results_of
+from bipareto.errors import InvalidInput
+from bipareto_experiments.commands.data import Folder
+
+if TYPE_CHECKING:
+    from bipareto_experiments.fewshot.studies import Study
+
+__all__ = ["commands"]
+
+commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="fc100, caltech101, caltech256, or another image set.")]
+LearnerOption = Annotated[str, typer.Option("--learner", metavar="KIND", help="linear (convex lower level), mlp or block (nonconvex).")]
+ProtocolOption = Annotated[str, typer.Option("--protocol", metavar="NAME", help="warm: learners begin anew in every episode; literal: carried over.")]
+Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="robust, paper-sensitivity or paper-comparison.")]
+Seeds = Annotated[list[str] | None, typer.Option("--seed", "--seeds", metavar="N,N,..", help="Each has its own start and draws; 0,1,2 if none.")]
+Steps = Annotated[int | None, typer.Option("--steps", metavar="T", min=1, help="Joint steps; 2500 if none, 24 with --tiny.")]
+Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none.")]
+Tuning = Annotated[
+    Path | None, typer.Option("--tuning", metavar="FILE", help="tuning.json of the tune command: its numbers instead of the preset's.")
+]
+Methods = Annotated[list[str] | None, typer.Option("--methods", metavar="NAME,..", help="momeha, wc-penalty, moml, forum, wc-mhgd; all if none.")]
+Tiny = Annotated[bool, typer.Option("--tiny", help="Generated images and a small network: a first try in under a minute.")]
+
+
+@commands.callback()
+def about() -> None:
+    """Few-shot learning on four domains at once: which backbone serves which domain?
+
+    x is a shared backbone, y one learner per domain; the upper objectives are the
+    domains' losses on query images.  Studies are resumable: the same command with
+    the same --out goes on where it stopped.
+    """
+
+
+@commands.command()
+def comparison(
+    dataset: Dataset = "caltech101", learner: LearnerOption = "block", methods: Methods = None, strengths: Annotated[
+        list[str] | None, typer.Option("--strengths", metavar="NAME,..", help="weak, moderate, strong, extreme; the first two if none.")
+    ] = None, protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None, steps: Steps = None, device: Device = None,
+    folder: Folder = None, tuning: Tuning = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """All methods under several preferences.
+
+    Equal, weak and moderate ones; accuracies on unseen classes and hypervolume.
+
+    \b
+    Examples:
+      bipareto experiment fewshot comparison --tiny --json
+      bipareto experiment fewshot comparison --dataset caltech101 --out runs/caltech
+      bipareto experiment fewshot comparison --tuning runs/tuned/tuning.json
+      bipareto experiment fewshot comparison --dataset fc100 --methods momeha --out runs/fc100
+    """
+    from bipareto_experiments.fewshot.settings import COMPARED
+    from bipareto_experiments.fewshot.studies import comparison as run
+    from bipareto_experiments.fewshot.studies import summary
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir, _tuned(tuning, learner))
+        chosen = values.names(strengths) if strengths else (["moderate"] if tiny else ["weak", "moderate"])
+        result = run(study, values.names(methods) if methods else COMPARED, chosen)
+        found = summary(result)
+    _tables(out, found)
+    _pictures(out, out_dir)
+    out.result({"methods": found, "seconds": result["seconds"], "reference": next(iter(found.values()))["reference"]})
+
+
+@commands.command()
+def tune(
+    dataset: Dataset = "caltech101", learner: LearnerOption = "block", methods: Methods = None, protocol: ProtocolOption = "warm",
+    seed: Annotated[int, typer.Option("--seed", "--seeds", metavar="N", help="Start and draws of every trial.")] = 0,
+    steps: Annotated[int, typer.Option("--steps", metavar="T", min=1, help="Joint steps of a trial.")] = 500,
+    device: Device = None, folder: Folder = None, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Each method's numbers, by short trials.
+
+    Eight for each, under the equal preference, judged on validation classes.
+    With --out: tuning.json, which the comparison takes.
+
+    \b
+    Examples:
+      bipareto experiment fewshot tune --dataset caltech101 --out runs/tuned
+      bipareto experiment fewshot comparison --tuning runs/tuned/tuning.json
+    """
+    from bipareto_experiments.fewshot.settings import COMPARED
+    from bipareto_experiments.fewshot.studies import tune as run
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        study = _study(out, dataset, learner, protocol, "robust", [str(seed)], steps, device, folder, False, out_dir)
+        found = run(study, values.names(methods) if methods else COMPARED)
+    rows = [
+        [
+            name,
+            ", ".join(f"{key} = {value:g}" for key, value in trial["numbers"].items()),
+            f"{trial['accuracy']:.3f}",
+            "*" if trial["numbers"] == r["numbers"] else "",
+        ]
+        for name, r in found.items()
+        for trial in r["trials"]
+    ]
+    out.table("Accuracy on validation classes", ["method", "numbers", "accuracy", "taken"], rows, left=2)
+    out.result({"methods": found})
+
+
+@commands.command()
+def sensitivity(
+    dataset: Dataset = "fc100", learner: LearnerOption = "block", protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None,
+    steps: Steps = None, device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """MOMEHA against mu, gamma and strength.
+
+    The strength is that of preferences, weak to extreme; with curves on the way.
+
+    \b
+    Examples:
+      bipareto experiment fewshot sensitivity --steps 5000 --out runs/sensitivity
+    """
+    from bipareto_experiments.fewshot.studies import sensitivity as run
+    from bipareto_experiments.fewshot.studies import summary
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        result = run(_study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir))
+        found = summary(result)
+    _tables(out, found)
+    _pictures(out, out_dir)
+    out.result({"methods": found, "seconds": result["seconds"]})
+
+
+@commands.command("single-domain")
+def single_domain(
+    dataset: Dataset = "fc100", learner: LearnerOption = "block", protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None,
+    steps: Steps = None, device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Train on one domain alone, judge on all: a matrix.
+
+    \b
+    Examples:
+      bipareto experiment fewshot single-domain --out runs/single
+    """
+    import torch
+
+    from bipareto_experiments.fewshot.studies import single_domain as run
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir)
+        records = run(study)["records"]
+    names = study.task.domains.names
+    rows = [torch.tensor([r["accuracy"] for r in records if r["trained_on"] == i], dtype=torch.float64).mean(0).tolist() for i in range(len(names))]
+    shown = [[f"only {name}", *(f"{value:.3f}" for value in row)] for name, row in zip(names, rows, strict=True)]
+    out.table("Test accuracy by domain", ["trained on", *names], shown)
+    _pictures(out, out_dir)
+    out.result({"domains": list(names), "accuracy": rows})
+
+
+@commands.command()
+def figures(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished studies.")],
+    out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
+) -> None:  # fmt: skip
+    """Draw what the studies found, and write their tables.
+
+    A single-domain study among the RUNs becomes the reference in the others'
+    picture of preference strengths.
+
+    \b
+    Examples:
+      bipareto experiment fewshot figures runs/sensitivity runs/caltech --out docs/figures
+    """
+    from bipareto_experiments.fewshot.figures import draw, write_tables
+
+    out = Output(as_json, quiet)
+    written: list[str] = []
+    results = [results_of(run, "fewshot", f"bipareto experiment fewshot comparison --out {run}") for run in runs]
+    for run, result in zip(runs, results, strict=True):
+        if any("accuracy" not in record for record in result["records"]):
+            raise InvalidInput(f"{run / 'results.json'} holds no few-shot study; give the folder of `bipareto experiment fewshot comparison`")
+    target = out_dir or runs[0]
+    ensure_folder(target)
+    alone = [r for result in results for r in result["records"] if "trained_on" in r]
+    for name, result in zip(prefixes(runs), results, strict=True):
+        written += draw(result, target, name, alone) + write_tables(result, target, name)
+    out.say(f"wrote {', '.join(written)} to {target}")
+    out.result({"files": written})
+
+
+def _pictures(out: Output, folder: Path | None) -> None:
+    """Where the records are, and what comes next."""
+    if folder is not None:
+        out.say(f"results.json is in {folder}; pictures and tables of it: bipareto experiment fewshot figures {folder}")
+
+
+def _study(
+    out: Output, dataset: str, learner: str, protocol: str, preset: str, seeds: list[str] | None, steps: int | None, device: str | None,
+    folder: Path | None, tiny: bool, out_dir: Path | None, numbers: dict[str, Any] | None = None,
+) -> Study:  # fmt: skip
+    from bipareto_experiments.fewshot.studies import Study
+    from bipareto_experiments.fewshot.task import build, generated
+
+    ensure_experiment(out_dir, "fewshot")
+    task = generated(learner, device=device or "cpu") if tiny else build(dataset, learner, folder=folder, device=device)  # type: ignore[arg-type]
+    given = values.seeds(seeds or (["0"] if tiny else ["0,1,2"]))
+    options: dict[str, Any] = {"protocol": protocol, "preset": preset, "numbers": numbers or {}, "progress": out.progress}
+    claim_experiment(out_dir, "fewshot")
+    return Study(task, out_dir, steps or (24 if tiny else 2500), given, episodes=24 if tiny else 192, **options)
+
+
+def _tuned(path: Path | None, learner: str) -> dict[str, Any] | None:
+    """The numbers by method that the tune command found."""
+    if path is None:
+        return None
+    remedy = f"make one with `bipareto experiment fewshot tune --learner {learner} --out DIR`"
+    try:
+        told = json.loads(path.read_text("utf-8"))
+        found = {name: {key: float(value) for key, value in entry["numbers"].items()} for name, entry in told["methods"].items()}
+        tuned_for = told["learner"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InvalidInput(f"{path} is not a tuning.json ({type(error).__name__}: {error}); {remedy}") from error
+    if tuned_for != learner:
+        raise InvalidInput(f"{path} was tuned with the {tuned_for} learner, whose steps do not suit the {learner} learner; {remedy}")
+    return found
+
+
+def _tables(out: Output, found: dict[str, Any]) -> None:
+    def number(value: float | None, digits: int = 3) -> str:
+        return "-" if value is None else f"{value:.{digits}f}"
+
+    rows = [
+        [name, number(r["accuracy"]), number(r["accuracy_error"]), number((r["equal"] or {}).get("accuracy")), number(r["untrained"]),
+         *(number(r[f"hypervolume{key}"], 4) for key in ("", "_error", "_equal", "_equal_error"))]
+        for name, r in found.items()
+    ]  # fmt: skip
+    header = ["method", "accuracy", "+-", "at equal w", "untrained", "hypervolume", "+-", "at equal w", "+-"]
+    out.table("Test accuracy on unseen classes; hypervolume of accuracies above chance", header, rows)
+    answers = [
+        [name, f"domain {a['domain'] + 1}", f"{a['weight']:.2f}", f"{a['rise']:+.3f}", f"{a['error']:.3f}", number(a["seed_error"])]
+        for name, r in found.items()
+        for a in r["response"]
+    ]
+    if answers:
+        out.table("What a preference changes in its own domain", ["method", "prefers", "w", "rise", "+- episodes", "+- seeds"], answers, left=2)

@@ -1,0 +1,87 @@
+"""Measures against what can be said by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bipareto as bp
+from bipareto.errors import InvalidInput
+from bipareto.fronts import measures
+
+POINTS = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6)
+
+
+@given(POINTS, POINTS)
+def test_more_points_never_lower_the_hypervolume(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> None:
+    assert measures.hypervolume(a + b, [1.0, 1.0]) >= measures.hypervolume(a, [1.0, 1.0]) - 1e-12
+
+
+@given(POINTS)
+def test_a_front_has_no_distance_to_itself(points: list[tuple[float, float]]) -> None:
+    assert measures.igd_plus(points, points) == 0
+
+
+def test_points_that_are_not_finite_do_not_count() -> None:
+    points = [[0.5, 0.5], [math.nan, 0.0], [0.0, -math.inf]]
+    assert measures.hypervolume(points, [1.0, 1.0]) == 0.25
+    assert measures.spread(points) == 0
+    assert measures.hypervolume(points[1:], [1.0, 1.0]) == 0
+    assert measures.igd_plus(points[1:], [[0.0, 0.0]]) == math.inf
+    assert measures.spread(points[1:]) == 0
+
+
+def test_wrong_shapes_are_named() -> None:
+    with pytest.raises(InvalidInput, match=r"reference has shape \(3,\)"):
+        measures.hypervolume([[0.0, 1.0]], [1.0, 1.0, 1.0])
+    with pytest.raises(InvalidInput, match=r"objectives has shape \(2,\)"):
+        measures.spread([0.0, 1.0])
+    with pytest.raises(InvalidInput, match="2 and 3 objectives"):
+        measures.attainment(torch.zeros(2, 4), [0, 1])
+
+
+def test_response_has_the_standard_error_of_the_textbook() -> None:
+    w = torch.linspace(0.1, 0.9, 9, dtype=torch.float64)
+    noise = torch.randn(9, dtype=torch.float64)
+    f = torch.stack([1 - 2 * w + 0.1 * noise, w], 1)
+    found = measures.response(f, torch.stack([w, 1 - w], 1))
+    design = np.stack([np.ones(9), w.numpy()], 1)
+    fit, squares, *_ = np.linalg.lstsq(design, f[:, 0].numpy(), rcond=None)
+    error = np.sqrt(squares[0] / 7 * np.linalg.inv(design.T @ design)[1, 1])
+    assert found.slope[0] == pytest.approx(fit[1])
+    assert found.standard_error[0] == pytest.approx(error)
+    assert found.slope[1] == pytest.approx(-1)
+
+
+def test_response_over_seeds() -> None:
+    w = torch.tensor([[0.2, 0.8], [0.8, 0.2]] * 2, dtype=torch.float64)
+    f = w * torch.tensor([-1.0, -1.0, -3.0, -3.0], dtype=torch.float64)[:, None]
+    found = measures.response(f, w, [0, 0, 1, 1])
+    assert found.slope == pytest.approx([-2, -2])
+    assert found.standard_error == pytest.approx([1, 1])
+
+
+def test_attainment_by_any_and_by_all() -> None:
+    points = [[0.0, 1.0], [1.0, 0.0], [2.0, 2.0]]
+    found = measures.attainment(points, [0, 0, 1], (0, 100))
+    assert sorted(found[0]) == [[0.0, 1.0], [1.0, 0.0]]
+    assert found[100] == [[2.0, 2.0]]
+
+
+def test_a_front_is_measured_with_its_reference() -> None:
+    problem = bp.problems.get("quadratic", dim=2)
+    method, weights = bp.MOMEHA(alpha_x=0.1, alpha_y=0.1, alpha_theta=0.1), bp.preferences.grid(2, 5)
+    front = bp.front(problem, problem.x0, problem.y0, preferences=weights, seeds=[0, 1], method=method, steps=200, compile=False)
+    solved = front.resolve_lower()
+    found = measures.measure(solved, problem.reference, problem.front())
+    assert found["reference"] == problem.reference.tolist()
+    assert found["lower_level"] == "solved"
+    assert found["hypervolume"] == pytest.approx(solved.hypervolume(problem.reference))
+    assert all(slope < 0 for slope in found["response"]["slope"])
+    assert found["attainment"].keys() == {0, 50, 100}
+    assert measures.measure(front, problem.reference)["lower_level"] == "as returned"

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from math import comb
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.methods.parts.preferences import as_preference, grid, named
+
+
+@given(st.integers(1, 4), st.integers(2, 7), st.booleans())
+def test_the_grid_is_on_the_simplex_and_complete(m: int, n: int, boundary: bool) -> None:
+    w = grid(m, n, boundary=boundary)
+    assert w.shape == (comb(n + m - 2, m - 1), m)
+    torch.testing.assert_close(w.sum(1), torch.ones(len(w), dtype=torch.float64))
+    assert len(torch.unique(w, dim=0)) == len(w)
+    assert bool((w >= 0).all()) if boundary else bool((w > 0).all())
+    # The set is symmetric: permuting objectives permutes preferences.
+    assert torch.allclose(torch.unique(w, dim=0), torch.unique(w.flip(1), dim=0))
+
+
+def test_eleven_preferences_of_two_objectives() -> None:
+    assert torch.allclose(grid(2, 11)[:, 0], torch.arange(11, 0, -1, dtype=torch.float64) / 12)
+    assert torch.allclose(grid(2, 3, boundary=True)[:, 0], torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ([0.5, 0.6], "sums to 1.1"),
+        ([0.5, 0.3, 0.2], "3 entries.*m = 2"),
+        ([-0.5, 1.5], "negative"),
+        ([float("nan"), 1.0], "non-finite"),
+        (5, r"one number, 5;.*preferences\.grid\(2, 11\)"),
+        ("ab", "m numbers"),
+        ([], "is empty"),
+        (torch.zeros(0, 2), r"is empty \(shape \(0, 2\)\)"),
+        ([[0.5, 0.5], [0.9, 0.2]], "sums to 1.1"),
+    ],
+)
+def test_bad_preferences_are_named(value: object, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        as_preference(value, 2)
+
+
+def test_a_zero_is_warned_of() -> None:
+    with pytest.warns(BiparetoWarning, match="zero"):
+        as_preference([0.0, 1.0], 2)
+
+
+@pytest.mark.parametrize(
+    ("strength", "m", "first"),
+    [
+        ("weak", 4, [0.31, 0.23, 0.23, 0.23]),
+        ("moderate", 4, [0.4, 0.2, 0.2, 0.2]),
+        ("strong", 4, [0.52, 0.16, 0.16, 0.16]),
+        ("extreme", 4, [0.97, 0.01, 0.01, 0.01]),
+        ("weak", 2, [0.5, 0.5]),
+        ("moderate", 2, [0.6, 0.4]),
+        ("strong", 2, [0.75, 0.25]),
+        ("extreme", 2, [0.9, 0.1]),
+    ],
+)
+def test_the_papers_families(strength: str, m: int, first: list[float]) -> None:
+    found = named(strength, m)
+    assert found[0].tolist() == pytest.approx(first)
+    assert len(found) == (1 if (strength, m) == ("weak", 2) else m)
+    assert sorted(found.argmax(1).tolist()) == list(range(len(found)))
+
+
+@pytest.mark.parametrize("m", [3, 5, 9])
+def test_families_for_any_number_of_objectives_grow_in_strength(m: int) -> None:
+    tops = [float(named(strength, m).amax()) for strength in ("weak", "moderate", "strong", "extreme")]
+    assert tops == sorted(tops)
+    assert 1 / m < tops[0]
+    assert tops[-1] < 1
+    for strength in ("weak", "extreme"):
+        torch.testing.assert_close(named(strength, m).sum(1), torch.ones(m, dtype=torch.float64))
+
+
+def test_random_preferences_are_uniform_on_the_simplex() -> None:
+    w = named("random:4000", 3, seed=1)
+    assert w.shape == (4000, 3)
+    assert bool((w > 0).all())
+    # A uniform point has mean 1/3 and P(w_1 > 1/2) = 1/4; four standard errors.
+    assert w.mean(0).tolist() == pytest.approx([1 / 3] * 3, abs=0.015)
+    assert float((w[:, 0] > 0.5).double().mean()) == pytest.approx(0.25, abs=0.028)
+    assert torch.equal(w, named("random:4000", 3, seed=1))
+    assert not torch.equal(w, named("random:4000", 3, seed=2))
+
+
+def test_preferences_from_files(tmp_path: Path) -> None:
+    wanted = torch.tensor([[0.7, 0.3], [0.25, 0.75]], dtype=torch.float64)
+    files = {
+        "a.csv": "w1,w2\n0.7,0.3\n0.25, 0.75\n",
+        "b.txt": "# two\n.7 .3\n\n.25 .75\n",
+        "c.json": "[[0.7, 0.3], [0.25, 0.75]]",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+        torch.testing.assert_close(named(str(tmp_path / name), 2), wanted)
+    for text, message in (("0.7,0.4\n", "sums to 1.1"), ("", "holds no preferences"), ("0.7,x\n", "holds no preferences"), ("1\n", "1 entries")):
+        (tmp_path / "bad.csv").write_text(text)
+        with pytest.raises(InvalidInput, match=f"bad.csv.*{message}"):
+            named(str(tmp_path / "bad.csv"), 2)
+
+
+def test_counts_and_unknown_names() -> None:
+    assert torch.equal(named("7", 2), grid(2, 7))
+    assert torch.equal(named("das-dennis:4", 3), grid(3, 4))
+    assert torch.equal(named("das-dennis", 2), grid(2, 11))
+    with pytest.raises(InvalidInput, match="'x' is no count"):
+        named("random:x", 2)
+    with pytest.raises(InvalidInput, match="not known; give a count, one of das-dennis, random, weak"):
+        named("simplex", 2)

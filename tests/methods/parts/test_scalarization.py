@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bipareto.errors import InvalidInput
+from bipareto.methods.parts import scalarization
+from bipareto.methods.parts.scalarization import SCALARIZATIONS, Fixed, Tracked, as_ideal
+
+VECTORS = st.lists(st.floats(0.1, 20.0), min_size=2, max_size=4)
+
+
+def setting(values: list[float]) -> tuple[Tensor, Tensor, Tensor]:
+    f = torch.tensor(values, dtype=torch.float64)
+    w = torch.arange(1, len(values) + 1, dtype=torch.float64)
+    return f, w / w.sum(), torch.full_like(f, 0.05)
+
+
+@given(VECTORS, st.sampled_from(sorted(SCALARIZATIONS)), st.floats(0.01, 50))
+def test_weights_are_the_gradient_of_the_value(values: list[float], name: str, smoothing: float) -> None:
+    f, w, z = setting(values)
+    mu = torch.tensor(smoothing, dtype=torch.float64)
+    top = (w * (f - z)).sort().values
+    if name == "tchebycheff" and top[-1] - top[-2] < 1e-9:
+        return  # at a tie any subgradient will do
+    form = scalarization.get(name)
+    torch.testing.assert_close(form.weights(f, w, z, mu), torch.func.grad(form.value)(f, w, z, mu))
+
+
+@given(VECTORS, st.floats(0.01, 1e6))
+def test_smooth_tchebycheff_lies_above_the_maximum_by_at_most_log_m_over_mu(values: list[float], smoothing: float) -> None:
+    f, w, z = setting(values)
+    mu = torch.tensor(smoothing, dtype=torch.float64)
+    excess = float(scalarization.get("stch").value(f, w, z, mu) - scalarization.get("tchebycheff").value(f, w, z, mu))
+    assert -1e-9 <= excess <= math.log(len(values)) / smoothing + 1e-9
+    assert math.isfinite(excess)
+
+
+def test_a_tracked_ideal_point_stays_a_margin_below() -> None:
+    rule = Tracked(0.5)
+    z = rule.start(torch.tensor([2.0, 3.0]))
+    for f in (torch.tensor([1.0, 4.0]), torch.tensor([5.0, 0.0]), torch.tensor([1.5, 1.0])):
+        z = rule.update(z, f)
+        assert bool((z <= f - 0.5).all())
+    assert torch.equal(z, torch.tensor([0.5, -0.5]))
+
+
+def test_ideal_points_are_checked() -> None:
+    assert as_ideal(0.5) == Fixed(0.5)
+    assert as_ideal([0.0, 1.0]) == Fixed((0.0, 1.0))
+    with pytest.raises(InvalidInput, match="margin"):
+        as_ideal(Tracked(0.0))
+    with pytest.raises(InvalidInput, match=r"3 entries.*m = 2"):
+        Fixed((0.0, 1.0, 2.0)).start(torch.ones(2))
+    with pytest.raises(InvalidInput, match="ideal is 'low'"):
+        as_ideal("low")  # type: ignore[arg-type]
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(InvalidInput, match="stch, tchebycheff, linear"):
+        scalarization.get("sum")

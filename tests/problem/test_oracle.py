@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bipareto.methods import MBMOMEHA
+from bipareto.problem import oracle, tree
+from helpers import DICT_PROBLEM, DOUBLE, dict_start, nonconvex
+
+
+def test_gradients_agree_with_finite_differences() -> None:
+    problem, x, y = nonconvex(4)
+    found = oracle.grad(lambda v: problem.lower(x, v), y)
+    eps = 1e-6
+    for i in range(4):
+        e = torch.zeros_like(y)
+        e[i] = eps
+        assert abs(float(found[i]) - float(problem.lower(x, y + e) - problem.lower(x, y - e)) / (2 * eps)) < 1e-8
+
+
+def test_the_two_engines_give_the_same_numbers() -> None:
+    problem, x, y = nonconvex(4)
+
+    def fn(v: Tensor) -> tuple[Tensor, tuple[Tensor]]:
+        f = problem.upper(x, v)
+        return f.sum() * problem.lower(x, v), (f,)
+
+    plain, (f,) = oracle.grad_and_aux(fn, y)
+    mapped, (g,) = torch.func.vmap(lambda v: oracle.grad_and_aux(fn, v))(y[None])
+    torch.testing.assert_close(plain, mapped[0], rtol=1e-14, atol=0)
+    assert torch.equal(f, g[0])
+    assert not f.requires_grad
+
+
+def test_unused_leaves_have_gradient_zero() -> None:
+    point = {"used": torch.ones(2, dtype=DOUBLE), "unused": torch.ones(3, dtype=DOUBLE)}
+    found = oracle.grad(lambda v: v["used"].sum(), point)
+    assert torch.equal(found["unused"], torch.zeros(3, dtype=DOUBLE))
+    assert torch.equal(oracle.grad(lambda v: torch.zeros((), dtype=DOUBLE), point)["used"], torch.zeros(2, dtype=DOUBLE))
+
+
+def test_noise_is_on_every_gradient_coordinate_and_on_no_value() -> None:
+    problem, (x, y) = DICT_PROBLEM, dict_start()
+    loud = oracle.noisy(problem, 0.1, x, y)
+    roles = MBMOMEHA().roles(2)
+    samples = []
+    for t in range(300):
+        batches = {role: loud.sampler("upper", role, t, 0) for role in roles}  # type: ignore[misc]
+        assert torch.equal(loud.upper(x, y, batches["x-upper-0"]), problem.upper(x, y))
+        gradient = oracle.grad(lambda v, b=batches: loud.lower(x, v, b["theta"]), y)
+        exact = oracle.grad(lambda v: problem.lower(x, v), y)
+        other = oracle.grad(lambda v, b=batches: loud.objective(1, v, y, b["x-upper-1"]), x)
+        exact_other = oracle.grad(lambda v: problem.objective(1, v, y), x)
+        samples.append(torch.cat([tree.ravel(tree.sub(gradient, exact)), tree.ravel(tree.sub(other, exact_other))]))
+    noise = torch.stack(samples)
+    assert noise.std(0).sub(0.1).abs().max() < 0.02
+    assert noise.mean(0).abs().max() < 0.02
+    off = torch.corrcoef(noise.T) - torch.eye(noise.shape[1], dtype=DOUBLE)
+    assert off.abs().max() < 0.25
+    quiet = loud.sampler("lower", "full", 0, 0)  # type: ignore[misc]
+    assert torch.equal(oracle.grad(lambda v: loud.lower(x, v, quiet), y)[0], exact[0])
