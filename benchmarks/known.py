@@ -2,7 +2,8 @@
 
     python benchmarks/known.py [--json FILE] [--quick]
 
-Every figure is of resolved points; distances are relative to the front's extent, positions run from 0 to 1 along it.
+Every figure is of resolved points; distances are relative to the front's extent, positions run from
+0 to 1 along it.
 """
 
 from __future__ import annotations
@@ -21,20 +22,41 @@ import bipareto as bp
 
 
 def defaults(dim: int, steps: int, seeds: list[int], noise: float = 0.0) -> dict[str, Any]:
-    """One front of 11 preferences with the tuned method: worst distance and position error (means over seeds under noise)."""
+    """One front of 11 preferences with the tuned method: worst distance and position error (means
+    over seeds under noise).
+    """
     problem = bp.problems.get("pl-sin2", dim=dim, noise=noise)
     begin = time.perf_counter()
     kind = bp.MBMOMEHA if noise else bp.MOMEHA
     method = kind.tuned(problem, problem.x0, problem.y0, steps=steps)
     weights = bp.preferences.grid(2, 11)
-    found = bp.front(problem, problem.x0, problem.y0, preferences=weights, seeds=seeds, method=method, steps=steps).resolve_lower()
+    found = bp.front(
+        problem,
+        problem.x0,
+        problem.y0,
+        preferences=weights,
+        seeds=seeds,
+        method=method,
+        steps=steps,
+    ).resolve_lower()
     seconds = time.perf_counter() - begin
     distance = problem.distance_to_front(found.objectives).reshape(len(seeds), 11).mean(0)
-    position = problem.position_error(found.x, found.preference, mu=method.mu, ideal=method.ideal).reshape(len(seeds), 11).mean(0)
+    position = (
+        problem.position_error(found.x, found.preference, mu=method.mu, ideal=method.ideal)
+        .reshape(len(seeds), 11)
+        .mean(0)
+    )
     return {
-        "problem": "pl-sin2", "dim": dim, "noise": noise, "method": kind.__name__, "steps": steps, "seeds": seeds,
-        "distance": float(distance.max()), "position_error": float(position.max()), "seconds": round(seconds, 1),
-    }  # fmt: skip
+        "problem": "pl-sin2",
+        "dim": dim,
+        "noise": noise,
+        "method": kind.__name__,
+        "steps": steps,
+        "seeds": seeds,
+        "distance": float(distance.max()),
+        "position_error": float(position.max()),
+        "seconds": round(seconds, 1),
+    }
 
 
 def trap(starts: int, steps: int) -> dict[str, Any]:
@@ -44,7 +66,12 @@ def trap(starts: int, steps: int) -> dict[str, Any]:
     for seed in range(starts):
         stream = torch.Generator().manual_seed(seed)
         x0 = problem.x0 + torch.randn(problem.x0.shape, generator=stream, dtype=torch.float64)
-        y0 = math.pi / 2 - x0 + 2.0 + 0.05 * torch.randn(problem.y0.shape, generator=stream, dtype=torch.float64)
+        y0 = (
+            math.pi / 2
+            - x0
+            + 2.0
+            + 0.05 * torch.randn(problem.y0.shape, generator=stream, dtype=torch.float64)
+        )
         answer = bp.solve(problem, x0, y0, steps=steps)
         minima += bool(torch.sin(answer.x + answer.y - 2.0).max() < -0.99)
     return {"problem": "sin-trap", "starts": starts, "steps": steps, "end at a minimum": minima}
@@ -61,9 +88,20 @@ def main() -> None:
     rows.append(defaults(20, steps, list(range(3 if options.quick else 10)), noise=0.1))
     rows.append(trap(5 if options.quick else 20, 5_000))
     for row in rows:
-        print("  ".join(f"{key} {value:.2e}" if isinstance(value, float) and key != "seconds" else f"{key} {value}" for key, value in row.items()))
+        print(
+            "  ".join(
+                f"{key} {value:.2e}"
+                if isinstance(value, float) and key != "seconds"
+                else f"{key} {value}"
+                for key, value in row.items()
+            )
+        )
     if options.json:
-        facts = {"torch": torch.__version__, "threads": torch.get_num_threads(), "machine": platform.processor() or platform.machine()}
+        facts = {
+            "torch": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "machine": platform.processor() or platform.machine(),
+        }
         Path(options.json).write_text(json.dumps({"rows": rows, **facts}, indent=1))
 
 

@@ -1,9 +1,11 @@
-"""What a step costs against the same arithmetic written by hand, and what batching and compiling gain.
+"""What a step costs against the same arithmetic written by hand, and what batching and compiling
+gain.
 
     python benchmarks/step.py [--json FILE]
 
-Prints ratios taken in one run on PL-SIN2, d = 100, float64, one thread.  "By hand" is Algorithm 1 written out for this
-problem with `torch.autograd.grad` (eager) or `torch.func.grad` (compiled), with no tree, no record and no info.
+Prints ratios taken in one run on PL-SIN2, d = 100, float64, one thread.  "By hand" is Algorithm 1
+written out for this problem with `torch.autograd.grad` (eager) or `torch.func.grad` (compiled),
+with no tree, no record and no info.
 """
 
 from __future__ import annotations
@@ -28,8 +30,12 @@ DIM, PREFERENCES = 100, 32
 REPEATS = 50
 
 
-def interleaved(functions: dict[str, Callable[[], object]], seconds: float = 6.0) -> dict[str, float]:
-    """Median CPU milliseconds per call of each function, taken in turns so that a busy machine slows all alike."""
+def interleaved(
+    functions: dict[str, Callable[[], object]], seconds: float = 6.0
+) -> dict[str, float]:
+    """Median CPU milliseconds per call of each function, taken in turns so that a busy machine
+    slows all alike.
+    """
     for fn in functions.values():
         fn()
     times: dict[str, list[float]] = {name: [] for name in functions}
@@ -42,10 +48,14 @@ def interleaved(functions: dict[str, Callable[[], object]], seconds: float = 6.0
     return {name: 1e3 * statistics.median(values) for name, values in times.items()}
 
 
-def by_hand(problem: bp.Problem, method: bp.MOMEHA, w: Tensor) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def by_hand(
+    problem: bp.Problem, method: bp.MOMEHA, w: Tensor
+) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Algorithm 1 for this problem: an eager form and a form for `vmap` and `compile`."""
     f, g = problem.upper, problem.lower
-    alpha_theta, alpha_x, alpha_y = (float(s.value) for s in (method.alpha_theta, method.alpha_x, method.alpha_y))
+    alpha_theta, alpha_x, alpha_y = (
+        float(s.value) for s in (method.alpha_theta, method.alpha_x, method.alpha_y)
+    )
     c0, p = method.c
 
     def scalarized(values: Tensor, weight: Tensor) -> Tensor:
@@ -63,10 +73,16 @@ def by_hand(problem: bp.Problem, method: bp.MOMEHA, w: Tensor) -> tuple[Callable
         (d,) = torch.autograd.grad(scalarized(f(x, y), w) / c + g(x, y), y)
         return x, (y - alpha_y * (d + (theta - y) / method.gamma)).detach(), theta
 
-    def functional(x: Tensor, y: Tensor, theta: Tensor, t: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+    def functional(
+        x: Tensor, y: Tensor, theta: Tensor, t: Tensor, weight: Tensor
+    ) -> tuple[Tensor, ...]:
         c = c0 * (1 + t) ** p
-        theta = theta - alpha_theta * (torch.func.grad(lambda v: g(x, v))(theta) + (theta - y) / method.gamma)
-        x = x - alpha_x * torch.func.grad(lambda v: scalarized(f(v, y), weight) / c + g(v, y) - g(v, theta))(x)
+        theta = theta - alpha_theta * (
+            torch.func.grad(lambda v: g(x, v))(theta) + (theta - y) / method.gamma
+        )
+        x = x - alpha_x * torch.func.grad(
+            lambda v: scalarized(f(v, y), weight) / c + g(v, y) - g(v, theta)
+        )(x)
         d = torch.func.grad(lambda v: scalarized(f(x, v), weight) / c + g(x, v))(y)
         return x, y - alpha_y * (d + (theta - y) / method.gamma), theta, t + 1
 
@@ -127,14 +143,24 @@ def main() -> None:
     ratios = {
         "eager step / by hand (at most 1.15)": ms["eager step"] / ms["eager by hand"],
         "compiled step / by hand (at most 1.15)": ms["compiled step"] / ms["compiled by hand"],
-        "compiled step / by hand, 32 preferences (at most 1.15)": ms["compiled step, 32 preferences"] / ms["compiled by hand, 32 preferences"],
-        "32 preferences / one, compiled (at most 3)": ms["compiled step, 32 preferences"] / ms["compiled step"],
-        "loop of 32 eager steps / compiled batch (at least 20)": PREFERENCES * ms["eager step"] / ms["compiled step, 32 preferences"],
+        "compiled step / by hand, 32 preferences (at most 1.15)": ms[
+            "compiled step, 32 preferences"
+        ]
+        / ms["compiled by hand, 32 preferences"],
+        "32 preferences / one, compiled (at most 3)": ms["compiled step, 32 preferences"]
+        / ms["compiled step"],
+        "loop of 32 eager steps / compiled batch (at least 20)": PREFERENCES
+        * ms["eager step"]
+        / ms["compiled step, 32 preferences"],
     }
     for name, value in {**{f"{k} [ms]": v for k, v in ms.items()}, **ratios}.items():
         print(f"{name:62s} {value:8.3f}")
     if options.json:
-        Path(options.json).write_text(json.dumps({"ms": ms, "ratios": ratios, "torch": torch.__version__, "threads": 1}, indent=1))
+        Path(options.json).write_text(
+            json.dumps(
+                {"ms": ms, "ratios": ratios, "torch": torch.__version__, "threads": 1}, indent=1
+            )
+        )
 
 
 if __name__ == "__main__":

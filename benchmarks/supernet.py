@@ -1,14 +1,18 @@
 """The fast supernets against the plain ones on one GPU: the same numbers, and how much sooner.
 
-    python benchmarks/supernet.py [agree] [pass] [step] [plain-step] [--space darts|nas-bench-201] [--json FILE] [--profile FILE]
+    python benchmarks/supernet.py [agree] [pass] [step] [plain-step] [--space darts|nas-bench-201]
+    [--json FILE] [--profile FILE]
 
-    agree        value and gradients of the two, in float32 with TF32 off, and of bfloat16: the median and the worst of 8 batches of noise, and of
-                 CIFAR-10 if BIPARETO_DATA has it
-    pass         one forward and backward pass at batch 64: eager, as a CUDA graph, fast, fast in bfloat16; 1, 4 and 8 runs side by side
-    step         one MB-MOMEHA step with two objectives through `compile="replay"`; 1, 4 and 8 preferences side by side
+    agree        value and gradients of the two, in float32 with TF32 off, and of bfloat16: the
+                 median and the worst of 8 batches of noise, and of CIFAR-10 if BIPARETO_DATA has it
+    pass         one forward and backward pass at batch 64: eager, as a CUDA graph, fast, fast in
+                 bfloat16; 1, 4 and 8 runs side by side
+    step         one MB-MOMEHA step with two objectives through `compile="replay"`; 1, 4 and 8
+                 preferences side by side
     plain-step   the same on the plain supernet, one preference (recording it takes a minute)
 
-Without names: agree, pass and step.  Every result is printed with the seconds since the start and written to FILE at once.
+Without names: agree, pass and step.  Every result is printed with the seconds since the start and
+written to FILE at once.
 """
 
 from __future__ import annotations
@@ -47,10 +51,16 @@ class Results:
     """Printed and written as they come."""
 
     def __init__(self, file: Path | None) -> None:
-        self.file, self.found = file, {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "batch": BATCH}
+        self.file, self.found = (
+            file,
+            {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "batch": BATCH},
+        )
 
     def __call__(self, name: str, **values: Any) -> None:
-        shown = "  ".join(f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items())
+        shown = "  ".join(
+            f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+            for key, value in values.items()
+        )
         print(f"{time.perf_counter() - BEGAN:7.1f} s  {name:58s} {shown}", flush=True)
         self.found[name] = values
         if self.file:
@@ -63,7 +73,9 @@ def exact(on: bool) -> None:
 
 
 def start(network: Supernet, seed: int = 0, spread: float = 300) -> tuple[Any, Any]:
-    """Logits so many times as far from the equal mixture as a search begins; far from it, so that every weight matters."""
+    """Logits so many times as far from the equal mixture as a search begins; far from it, so that
+    every weight matters.
+    """
     x, y = network.start(seed)
     return tree.map_(lambda leaf: spread * leaf.cuda(), x), tree.map_(lambda leaf: leaf.cuda(), y)
 
@@ -112,11 +124,15 @@ def recorded(call: Callable[[], object]) -> Callable[[], object]:
 def data(seed: int = 0, count: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
     """Images of noise: time does not depend on what they show."""
     stream = torch.Generator("cuda").manual_seed(seed)
-    return torch.randn(count, 3, 32, 32, device="cuda", generator=stream), torch.randint(10, (count,), device="cuda", generator=stream)
+    return torch.randn(count, 3, 32, 32, device="cuda", generator=stream), torch.randint(
+        10, (count,), device="cuda", generator=stream
+    )
 
 
 def pictures(count: int = 8) -> dict[str, list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Batches of noise, and of CIFAR-10 where the data folder has it: on noise a gradient is small beside its own rounding."""
+    """Batches of noise, and of CIFAR-10 where the data folder has it: on noise a gradient is small
+    beside its own rounding.
+    """
     found = {"noise": [data(seed) for seed in range(count)]}
     try:
         images = load("cifar10")
@@ -127,7 +143,12 @@ def pictures(count: int = 8) -> dict[str, list[tuple[torch.Tensor, torch.Tensor]
     found["CIFAR-10"] = []
     for rows in order[: count * BATCH].split(BATCH):
         pixels = images.images[rows].cuda().float() / 255
-        found["CIFAR-10"].append(((pixels - pixels.mean((0, 2, 3), keepdim=True)) / pixels.std(), images.labels[rows].cuda()))
+        found["CIFAR-10"].append(
+            (
+                (pixels - pixels.mean((0, 2, 3), keepdim=True)) / pixels.std(),
+                images.labels[rows].cuda(),
+            )
+        )
     return found
 
 
@@ -151,7 +172,9 @@ def agree(name: str, report: Results) -> None:
                     apart.setdefault(f"{precision} to float64", []).append(distances(found, truth))
             for pair, rows in apart.items():
                 columns = dict(zip(("value", "x", "y"), zip(*rows, strict=True), strict=True))
-                seen = {key: statistics.median(column) for key, column in columns.items()} | {f"worst_{k}": max(c) for k, c in columns.items()}
+                seen = {key: statistics.median(column) for key, column in columns.items()} | {
+                    f"worst_{k}": max(c) for k, c in columns.items()
+                }
                 report(f"{name} agree on {kind} {place}: {pair}", **seen)
 
 
@@ -159,7 +182,10 @@ def distances(found: Any, wanted: Any) -> list[float]:
     """Of value, gradient in x and gradient in y, each as `judged` returns them."""
     (found_x, found_y), value = found
     (wanted_x, wanted_y), wanted_value = wanted
-    return [float(tree.relative_distance(*pair)) for pair in ((value, wanted_value), (found_x, wanted_x), (found_y, wanted_y))]
+    return [
+        float(tree.relative_distance(*pair))
+        for pair in ((value, wanted_value), (found_x, wanted_x), (found_y, wanted_y))
+    ]
 
 
 def passes(name: str, report: Results) -> None:
@@ -175,15 +201,31 @@ def passes(name: str, report: Results) -> None:
             eager = milliseconds(lambda call=call: call(*point), 5)
             report(f"{name} pass: plain eager", ms=eager)
         graph = recorded(lambda call=call: call(*point))
-        report(f"{name} pass: {label}", ms=(spent := milliseconds(graph)), eager_over_this=eager / spent)
+        report(
+            f"{name} pass: {label}",
+            ms=(spent := milliseconds(graph)),
+            eager_over_this=eager / spent,
+        )
         if label != "plain":
-            in_x = torch.func.grad(lambda x, network=network: torch.nn.functional.cross_entropy(network.logits(x, point[1], batch[0]), batch[1]))
-            report(f"{name} pass: {label}, gradient in x alone", ms=milliseconds(recorded(lambda call=in_x: call(point[0]))))
+            in_x = torch.func.grad(
+                lambda x, network=network: torch.nn.functional.cross_entropy(
+                    network.logits(x, point[1], batch[0]), batch[1]
+                )
+            )
+            report(
+                f"{name} pass: {label}, gradient in x alone",
+                ms=milliseconds(recorded(lambda call=in_x: call(point[0]))),
+            )
             for runs in (4, 8) if network.folded else ():
                 many = [tree.stack([part] * runs) for part in point]
                 together = torch.func.vmap(call)
                 wide = milliseconds(recorded(lambda call=together, many=many: call(*many)))
-                report(f"{name} pass: {label}, {runs} runs", ms=wide, per_run=wide / runs, of_one_alone=wide / runs / spent)
+                report(
+                    f"{name} pass: {label}, {runs} runs",
+                    ms=wide,
+                    per_run=wide / runs,
+                    of_one_alone=wide / runs / spent,
+                )
         torch.cuda.empty_cache()
 
 
@@ -192,10 +234,19 @@ def problem_of(network: Supernet) -> Search:
     stream = torch.Generator().manual_seed(0)
     images = torch.randint(256, (4096, 3, 32, 32), dtype=torch.uint8, generator=stream).cuda()
     halves = Halves(4096, BATCH, margin=4, flip=True, full=256, device="cuda")
-    return Search(network, images, torch.randint(10, (4096,), generator=stream).cuda(), halves, objectives=("loss", "flops"), decay=3e-4)
+    return Search(
+        network,
+        images,
+        torch.randint(10, (4096,), generator=stream).cuda(),
+        halves,
+        objectives=("loss", "flops"),
+        decay=3e-4,
+    )
 
 
-def steps(name: str, report: Results, networks: dict[str, tuple[Supernet, tuple[int, ...]]]) -> None:
+def steps(
+    name: str, report: Results, networks: dict[str, tuple[Supernet, tuple[int, ...]]]
+) -> None:
     """One step of MB-MOMEHA, milliseconds, for some numbers of preferences."""
     exact(False)
     for label, (network, preferences) in networks.items():
@@ -222,15 +273,21 @@ def steps(name: str, report: Results, networks: dict[str, tuple[Supernet, tuple[
             alone = alone or spent
             finite = bool(torch.isfinite(tree.first_leaf(step.unpack(packed).x)).all())
             report(
-                f"{name} step: {label}, {runs} preferences", ms=spent, per_preference=spent / runs, of_one_alone=spent / runs / alone,
-                recording_s=recording, finite=finite,
-            )  # fmt: skip
+                f"{name} step: {label}, {runs} preferences",
+                ms=spent,
+                per_preference=spent / runs,
+                of_one_alone=spent / runs / alone,
+                recording_s=recording,
+                finite=finite,
+            )
             del step, problem, packed, state
             torch.cuda.empty_cache()
 
 
 def profile(name: str, file: Path) -> None:
-    """The 25 kernels that take longest in one pass of the fast network, float32 and bfloat16, with their launches."""
+    """The 25 kernels that take longest in one pass of the fast network, float32 and bfloat16, with
+    their launches.
+    """
     _, fast = SPACES[name]
     exact(False)
     tables = []
@@ -243,8 +300,12 @@ def profile(name: str, file: Path) -> None:
             torch.cuda.synchronize()
         rows = seen.key_averages()
         total = sum(row.self_device_time_total for row in rows)
-        tables.append(f"{network}\nkernels {sum(row.count for row in rows)}, {total / 1e3:.3f} ms\n")
-        tables.append(rows.table(sort_by="self_device_time_total", row_limit=25, max_name_column_width=70))
+        tables.append(
+            f"{network}\nkernels {sum(row.count for row in rows)}, {total / 1e3:.3f} ms\n"
+        )
+        tables.append(
+            rows.table(sort_by="self_device_time_total", row_limit=25, max_name_column_width=70)
+        )
     file.write_text("\n".join(tables))
     print("\n".join(tables), flush=True)
 
@@ -259,7 +320,9 @@ def warm(names: list[str]) -> None:
 
 def main() -> None:
     """Run the chosen sections."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("sections", nargs="*", help="agree, pass, step, plain-step")
     arguments.add_argument("--space", choices=list(SPACES), action="append")
     arguments.add_argument("--json", type=Path)

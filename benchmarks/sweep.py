@@ -1,11 +1,13 @@
-"""Sweeps at scale: speed against a loop of single solves, a million logged steps, ten thousand preferences.
+"""Sweeps at scale: speed against a loop of single solves, a million logged steps, ten thousand
+preferences.
 
     python benchmarks/sweep.py                 all three, smaller: minutes
     python benchmarks/sweep.py speed           64 preferences x 3 seeds on PL-SIN2, d = 100
     python benchmarks/sweep.py log 1000000     time per logged step, at the start and at the end
     python benchmarks/sweep.py many 10000      peak memory of that many preferences
 
-The loop of single solves is not run to its end: a few steps of an uncompiled `solve` are timed, and multiplied.
+The loop of single solves is not run to its end: a few steps of an uncompiled `solve` are timed, and
+multiplied.
 """
 
 from __future__ import annotations
@@ -61,24 +63,41 @@ def speed(steps: int = 20_000) -> None:
     method = plan.method_of(config.method, setup, steps)
     few, times, cpus = 300, [], []
     for x0, y0 in setup.starts:
-        # The start (checks, warm-up) is paid once per solve and not per step: the difference of two lengths leaves it out.
+        # The start (checks, warm-up) is paid once per solve and not per step: the difference of two
+        # lengths leaves it out.
         marks = []
         for length in (few, 2 * few):
             began, before = time.perf_counter(), cpu()
-            bp.solve(setup.problem, x0, y0, method=method, steps=length, compile=False, progress=False)
+            bp.solve(
+                setup.problem, x0, y0, method=method, steps=length, compile=False, progress=False
+            )
             marks.append((time.perf_counter() - began, cpu() - before))
         times.append((marks[1][0] - marks[0][0]) / few)
         cpus.append((marks[1][1] - marks[0][1]) / few)
-    print(f"local: {runs} runs of {steps} steps in {sweep:.0f} s ({used:.0f} s of CPU), tuning, compiling and files included")
-    for name, each, ours in (("wall", statistics.median(times), sweep), ("CPU", statistics.median(cpus), used)):
+    print(
+        f"local: {runs} runs of {steps} steps in {sweep:.0f} s ({used:.0f} s of CPU), tuning, "
+        "compiling and files included"
+    )
+    for name, each, ours in (
+        ("wall", statistics.median(times), sweep),
+        ("CPU", statistics.median(cpus), used),
+    ):
         loop = each * steps * runs
-        print(f"loop:  {1e3 * each:.2f} ms {name} per step of an uncompiled solve, {loop:.0f} s for all; ratio {loop / ours:.1f}")
+        print(
+            f"loop:  {1e3 * each:.2f} ms {name} per step of an uncompiled solve, {loop:.0f} s for "
+            f"all; ratio {loop / ours:.1f}"
+        )
     print(f"       (the loop is extrapolated from {len(times)} x {few} steps)")
 
 
 def cpu() -> float:
-    """CPU seconds of this process and of the compilers it has waited for: what a busy machine does not change."""
-    return sum(used.ru_utime + used.ru_stime for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    """CPU seconds of this process and of the compilers it has waited for: what a busy machine does
+    not change.
+    """
+    return sum(
+        used.ru_utime + used.ru_stime
+        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
 
 
 def command_line(*words: object) -> None:
@@ -107,8 +126,14 @@ class Count(Method):
     def begin(self, start: Start, preference: Any = None) -> Counted:
         return Counted(start.x, start.y, torch.zeros((), dtype=start.x.dtype))
 
-    def step(self, problem: Problem, state: Counted, draw: Draw | None = None) -> tuple[Counted, Info]:
-        return Counted(state.x, state.y, state.t + 1), {"objectives": state.x, "residual": state.t, "lower": state.t}
+    def step(
+        self, problem: Problem, state: Counted, draw: Draw | None = None
+    ) -> tuple[Counted, Info]:
+        return Counted(state.x, state.y, state.t + 1), {
+            "objectives": state.x,
+            "residual": state.t,
+            "lower": state.t,
+        }
 
     def roles(self, m: int) -> tuple[str, ...]:
         return ()
@@ -120,8 +145,9 @@ class Count(Method):
 def log(steps: int = 20_000, windows: int = 100, window: int = 500) -> None:
     """Every step is logged: is a step after `steps` of them as cheap as one at the start of a log?
 
-    The clock is the process's own (CPU time).  Once the long log has its length, windows of it alternate with windows of young logs,
-    so that whatever else slows the machine slows both; the ratio is taken pair by pair.
+    The clock is the process's own (CPU time).  Once the long log has its length, windows of it
+    alternate with windows of young logs, so that whatever else slows the machine slows both; the
+    ratio is taken pair by pair.
     """
     early: list[float] = []
     late: list[float] = []
@@ -141,11 +167,19 @@ def log(steps: int = 20_000, windows: int = 100, window: int = 500) -> None:
         size = _logged(Path(folder) / "long", steps + windows * window, alternate)
     ratios = sorted(end / start for start, end in zip(early, late, strict=True))
     low, middle, high = statistics.quantiles(ratios, n=4)
-    print(f"{steps} logged steps, {size / 1e6:.0f} MB; CPU microseconds per step: young log {1e6 * statistics.median(early):.1f}", end=", ")
+    print(
+        f"{steps} logged steps, {size / 1e6:.0f} MB; CPU microseconds per step: young log "
+        f"{1e6 * statistics.median(early):.1f}",
+        end=", ",
+    )
     print(f"long log {1e6 * statistics.median(late):.1f}")
-    # The spread of a median of n values is about 1.25 sigma / sqrt(n), and sigma about the quartiles' distance / 1.35.
+    # The spread of a median of n values is about 1.25 sigma / sqrt(n), and sigma about the
+    # quartiles' distance / 1.35.
     error = 1.25 * (high - low) / 1.35 / len(ratios) ** 0.5
-    print(f"last/first, {len(ratios)} alternating pairs of {window} steps: median {middle:.3f} +- {error:.3f}, quartiles {low:.3f} to {high:.3f}")
+    print(
+        f"last/first, {len(ratios)} alternating pairs of {window} steps: median {middle:.3f} +- "
+        f"{error:.3f}, quartiles {low:.3f} to {high:.3f}"
+    )
 
 
 def _logged(folder: Path, steps: int, tick: Callable[[Record], None]) -> int:
@@ -155,9 +189,19 @@ def _logged(folder: Path, steps: int, tick: Callable[[Record], None]) -> int:
     part.path.mkdir(parents=True)
     with part.recording(None, seconds=30, keep=3) as record:
         drive(
-            problem, Count(), Count().init(problem, problem.x0, problem.y0), [0], m=2, steps=steps, batched=False, compile=False, record_every=1,
-            tol=None, callbacks=[record, tick], progress=False,
-        )  # fmt: skip
+            problem,
+            Count(),
+            Count().init(problem, problem.x0, problem.y0),
+            [0],
+            m=2,
+            steps=steps,
+            batched=False,
+            compile=False,
+            record_every=1,
+            tol=None,
+            callbacks=[record, tick],
+            progress=False,
+        )
     return (part.path / "metrics.jsonl").stat().st_size
 
 
@@ -181,9 +225,14 @@ def many(count: int = 2_000) -> None:
         began = time.perf_counter()
         command_line("sweep", file, "--out", Path(folder) / "run", "--quiet")
         seconds = time.perf_counter() - began
-        size = sum(item.stat().st_size for item in (Path(folder) / "run").rglob("*") if item.is_file())
+        size = sum(
+            item.stat().st_size for item in (Path(folder) / "run").rglob("*") if item.is_file()
+        )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"{count} preferences in {seconds:.0f} s: peak memory {peak:.2f} GiB, folder {size / 2**20:.0f} MiB")
+    print(
+        f"{count} preferences in {seconds:.0f} s: peak memory {peak:.2f} GiB, folder "
+        f"{size / 2**20:.0f} MiB"
+    )
 
 
 TASKS = {"speed": speed, "log": log, "many": many}

@@ -2,10 +2,12 @@
 
     python benchmarks/tuned_vs_random.py [--problem NAME ...] [--steps 20000] [--json FILE]
 
-Per problem one batch: tuned from the problem's own start and (one branch only) from five random starts, and 30 trials that draw
-gamma, c_0, p, the steps and mu log-uniformly, from the problem's own start; five preferences each.  Figures are the worst
-distance to the exact front over the preferences, relative to its extent, with the lower level solved again to 1e-13 (at 1e-8 the
-error of that solve, not the method, is what one sees on half of the problems).  Ratios count distances below 1e-12 as 1e-12.
+Per problem one batch: tuned from the problem's own start and (one branch only) from five random
+starts, and 30 trials that draw gamma, c_0, p, the steps and mu log-uniformly, from the problem's
+own start; five preferences each.  Figures are the worst distance to the exact front over the
+preferences, relative to its extent, with the lower level solved again to 1e-13 (at 1e-8 the error
+of that solve, not the method, is what one sees on half of the problems).  Ratios count distances
+below 1e-12 as 1e-12.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ PROBLEMS = (*ONE_BRANCH, "sin", "sin-trap", "mo-sin", "mo-sin2", "bistable")
 
 
 def trial(problem: Any, tuned: bp.MOMEHA, stream: random.Random) -> bp.MOMEHA:
-    """Numbers drawn without knowledge of the problem but its weak convexity and the scale of its objectives."""
+    """Numbers drawn without knowledge of the problem but its weak convexity and the scale of its
+    objectives.
+    """
 
     def log_uniform(low: float, high: float) -> float:
         return math.exp(stream.uniform(math.log(low), math.log(high)))
@@ -58,23 +62,48 @@ def measure(name: str, steps: int) -> dict[str, Any]:
     """All runs of one problem as one batch."""
     torch.set_num_threads(1)
     problem = bp.problems.get(name)
-    weights = [torch.ones(1, dtype=torch.float64)] if problem.m == 1 else list(bp.preferences.grid(problem.m, PREFERENCES))
-    starts = [(problem.x0, problem.y0), *([problem.start(seed) for seed in range(STARTS)] if name in ONE_BRANCH else [])]
+    weights = (
+        [torch.ones(1, dtype=torch.float64)]
+        if problem.m == 1
+        else list(bp.preferences.grid(problem.m, PREFERENCES))
+    )
+    starts = [
+        (problem.x0, problem.y0),
+        *([problem.start(seed) for seed in range(STARTS)] if name in ONE_BRANCH else []),
+    ]
     tuned = [bp.MOMEHA.tuned(problem, x, y, steps=steps) for x, y in starts]
     stream = random.Random(0)
-    methods = [*zip(tuned, starts, strict=True), *((trial(problem, tuned[0], stream), starts[0]) for _ in range(TRIALS))]
+    methods = [
+        *zip(tuned, starts, strict=True),
+        *((trial(problem, tuned[0], stream), starts[0]) for _ in range(TRIALS)),
+    ]
     states = []
     for method, (x, y) in methods:
         start = method.prepare(problem, x, y)
         states += [method.begin(start, w) for w in weights]
     run = drive(
-        problem, tuned[0], tree.stack(states), [0] * len(states), m=problem.m, steps=steps, batched=True, compile=True, record_every=None,
-        tol=None, callbacks=(), progress=None,
-    )  # fmt: skip
+        problem,
+        tuned[0],
+        tree.stack(states),
+        [0] * len(states),
+        m=problem.m,
+        steps=steps,
+        batched=True,
+        compile=True,
+        record_every=None,
+        tol=None,
+        callbacks=(),
+        progress=None,
+    )
     y = envelope.solve_lower(problem, run.state.x, run.state.y, tol=1e-13).y
     with torch.no_grad():
         objectives = torch.func.vmap(problem.upper)(run.state.x, y)
-    distance = problem.distance_to_front(objectives).nan_to_num(nan=math.inf).reshape(len(methods), len(weights)).amax(1)
+    distance = (
+        problem.distance_to_front(objectives)
+        .nan_to_num(nan=math.inf)
+        .reshape(len(methods), len(weights))
+        .amax(1)
+    )
     ours, trials = distance[: len(starts)], distance[len(starts) :]
     return {
         "problem": name,
@@ -96,7 +125,9 @@ def measure(name: str, steps: int) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--problem", action="append", choices=PROBLEMS, help="only these; repeatable")
+    parser.add_argument(
+        "--problem", action="append", choices=PROBLEMS, help="only these; repeatable"
+    )
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=2, help="problems at a time")
     parser.add_argument("--json", help="also write the figures to this file")
@@ -104,12 +135,23 @@ def main() -> None:
     names = options.problem or list(PROBLEMS)
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
         rows = list(pool.map(measure, names, [options.steps] * len(names)))
-    columns = ["tuned", "tuned, worst of random starts", "best of 30 trials", "median of 30 trials", "ratio to the best"]
+    columns = [
+        "tuned",
+        "tuned, worst of random starts",
+        "best of 30 trials",
+        "median of 30 trials",
+        "ratio to the best",
+    ]
     print(f"{'problem':14s}" + "".join(f"{column:>32s}" for column in columns))
     for row in rows:
-        print(f"{row['problem']:14s}" + "".join(f"{'-' if row[c] is None else format(row[c], '.2e'):>32s}" for c in columns))
+        print(
+            f"{row['problem']:14s}"
+            + "".join(f"{'-' if row[c] is None else format(row[c], '.2e'):>32s}" for c in columns)
+        )
     if options.json:
-        Path(options.json).write_text(json.dumps({"rows": rows, "steps": options.steps, "torch": torch.__version__}, indent=1))
+        Path(options.json).write_text(
+            json.dumps({"rows": rows, "steps": options.steps, "torch": torch.__version__}, indent=1)
+        )
 
 
 if __name__ == "__main__":

@@ -22,17 +22,35 @@ def api() -> str:
     """Every public name: what it is, its signature, and the first paragraph of its docstring."""
     import bipareto
 
-    lines = ["# API reference", "", "Made from the docstrings by `python docs/build.py`; `help(name)` has the whole of each.", ""]
+    lines = [
+        "# API reference",
+        "",
+        "Made from the docstrings by `python docs/build.py`; `help(name)` has the whole of each.",
+        "",
+    ]
     for name in sorted(bipareto.__all__, key=str.lower):
         value = getattr(bipareto, name)
         if inspect.ismodule(value):
-            lines += [f"## bipareto.{name}", "", _first(value), "", "| name | what it is |", "| --- | --- |"]
-            lines += [f"| `{_call(inner, getattr(value, inner))}` | {_cell(getattr(value, inner))} |" for inner in value.__all__]
+            lines += [
+                f"## bipareto.{name}",
+                "",
+                _first(value),
+                "",
+                "| name | what it is |",
+                "| --- | --- |",
+            ]
+            lines += [
+                f"| `{_call(inner, getattr(value, inner))}` | {_cell(getattr(value, inner))} |"
+                for inner in value.__all__
+            ]
         else:
             lines += [f"## bipareto.{_call(name, value)}", "", _first(value)]
             if inspect.isclass(value):
                 members = [
-                    m for m, v in vars(value).items() if not m.startswith("_") and (inspect.isfunction(v) or isinstance(v, (property, classmethod)))
+                    m
+                    for m, v in vars(value).items()
+                    if not m.startswith("_")
+                    and (inspect.isfunction(v) or isinstance(v, (property, classmethod)))
                 ]
                 rows = [f"| `{member}` | {_cell(getattr(value, member))} |" for member in members]
                 lines += ["", "| member | what it does |", "| --- | --- |", *rows] if rows else []
@@ -61,22 +79,43 @@ def _cell(value: object) -> str:
 
 
 def pages(site: Path = SITE) -> None:
-    """Every page of docs/ and the README as HTML in site/, with the pictures and results they show."""
+    """Every page of docs/ and the README as HTML in site/, with the pictures and results they
+    show.
+    """
     markdown = importlib.import_module("markdown_it").MarkdownIt("commonmark").enable("table")
     root = DOCS.parent
-    paths = [root / "README.md", *sorted(DOCS.glob("*.md")), root / "CONTRIBUTING.md", root / "CHANGELOG.md"]
+    paths = [
+        root / "README.md",
+        *sorted(DOCS.glob("*.md")),
+        root / "CONTRIBUTING.md",
+        root / "CHANGELOG.md",
+    ]
     site.mkdir(exist_ok=True)
     shutil.copy(root / "LICENSE", site)
     for folder in (DOCS / "images", DOCS / "results", root / "examples"):
         shutil.copytree(folder, site / folder.name, dirs_exist_ok=True)
-    links = " · ".join(f'<a href="{path.stem.lower()}.html">{path.stem.lower()}</a>' for path in paths)
+    links = " · ".join(
+        f'<a href="{path.stem.lower()}.html">{path.stem.lower()}</a>' for path in paths
+    )
     for path in paths:
-        body = re.sub(r'(href|src)="(?:docs|\.\.)/', r'\1="', markdown.render(path.read_text("utf-8")))
-        body = re.sub(r'href="([\w-]+)\.md(#[\w-]+)?"', lambda found: f'href="{found[1].lower()}.html{found[2] or ""}"', body)
-        body = re.sub(r"<(h\d)>(.*?)</h\d>", lambda found: f'<{found[1]} id="{_anchor(found[2])}">{found[2]}</{found[1]}>', body)
+        body = re.sub(
+            r'(href|src)="(?:docs|\.\.)/', r'\1="', markdown.render(path.read_text("utf-8"))
+        )
+        body = re.sub(
+            r'href="([\w-]+)\.md(#[\w-]+)?"',
+            lambda found: f'href="{found[1].lower()}.html{found[2] or ""}"',
+            body,
+        )
+        body = re.sub(
+            r"<(h\d)>(.*?)</h\d>",
+            lambda found: f'<{found[1]} id="{_anchor(found[2])}">{found[2]}</{found[1]}>',
+            body,
+        )
         title = path.stem.lower()
         (site / f"{title}.html").write_text(
-            f"<!doctype html><meta charset=utf-8><title>bipareto: {title}</title><style>{STYLE}</style><nav>{links}</nav>{body}", "utf-8"
+            "<!doctype html><meta charset=utf-8><title>bipareto: "
+            f"{title}</title><style>{STYLE}</style><nav>{links}</nav>{body}",
+            "utf-8",
         )
 
 

@@ -1,7 +1,7 @@
 """A search space of one's own: which operation in which layer, accuracy against cost.
 
-x holds logits over three operations in each of two layers, y the weights of all of them, and the two objectives are the validation loss
-and the expected cost of the operations chosen.
+x holds logits over three operations in each of two layers, y the weights of all of them, and the
+two objectives are the validation loss and the expected cost of the operations chosen.
 
 python examples/search_space.py [OUT] [--small]
 """
@@ -76,9 +76,25 @@ problem, x0, y0 = bp.Problem.from_modules(
     upper_data=(images[1000:1400], labels[1000:1400]),
     names=["validation loss", "cost"],
 )
-method = bp.MOMEHA(gamma=2.0, alpha_theta=0.2, alpha_y=0.2, alpha_x=1.0, c=bp.schedule.Power(5.0, 0.2), mu=6.0, warmup=100)
+method = bp.MOMEHA(
+    gamma=2.0,
+    alpha_theta=0.2,
+    alpha_y=0.2,
+    alpha_x=1.0,
+    c=bp.schedule.Power(5.0, 0.2),
+    mu=6.0,
+    warmup=100,
+)
 preferences = bp.preferences.grid(2, 3 if small else 7)
-front = bp.front(problem, x0, y0, preferences=preferences, method=method, steps=40 if small else 500, compile=False)
+front = bp.front(
+    problem,
+    x0,
+    y0,
+    preferences=preferences,
+    method=method,
+    steps=40 if small else 500,
+    compile=False,
+)
 
 figure = Figure(figsize=(9, 4), layout="constrained")
 left, right = figure.subplots(1, 2)
@@ -89,7 +105,13 @@ bottom = torch.zeros(len(front))
 for operation, name in enumerate(OPERATIONS):
     right.bar(range(len(front)), shares[:, operation], bottom=bottom, label=name)
     bottom += shares[:, operation]
-right.set(xlabel="point of the front (first: accuracy preferred)", ylabel="share of each operation", title="What is chosen")
+right.set(
+    xlabel="point of the front (first: accuracy preferred)",
+    ylabel="share of each operation",
+    title="What is chosen",
+)
 right.legend(loc="lower left")
 figure.savefig(out / "search_space.png", dpi=120)
-print(f"objectives, one row per preference, drawn in {out / 'search_space.png'}:\n{front.objectives}")
+print(
+    f"objectives, one row per preference, drawn in {out / 'search_space.png'}:\n{front.objectives}"
+)

@@ -1,4 +1,6 @@
-"""What all tests share: a fixed seed, one profile for property tests, and a sweep to compare with."""
+"""What all tests share: a fixed seed, one profile for property tests, and a sweep to compare
+with.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ except ImportError:  # a GPU machine need only run the tests marked gpu, which d
     pass
 else:
     # A first example may compile or import; a deadline would fail it for being first.
-    settings.register_profile("bipareto", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile(
+        "bipareto", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+    )
     settings.load_profile("bipareto")
 
 

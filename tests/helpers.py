@@ -1,4 +1,6 @@
-"""What several test files use: small problems, command lines as users type them, what a run folder tells, waiting."""
+"""What several test files use: small problems, command lines as users type them, what a run folder
+tells, waiting.
+"""
 
 from __future__ import annotations
 
@@ -48,9 +50,14 @@ def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 
 def attempts(run: Path) -> list[list[dict[str, Any]]]:
-    """Per slice of a run: by whom and at which step it was taken up; a line that is being written is left out."""
+    """Per slice of a run: by whom and at which step it was taken up; a line that is being written
+    is left out.
+    """
     files = sorted(run.glob("slices/*/attempts.jsonl"))
-    return [[json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")] for file in files]
+    return [
+        [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]
+        for file in files
+    ]
 
 
 def wait_for(look: Callable[[], Any], seconds: float = 60) -> Any:
@@ -77,8 +84,12 @@ def interrupted_at(problem: bp.Problem, call: int) -> Callable[[Any, Any], Tenso
     return lower
 
 
-def nonconvex(d: int = 3, m: int = 2, seed: int = 0, device: str = "cpu") -> tuple[bp.Problem, Tensor, Tensor]:
-    """m quadratic objectives over g(x, y) = sum phi(y - Ax), phi(u) = u^2/2 + 1.5 sin^2 u, and a random start."""
+def nonconvex(
+    d: int = 3, m: int = 2, seed: int = 0, device: str = "cpu"
+) -> tuple[bp.Problem, Tensor, Tensor]:
+    """m quadratic objectives over g(x, y) = sum phi(y - Ax), phi(u) = u^2/2 + 1.5 sin^2 u, and a
+    random start.
+    """
     stream = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -101,17 +112,34 @@ def quadratic(scale: Tensor | None = None) -> tuple[bp.Problem, Tensor, Tensor]:
     factors = torch.ones(2, dtype=DOUBLE) if scale is None else scale
 
     def upper(x: Tensor, y: Tensor) -> Tensor:
-        return factors * torch.stack([(x - 1).square().sum() + y.square().sum() + 1, x.square().sum() + (y - 2).square().sum() + 1])
+        return factors * torch.stack(
+            [
+                (x - 1).square().sum() + y.square().sum() + 1,
+                x.square().sum() + (y - 2).square().sum() + 1,
+            ]
+        )
 
-    return bp.Problem(upper, lambda x, y: (y - x).square().sum() / 2), torch.full((3,), 0.3, dtype=DOUBLE), torch.full((3,), -0.5, dtype=DOUBLE)
+    return (
+        bp.Problem(upper, lambda x, y: (y - x).square().sum() / 2),
+        torch.full((3,), 0.3, dtype=DOUBLE),
+        torch.full((3,), -0.5, dtype=DOUBLE),
+    )
 
 
 def dict_start() -> tuple[dict[str, Tensor], list[Tensor]]:
-    return {"a": torch.ones(2, dtype=DOUBLE), "b": torch.zeros(1, dtype=DOUBLE)}, [torch.zeros(2, dtype=DOUBLE), torch.ones(1, dtype=DOUBLE)]
+    return {"a": torch.ones(2, dtype=DOUBLE), "b": torch.zeros(1, dtype=DOUBLE)}, [
+        torch.zeros(2, dtype=DOUBLE),
+        torch.ones(1, dtype=DOUBLE),
+    ]
 
 
 def _dict_upper(x: dict[str, Tensor], y: list[Tensor]) -> Tensor:
-    return torch.stack([x["a"].square().sum() + (y[0] - 1).square().sum(), (x["b"] - 2).square().sum() + y[1].square().sum()])
+    return torch.stack(
+        [
+            x["a"].square().sum() + (y[0] - 1).square().sum(),
+            (x["b"] - 2).square().sum() + y[1].square().sum(),
+        ]
+    )
 
 
 def _dict_lower(x: dict[str, Tensor], y: list[Tensor]) -> Tensor:
@@ -123,7 +151,9 @@ DICT_PROBLEM = bp.Problem(_dict_upper, _dict_lower)
 
 
 def write_image_sets(folder: Path) -> None:
-    """scikit-learn's 8x8 digits, blown up to 28x28, as idx files: upright in the place of MNIST, upside down (and gzipped) of Fashion-MNIST."""
+    """scikit-learn's 8x8 digits, blown up to 28x28, as idx files: upright in the place of MNIST,
+    upside down (and gzipped) of Fashion-MNIST.
+    """
     from sklearn.datasets import load_digits
 
     found = load_digits()
@@ -132,8 +162,14 @@ def write_image_sets(folder: Path) -> None:
         (folder / name).mkdir()
         pixels = images[:, ::-1, ::-1] if turned else images
         for part, rows in (("train", slice(0, 1000)), ("t10k", slice(1000, None))):
-            for kind, values in (("images-idx3", pixels[rows]), ("labels-idx1", found.target[rows])):
-                data = struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape) + values.astype(np.uint8).tobytes()
+            for kind, values in (
+                ("images-idx3", pixels[rows]),
+                ("labels-idx1", found.target[rows]),
+            ):
+                data = (
+                    struct.pack(f">HBB{values.ndim}I", 0, 8, values.ndim, *values.shape)
+                    + values.astype(np.uint8).tobytes()
+                )
                 path = folder / name / f"{part}-{kind}-ubyte"
                 if turned:
                     path.with_name(path.name + ".gz").write_bytes(gzip.compress(data, 1))

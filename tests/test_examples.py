@@ -26,7 +26,9 @@ def test_an_example_runs(example: Path, tmp_path: Path, monkeypatch: pytest.Monk
         write_image_sets(tmp_path)
         monkeypatch.setenv("BIPARETO_DATA", str(tmp_path))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiparetoWarning)  # a lower level that is not quite solved at this size
+        warnings.simplefilter(
+            "ignore", BiparetoWarning
+        )  # a lower level that is not quite solved at this size
         names = runpy.run_path(str(example))
     (picture,) = tmp_path.glob("*.png")
     assert 10_000 < picture.stat().st_size < 300_000

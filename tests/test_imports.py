@@ -1,7 +1,9 @@
-"""The floors of the house, read off its folders: inside every folder the arrows between its members go one way.
+"""The floors of the house, read off its folders: inside every folder the arrows between its members
+go one way.
 
-The source is read, not imported, so that an import inside a function or under TYPE_CHECKING counts as well.
-A folder's `__init__` is its face: it may import from everything inside, and nothing inside imports from it.
+The source is read, not imported, so that an import inside a function or under TYPE_CHECKING counts
+as well. A folder's `__init__` is its face: it may import from everything inside, and nothing inside
+imports from it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def modules() -> dict[str, Path]:
 
 
 def resolved(name: str, known: Mapping[str, Path]) -> str | None:
-    """The module that a dotted name stands for: itself, a face, or the module that holds the name."""
+    """The module that a dotted name stands for: itself, a face, or the module that holds the
+    name.
+    """
     while name:
         for candidate in (name, f"{name}.__init__"):
             if candidate in known:
@@ -87,7 +91,9 @@ def cycle(graph: Mapping[str, Mapping[str, str]]) -> str | None:
 
 
 KNOWN = modules()
-ARROWS = [arrow for name, path in KNOWN.items() for arrow in arrows(name, path.read_text("utf-8"), KNOWN)]
+ARROWS = [
+    arrow for name, path in KNOWN.items() for arrow in arrows(name, path.read_text("utf-8"), KNOWN)
+]
 FOLDERS = sorted(name.removesuffix(".__init__") for name in KNOWN if name.endswith(".__init__"))
 
 
@@ -109,20 +115,32 @@ def test_nothing_inside_a_folder_imports_its_face() -> None:
 
 
 def test_the_library_does_not_know_the_experiments() -> None:
-    wrong = [arrow.place for arrow in ARROWS if below("bipareto", arrow.source) and below(BESIDE, arrow.target)]
+    wrong = [
+        arrow.place
+        for arrow in ARROWS
+        if below("bipareto", arrow.source) and below(BESIDE, arrow.target)
+    ]
     assert not wrong
 
 
 def test_the_package_itself_is_a_face_for_users_and_for_commands_only() -> None:
-    """Its names are loaded on demand, so that a reader could not see where an arrow to them leads."""
+    """Its names are loaded on demand, so that a reader could not see where an arrow to them
+    leads.
+    """
     allowed = ("bipareto.cli.", f"{BESIDE}.", "bipareto.__main__")
-    wrong = [arrow.place for arrow in ARROWS if arrow.target == "bipareto.__init__" and not arrow.source.startswith(allowed)]
+    wrong = [
+        arrow.place
+        for arrow in ARROWS
+        if arrow.target == "bipareto.__init__" and not arrow.source.startswith(allowed)
+    ]
     assert not wrong
 
 
 def test_no_module_has_the_name_of_a_public_function() -> None:
     """Importing it would put the module in the place of the function."""
-    assert not {"solve", "front", "certify", "diagnose"} & {below("bipareto", name) for name in KNOWN}
+    assert not {"solve", "front", "certify", "diagnose"} & {
+        below("bipareto", name) for name in KNOWN
+    }
 
 
 def test_the_ground_floor_is_small() -> None:
@@ -140,7 +158,14 @@ def test_every_module_fits_a_readers_head() -> None:
     [
         ({"a": "from p.b import x", "b": "from p.a import y"}, "a -> b"),
         ({"a": "import p.b", "b": "def f():\n    from p import a"}, "b -> a (p.b:2)"),
-        ({"a": "if TYPE_CHECKING:\n    from p.b import X", "b": "from p.a.c import y", "a.c": ""}, "b -> a"),
+        (
+            {
+                "a": "if TYPE_CHECKING:\n    from p.b import X",
+                "b": "from p.a.c import y",
+                "a.c": "",
+            },
+            "b -> a",
+        ),
     ],
 )
 def test_the_check_sees_a_cycle(texts: dict[str, str], ring: str) -> None:
@@ -154,4 +179,16 @@ def test_the_check_sees_a_cycle(texts: dict[str, str], ring: str) -> None:
 def test_the_check_accepts_arrows_that_go_one_way() -> None:
     texts = {"a": "", "b": "from p.a import x", "c": "from p import a, b"}
     known = {f"p.{name}": Path() for name in texts}
-    assert cycle(members("p", [arrow for name, text in texts.items() for arrow in arrows(f"p.{name}", text, known)])) is None
+    assert (
+        cycle(
+            members(
+                "p",
+                [
+                    arrow
+                    for name, text in texts.items()
+                    for arrow in arrows(f"p.{name}", text, known)
+                ],
+            )
+        )
+        is None
+    )

@@ -16,14 +16,17 @@ import bipareto
 
 SOURCE = Path(bipareto.__file__).parent
 MODULES = sorted(
-    ".".join(["bipareto", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(".__init__")
+    ".".join(["bipareto", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(
+        ".__init__"
+    )
     for path in SOURCE.rglob("*.py")
     if path.name != "__main__.py"
 )
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    code = "import sys, bipareto; print(sorted({'torch', 'numpy', 'typer', 'rich'} & set(sys.modules)))"
+    heavy = "{'torch', 'numpy', 'typer', 'rich'}"
+    code = f"import sys, bipareto; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -47,10 +50,17 @@ def test_unknown_names_are_refused() -> None:
 
 def test_type_checkers_see_the_names_that_are_loaded_lazily() -> None:
     """The imports under TYPE_CHECKING, the table of homes and __all__ say the same."""
-    block = next(node for node in ast.parse((SOURCE / "__init__.py").read_text("utf-8")).body if isinstance(node, ast.If))
+    block = next(
+        node
+        for node in ast.parse((SOURCE / "__init__.py").read_text("utf-8")).body
+        if isinstance(node, ast.If)
+    )
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     seen = {alias.name: node.module for node in imports for alias in node.names}
-    assert seen == {name: f"bipareto.{bipareto._HOMES[name]}" if name in bipareto._HOMES else "bipareto" for name in bipareto.__all__}
+    assert seen == {
+        name: f"bipareto.{bipareto._HOMES[name]}" if name in bipareto._HOMES else "bipareto"
+        for name in bipareto.__all__
+    }
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -64,13 +74,18 @@ def test_modules_list_their_exports(name: str) -> None:
 def test_public_methods_are_documented(name: str) -> None:
     """A docstring of their own, or the one they inherit: an override need not repeat it."""
     module = importlib.import_module(name)
-    classes = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == name]
+    classes = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value) and value.__module__ == name
+    ]
     silent = [
         f"{cls.__name__}.{member}"
         for cls in classes
         if not cls.__name__.startswith("_") and not getattr(cls, "_is_protocol", False)
         for member, value in vars(cls).items()
-        if not member.startswith("_") and (inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod)))
+        if not member.startswith("_")
+        and (inspect.isfunction(value) or isinstance(value, (property, classmethod, staticmethod)))
         if not inspect.getdoc(getattr(cls, member))
     ]
     assert not silent, f"{name}: no docstring: {silent}"

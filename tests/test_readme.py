@@ -43,13 +43,15 @@ def test_the_readmes_blocks_run_one_after_the_other() -> None:
     assert second["answer"].reason == "steps"
     assert int(third["state"].t) == 10
 
-    # The newcomer's script: a front of modules with BatchNorm and DataLoaders, in at most fifteen lines.
+    # The newcomer's script: a front of modules with BatchNorm and DataLoaders, in at most fifteen
+    # lines.
     assert len([line for line in blocks(README)[3].splitlines() if line.strip()]) <= 15
     assert blocks(README)[3].count(".to(") == 2  # the two models
     front, net = modules["front"], modules["net_y"]
     assert front.batched
     assert torch.isfinite(front.objectives).all()
-    # Beyond the noise of three hundred steps on batches: the ends of the front trade one domain for the other.
+    # Beyond the noise of three hundred steps on batches: the ends of the front trade one domain for
+    # the other.
     assert float(front.objectives[0, 0]) < float(front.objectives[-1, 0]) - 0.1
     assert float(front.objectives[0, 1]) > float(front.objectives[-1, 1]) + 0.1
     assert bool((front.objectives < 1.5).all())  # guessing has a loss of 2.3
@@ -58,14 +60,20 @@ def test_the_readmes_blocks_run_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
-def test_the_blocks_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_blocks_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert list(run(page))
 
 
 def test_the_api_reference_is_what_the_docstrings_say() -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "docs" / "build.py", "--check"], capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT / "src")}
+        [sys.executable, ROOT / "docs" / "build.py", "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PYTHONPATH": str(ROOT / "src")},
     )
     assert done.returncode == 0, done.stderr
 

@@ -24,6 +24,8 @@ def test_links_and_pictures_of_all_pages_exist(tmp_path: Path) -> None:
         for link in re.findall(r'(?:href|src)="([^"]+)"', text):
             target, _, anchor = link.partition("#")
             target = target or name
-            if "://" not in link and not ((tmp_path / target).exists() and (not anchor or anchor in names[target])):
+            if "://" not in link and not (
+                (tmp_path / target).exists() and (not anchor or anchor in names[target])
+            ):
                 lost.append(f"{name}: {link}")
     assert not lost

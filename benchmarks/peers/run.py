@@ -1,9 +1,11 @@
-"""Our small quadratic programs against their peers, in one run: TorchJD's MGDA weights and a FORUM step that calls cvxpy.
+"""Our small quadratic programs against their peers, in one run: TorchJD's MGDA weights and a FORUM
+step that calls cvxpy.
 
     python benchmarks/peers/run.py [--json FILE]
 
-Makes an environment of its own beside this file (torch first, with the pin of constraints.txt, so that nothing else can pull in
-another build) and runs `measure.py` in it.  None of what it installs is a dependency of the package.
+Makes an environment of its own beside this file (torch first, with the pin of constraints.txt, so
+that nothing else can pull in another build) and runs `measure.py` in it.  None of what it installs
+is a dependency of the package.
 """
 
 from __future__ import annotations
@@ -38,7 +40,11 @@ def main() -> None:
         subprocess.run([*pip, "numpy", "quadprog", "qpsolvers", "cvxpy"], check=True)
         READY.touch()
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
-    sys.exit(subprocess.run([str(python), str(HERE / "measure.py"), *sys.argv[1:]], env=environment, check=False).returncode)
+    sys.exit(
+        subprocess.run(
+            [str(python), str(HERE / "measure.py"), *sys.argv[1:]], env=environment, check=False
+        ).returncode
+    )
 
 
 if __name__ == "__main__":

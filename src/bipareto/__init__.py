@@ -1,10 +1,12 @@
-"""Multi-objective bilevel learning: min_x [f_1, ..., f_m](x, y*(x)) with y*(x) a stationary point of g(x, .).
+"""Multi-objective bilevel learning: min_x [f_1, ..., f_m](x, y*(x)) with y*(x) a stationary point
+of g(x, .).
 
 >>> import bipareto as bp
 >>> bp.problems.get("quadratic").m
 2
 
-Names are loaded when they are first used, so that importing the package, and `bipareto --help`, cost nothing.
+Names are loaded when they are first used, so that importing the package, and `bipareto --help`,
+cost nothing.
 """
 
 from __future__ import annotations

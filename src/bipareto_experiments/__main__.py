@@ -1,4 +1,6 @@
-"""`python -m bipareto_experiments`: the command line with these commands, from a source tree that is not installed."""
+"""`python -m bipareto_experiments`: the command line with these commands, from a source tree that
+is not installed.
+"""
 
 from __future__ import annotations
 

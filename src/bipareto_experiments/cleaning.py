@@ -1,13 +1,16 @@
 """Data hyper-cleaning: two image sets, half of the training labels wrong, one network for both.
 
-The setting of FORUM (Ye et al., ECAI 2024, section 5.1): MNIST and Fashion-MNIST, from each 5,000 training images of which half carry
-another class's label, two clean validation sets of 1,000 and 5,000 test images.
+The setting of FORUM (Ye et al., ECAI 2024, section 5.1): MNIST and Fashion-MNIST, from each 5,000
+training images of which half carry another class's label, two clean validation sets of 1,000 and
+5,000 test images.
 
 - x: one logit per training image; it counts with weight sigmoid(x).
-- y: a network 784 -> 512 that reads both sets, with a head of ten outputs for each, as is usual for two tasks (our choice; FORUM's is
-  not given).  Trained on the images with right labels alone it reaches 92.3 and 83.6 %: what remains to any method that must find them.
+- y: a network 784 -> 512 that reads both sets, with a head of ten outputs for each, as is usual for
+  two tasks (our choice; FORUM's is not given).  Trained on the images with right labels alone it
+  reaches 92.3 and 83.6 %: what remains to any method that must find them.
 - g(x, y) = sum over sets of the mean of sigmoid(x_j) loss_j, plus a small weight decay.
-- f_1, f_2: the losses on the first validation sets.  The second ones choose the iterate that is reported.
+- f_1, f_2: the losses on the first validation sets.  The second ones choose the iterate that is
+  reported.
 
 FORUM reports 90.79 and 82.37 % test accuracy for itself (T = 16, three seeds).
 """
@@ -40,7 +43,18 @@ from bipareto.run.results import Record
 from bipareto_experiments.data.idx import read_mnist
 from bipareto_experiments.devices import device_of, machine_of
 
-__all__ = ["FULL", "SETS", "SMALL", "CleaningTask", "Sizes", "cleaning_problem", "forum", "momeha", "read_set", "run_cleaning"]
+__all__ = [
+    "FULL",
+    "SETS",
+    "SMALL",
+    "CleaningTask",
+    "Sizes",
+    "cleaning_problem",
+    "forum",
+    "momeha",
+    "read_set",
+    "run_cleaning",
+]
 
 SETS = ("mnist", "fashion-mnist")
 CLASSES, SIDE = 10, 28
@@ -74,11 +88,16 @@ def read_set(name: str, folder: Path | None = None) -> tuple[Tensor, Tensor]:
     given = os.environ.get("BIPARETO_DATA")
     places = [folder] if folder is not None else [*([Path(given)] if given else []), DEBIAN]
     for place in places:
-        if all(any((place / name / f"{part}-ubyte{suffix}").exists() for suffix in ("", ".gz")) for part in _FILES):
+        if all(
+            any((place / name / f"{part}-ubyte{suffix}").exists() for suffix in ("", ".gz"))
+            for part in _FILES
+        ):
             found = read_mnist(place / name, name, SIDE)
             return found.images[:, 0].flatten(1).float() / 255, found.labels
     raise InvalidInput(
-        f"the four idx files of {name} are in none of {', '.join(str(place / name) for place in places)}; put them into a folder DATA/{name} and set "
+        f"the four idx files of {name} are in none of "
+        f"{', '.join(str(place / name) for place in places)}; put them into a folder DATA/{name} "
+        "and set "
         "BIPARETO_DATA=DATA (Debian's package dataset-fashion-mnist has those of fashion-mnist)"
     )
 
@@ -87,7 +106,8 @@ def read_set(name: str, folder: Path | None = None) -> tuple[Tensor, Tensor]:
 class CleaningTask:
     """The problem with its start, and what is needed to judge an answer.
 
-    x0 (2 train,): set by set; noisy (2, train): which labels are wrong; second, test: (images (2, n, 784), labels (2, n)).
+    x0 (2 train,): set by set; noisy (2, train): which labels are wrong; second, test: (images (2,
+    n, 784), labels (2, n)).
     """
 
     problem: Problem
@@ -101,7 +121,9 @@ class CleaningTask:
         """Share of images read correctly, per run and set: (R, 2)."""
         images, labels = part
         with torch.no_grad():
-            return torch.func.vmap(lambda v: (_network(v, images).argmax(-1) == labels).float().mean(-1))(y)
+            return torch.func.vmap(
+                lambda v: (_network(v, images).argmax(-1) == labels).float().mean(-1)
+            )(y)
 
     def losses(self, y: Tree, part: tuple[Tensor, Tensor]) -> Tensor:
         """Mean cross entropies, per run and set: (R, 2)."""
@@ -112,7 +134,10 @@ class CleaningTask:
         """Mean weight of the training images with right and with wrong labels, per run and set."""
         weight = torch.sigmoid(x).reshape(len(x), *self.noisy.shape)
         return {
-            name: [[float(run[s][self.noisy[s] == wrong].mean()) for s in range(len(SETS))] for run in weight]
+            name: [
+                [float(run[s][self.noisy[s] == wrong].mean()) for s in range(len(SETS))]
+                for run in weight
+            ]
             for name, wrong in (("clean", False), ("noisy", True))
         }
 
@@ -125,13 +150,22 @@ def _network(y: Tree, images: Tensor) -> Tensor:
 def _losses(y: Tree, part: tuple[Tensor, Tensor]) -> Tensor:
     """Cross entropy of every image, (2, n)."""
     images, labels = part
-    return cross_entropy(_network(y, images).flatten(0, 1), labels.flatten(), reduction="none").reshape(labels.shape)
+    return cross_entropy(
+        _network(y, images).flatten(0, 1), labels.flatten(), reduction="none"
+    ).reshape(labels.shape)
 
 
 def cleaning_problem(
-    seed: int = 0, sizes: Sizes = FULL, *, noise: float = 0.5, decay: float = 1e-3, device: str | torch.device = "cpu", data: Path | None = None
+    seed: int = 0,
+    sizes: Sizes = FULL,
+    *,
+    noise: float = 0.5,
+    decay: float = 1e-3,
+    device: str | torch.device = "cpu",
+    data: Path | None = None,
 ) -> CleaningTask:
-    """Draw the images, spoil half of the training labels and start a network: all decided by `seed`.
+    """Draw the images, spoil half of the training labels and start a network: all decided by
+    `seed`.
 
     Args:
         seed: decides split, noise and first network.
@@ -147,14 +181,24 @@ def cleaning_problem(
         images, labels = read_set(name, data)
         needed = sizes.train + 2 * sizes.validation + sizes.test
         if len(images) < needed:
-            raise InvalidInput(f"{name} has {len(images)} images, but {needed} were asked for; take smaller sizes")
-        chosen = torch.randperm(len(images), generator=stream)[:needed].split([sizes.train, sizes.validation, sizes.validation, sizes.test])
+            raise InvalidInput(
+                f"{name} has {len(images)} images, but {needed} were asked for; take smaller sizes"
+            )
+        chosen = torch.randperm(len(images), generator=stream)[:needed].split(
+            [sizes.train, sizes.validation, sizes.validation, sizes.test]
+        )
         mean = images[chosen[0]].mean(0)
         parts.append([(images[rows] - mean, labels[rows]) for rows in chosen])
     train, first, second, test = (
-        (torch.stack([part[i][0] for part in parts]).to(device), torch.stack([part[i][1] for part in parts]).to(device)) for i in range(4)
+        (
+            torch.stack([part[i][0] for part in parts]).to(device),
+            torch.stack([part[i][1] for part in parts]).to(device),
+        )
+        for i in range(4)
     )
-    noisy = torch.stack([torch.randperm(sizes.train, generator=stream) < round(noise * sizes.train) for _ in SETS]).to(device)
+    noisy = torch.stack(
+        [torch.randperm(sizes.train, generator=stream) < round(noise * sizes.train) for _ in SETS]
+    ).to(device)
     shift = torch.randint(1, CLASSES, noisy.shape, generator=stream).to(device)
     given = torch.where(noisy, (train[1] + shift) % CLASSES, train[1])
 
@@ -169,7 +213,8 @@ def cleaning_problem(
     y0 = {
         "W1": torch.randn(pixels, sizes.hidden, generator=stream) * math.sqrt(2 / pixels),
         "b1": torch.zeros(sizes.hidden),
-        "W2": torch.randn(len(SETS), sizes.hidden, CLASSES, generator=stream) / math.sqrt(sizes.hidden),
+        "W2": torch.randn(len(SETS), sizes.hidden, CLASSES, generator=stream)
+        / math.sqrt(sizes.hidden),
         "b2": torch.zeros(len(SETS), 1, CLASSES),
     }
     return CleaningTask(
@@ -185,19 +230,21 @@ def cleaning_problem(
 def momeha(sizes: Sizes) -> MOMEHA:
     """The numbers of MOMEHA here, the same for every seed and preference."""
     return MOMEHA(
-        # Large: theta then learns the wrong labels where y does not, and their losses tell x which ones they are.  With gamma = 2 the
-        # weights of right labels fell to 0.5 as well, and test accuracy by two points (5,000 images, 128 hidden units).
+        # Large: theta then learns the wrong labels where y does not, and their losses tell x which
+        # ones they are.  With gamma = 2 the weights of right labels fell to 0.5 as well, and test
+        # accuracy by two points (5,000 images, 128 hidden units).
         gamma=20.0,
         # 0.5 is no longer stable in the first steps.
         alpha_theta=0.3,
         alpha_y=0.3,
         # g averages over a set's images, so one weight's gradient falls with their number.
         alpha_x=100.0 * sizes.train,
-        # Of c_0 = 3, 10 and 30 the last, on the second validation sets of seed 0: y then follows the weighted images and not the few
-        # clean ones of f.
+        # Of c_0 = 3, 10 and 30 the last, on the second validation sets of seed 0: y then follows
+        # the weighted images and not the few clean ones of f.
         c=Power(30.0, 0.3),
         mu=3.0,
-        # The gap of an untrained network teaches x to switch images off, right and wrong ones alike.
+        # The gap of an untrained network teaches x to switch images off, right and wrong ones
+        # alike.
         warmup=500,
     )
 
@@ -214,7 +261,9 @@ STEPS = {"momeha": 2500, "forum": 1000}
 
 @dataclass
 class _Selection:
-    """The iterate of each run with the best mean accuracy on the second validation sets: a callback."""
+    """The iterate of each run with the best mean accuracy on the second validation sets: a
+    callback.
+    """
 
     task: CleaningTask
     score: Tensor | None = None
@@ -234,11 +283,20 @@ class _Selection:
 
 
 def run_cleaning(
-    out: Path | None, *, seeds: Sequence[int] = (0, 1, 2), sizes: Sizes = FULL, methods: Sequence[str] = ("momeha", "forum"), preferences: int = 5,
-    steps: int | None = None, changes: Mapping[str, Any] | None = None, device: str | None = None, data: Path | None = None,
+    out: Path | None,
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
+    sizes: Sizes = FULL,
+    methods: Sequence[str] = ("momeha", "forum"),
+    preferences: int = 5,
+    steps: int | None = None,
+    changes: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    data: Path | None = None,
     progress: bool | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Run the experiment and say what it gives; with `out`, write cleaning.json, cleaning.csv and cleaning.png there.
+) -> dict[str, Any]:
+    """Run the experiment and say what it gives; with `out`, write cleaning.json, cleaning.csv and
+    cleaning.png there.
 
     Args:
         out: a folder; made if it is missing.
@@ -253,19 +311,33 @@ def run_cleaning(
         progress: as in `solve`.
 
     Returns:
-        `rows`, one dict per method, seed and preference with test accuracies in percent (`test` of the iterate that the second validation
-        sets choose, `last` of the last one, `retrained` after training on for the x chosen), and `summary`: mean and spread over seeds.
+        `rows`, one dict per method, seed and preference with test accuracies in percent (`test` of
+        the iterate that the second validation sets choose, `last` of the last one, `retrained`
+        after training on for the x chosen), and `summary`: mean and spread over seeds.
     """
     if preferences % 2 == 0:
-        raise InvalidInput(f"preferences = {preferences}; take an odd number, so that equal weights are among them")
+        raise InvalidInput(
+            f"preferences = {preferences}; take an odd number, so that equal weights are among them"
+        )
     made = {name: _method(name, sizes, changes) for name in methods}
     where = device_of(device)
     rows = []
     for seed in seeds:
         task = cleaning_problem(seed, sizes, device=where, data=data)
         for name, method in made.items():
-            rows += _run_one(task, name, method, seed, steps or STEPS[name], grid(2, preferences) if method.uses_preference else None, progress)
-    summary = {name: _summary([row for row in rows if row["method"] == name and row["equal"]]) for name in methods}
+            rows += _run_one(
+                task,
+                name,
+                method,
+                seed,
+                steps or STEPS[name],
+                grid(2, preferences) if method.uses_preference else None,
+                progress,
+            )
+    summary = {
+        name: _summary([row for row in rows if row["method"] == name and row["equal"]])
+        for name in methods
+    }
     found = {
         "sizes": sizes._asdict(),
         "seeds": list(seeds),
@@ -290,20 +362,38 @@ def _method(name: str, sizes: Sizes, changes: Mapping[str, Any] | None) -> Metho
     return replace(METHODS[name](sizes), **(changes or {}))
 
 
-def _run_one(task: CleaningTask, name: str, method: Method, seed: int, steps: int, wanted: Any, progress: bool | None) -> list[dict[str, Any]]:
+def _run_one(
+    task: CleaningTask,
+    name: str,
+    method: Method,
+    seed: int,
+    steps: int,
+    wanted: Any,
+    progress: bool | None,
+) -> list[dict[str, Any]]:
     began = time.perf_counter()
     chosen = _Selection(task)
     found = front(
-        task.problem, task.x0, task.y0, preferences=wanted, method=method, steps=steps, callbacks=[chosen], progress=progress,
-        compile="replay" if task.x0.is_cuda else False, record_every=max(1, steps // 50),
-    )  # fmt: skip
+        task.problem,
+        task.x0,
+        task.y0,
+        preferences=wanted,
+        method=method,
+        steps=steps,
+        callbacks=[chosen],
+        progress=progress,
+        compile="replay" if task.x0.is_cuda else False,
+        record_every=max(1, steps // 50),
+    )
     if "interrupted" in found.reason:
         raise KeyboardInterrupt  # half of a run is not to stand among the others
     seconds = time.perf_counter() - began
     accuracy = {
         "test": task.accuracy(chosen.y, task.test),
         "last": task.accuracy(found.y, task.test),
-        "retrained": task.accuracy(_trained_on(task, chosen.x, chosen.y, min(steps, 300), 0.3), task.test),
+        "retrained": task.accuracy(
+            _trained_on(task, chosen.x, chosen.y, min(steps, 300), 0.3), task.test
+        ),
     }
     weights = task.weights(chosen.x)
     return [
@@ -313,7 +403,10 @@ def _run_one(task: CleaningTask, name: str, method: Method, seed: int, steps: in
             "preference": None if wanted is None else found.preference[r].tolist(),
             "equal": wanted is None or float((found.preference[r] - 0.5).abs().max()) < 1e-6,
             "objectives": found.objectives[r].tolist(),
-            **{key: [round(100 * v, 3) for v in values[r].tolist()] for key, values in accuracy.items()},
+            **{
+                key: [round(100 * v, 3) for v in values[r].tolist()]
+                for key, values in accuracy.items()
+            },
             "clean_weight": weights["clean"][r],
             "noisy_weight": weights["noisy"][r],
             "steps": steps,
@@ -337,7 +430,9 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, list[float]]:
     for key in ("test", "last", "retrained"):
         values = torch.tensor([row[key] for row in rows])
         said[key] = [round(v, 2) for v in values.mean(0).tolist()]
-        said[f"{key}_spread"] = [round(v, 2) for v in (values.std(0) if len(values) > 1 else values[0] * 0).tolist()]
+        said[f"{key}_spread"] = [
+            round(v, 2) for v in (values.std(0) if len(values) > 1 else values[0] * 0).tolist()
+        ]
     return said
 
 
@@ -345,9 +440,18 @@ def _write_csv(rows: list[dict[str, Any]], path: Path) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         pairs = ("objectives", "test", "last", "retrained", "clean_weight", "noisy_weight")
-        writer.writerow(["method", "seed", "w1", "w2", *(f"{name}_{s}" for name in pairs for s in SETS)])
+        writer.writerow(
+            ["method", "seed", "w1", "w2", *(f"{name}_{s}" for name in pairs for s in SETS)]
+        )
         for row in rows:
-            writer.writerow([row["method"], row["seed"], *(row["preference"] or ["", ""]), *(value for name in pairs for value in row[name])])
+            writer.writerow(
+                [
+                    row["method"],
+                    row["seed"],
+                    *(row["preference"] or ["", ""]),
+                    *(value for name in pairs for value in row[name]),
+                ]
+            )
 
 
 def _plot(rows: list[dict[str, Any]], path: Path) -> None:
@@ -358,27 +462,66 @@ def _plot(rows: list[dict[str, Any]], path: Path) -> None:
     left, right = figure.subplots(1, 2)
     ours = [row for row in rows if row["preference"] is not None]
     if ours:
-        colours: dict[str, Any] = {"c": [row["preference"][0] for row in ours], "cmap": "viridis", "vmin": 0, "vmax": 1}
-        dots = left.scatter(*zip(*(row["test"] for row in ours), strict=True), edgecolors="black", s=50, label="MOMEHA", **colours)
+        colours: dict[str, Any] = {
+            "c": [row["preference"][0] for row in ours],
+            "cmap": "viridis",
+            "vmin": 0,
+            "vmax": 1,
+        }
+        dots = left.scatter(
+            *zip(*(row["test"] for row in ours), strict=True),
+            edgecolors="black",
+            s=50,
+            label="MOMEHA",
+            **colours,
+        )
         figure.colorbar(dots, ax=left, label=f"preference for {SETS[0]}")
     others = [row for row in rows if row["preference"] is None]
     forum: dict[str, Any] = {"edgecolors": "black", **styles(["forum"])[0]}
     if others:
-        left.scatter(*zip(*(row["test"] for row in others), strict=True), s=80, label="FORUM, our code", **forum)
-    left.scatter(*REPORTED, s=160, label="FORUM, as reported at full size", **forum | {"marker": "*"})
-    left.set(xlabel=f"test accuracy on {SETS[0]} (%)", ylabel=f"test accuracy on {SETS[1]} (%)", title="Half of the training labels are wrong")
+        left.scatter(
+            *zip(*(row["test"] for row in others), strict=True),
+            s=80,
+            label="FORUM, our code",
+            **forum,
+        )
+    left.scatter(
+        *REPORTED, s=160, label="FORUM, as reported at full size", **forum | {"marker": "*"}
+    )
+    left.set(
+        xlabel=f"test accuracy on {SETS[0]} (%)",
+        ylabel=f"test accuracy on {SETS[1]} (%)",
+        title="Half of the training labels are wrong",
+    )
     left.legend()
     left.grid(alpha=0.3)
     labels = [
-        f"{row['method']}\n{'' if row['preference'] is None else format(row['preference'][0], '.2f')}"
+        row["method"]
+        + "\n"
+        + ("" if row["preference"] is None else format(row["preference"][0], ".2f"))
         for row in rows
         if row["seed"] == rows[0]["seed"]
     ]
     first = [row for row in rows if row["seed"] == rows[0]["seed"]]
-    for key, colour, word in (("clean_weight", "tab:green", "right label"), ("noisy_weight", "tab:red", "wrong label")):
+    for key, colour, word in (
+        ("clean_weight", "tab:green", "right label"),
+        ("noisy_weight", "tab:red", "wrong label"),
+    ):
         for s, marker in enumerate("os"):
-            right.plot(range(len(first)), [row[key][s] for row in first], marker, color=colour, label=f"{SETS[s]}, {word}")
-    right.set(xticks=range(len(first)), xticklabels=labels, ylim=(0, 1), ylabel="mean weight of training images", title="Whom the weights trust")
+            right.plot(
+                range(len(first)),
+                [row[key][s] for row in first],
+                marker,
+                color=colour,
+                label=f"{SETS[s]}, {word}",
+            )
+    right.set(
+        xticks=range(len(first)),
+        xticklabels=labels,
+        ylim=(0, 1),
+        ylabel="mean weight of training images",
+        title="Whom the weights trust",
+    )
     right.axhline(0.5, color="0.6", linestyle=":", label="all alike")
     right.legend(fontsize="small", loc=(0.34, 0.1))
     right.grid(alpha=0.3)

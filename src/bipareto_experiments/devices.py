@@ -18,7 +18,10 @@ def device_of(name: str | None) -> torch.device:
     except RuntimeError as error:
         raise InvalidInput(f"device {name!r} is not known; use cpu or cuda") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"device {name!r} was asked for, but there is no CUDA device here; use --device cpu, or leave it out")
+        raise InvalidInput(
+            f"device {name!r} was asked for, but there is no CUDA device here; use --device cpu, "
+            "or leave it out"
+        )
     return device
 
 

@@ -1,16 +1,19 @@
-"""The demo: handwritten digits, wrong training labels, and two domains that compete for one small network.
+"""The demo: handwritten digits, wrong training labels, and two domains that compete for one small
+network.
 
-Domain 1 shows digits upright, domain 2 shows other digits upside down.  One network must read both and is not told which is
-which; an upside-down 6 looks like a 9, and eight hidden units are few, so it cannot please both.  Half of the training
-labels are wrong.
+Domain 1 shows digits upright, domain 2 shows other digits upside down.  One network must read both
+and is not told which is which; an upside-down 6 looks like a 9, and eight hidden units are few, so
+it cannot please both.  Half of the training labels are wrong.
 
 - x: one logit per training sample; the sample counts with weight sigmoid(x_j).
 - y: the network, 64 pixels -> 8 tanh units -> 10 classes.
-- g(x, y): the weighted training loss, wrong labels included, plus a small weight decay; nonconvex in y.
+- g(x, y): the weighted training loss, wrong labels included, plus a small weight decay; nonconvex
+  in y.
 - f_1, f_2: the losses on small clean validation sets of the two domains.
 
-So each preference asks which training samples to trust, given how much each domain matters.  The data is scikit-learn's
-copy of 1797 images of 8x8 pixels; no image is in two domains or in two of training, validation and test.
+So each preference asks which training samples to trust, given how much each domain matters.  The
+data is scikit-learn's copy of 1797 images of 8x8 pixels; no image is in two domains or in two of
+training, validation and test.
 """
 
 from __future__ import annotations
@@ -62,10 +65,11 @@ REFERENCE = (math.log(CLASSES), math.log(CLASSES))
 class DigitsTask:
     """The problem with its start, and what is needed to judge an answer.
 
-    problem, x0 (600,), y0: as `bipareto.front` takes them; y0 = {"W1": (8, 64), "b1": (8, 1), "W2": (10, 8), "b2": (10, 1)}.
-    train (2, 300), validation (2, 200), test (2, 398): which images of the data set each domain uses, domain by domain.
-    labels, noisy, domain (600,): the label each training sample was given, whether it is wrong, and its domain, in the order of x.
-    test_images (2, 64, 398), test_labels (2, 398): for `accuracy`.
+    problem, x0 (600,), y0: as `bipareto.front` takes them; y0 = {"W1": (8, 64), "b1": (8, 1), "W2":
+    (10, 8), "b2": (10, 1)}. train (2, 300), validation (2, 200), test (2, 398): which images of the
+    data set each domain uses, domain by domain. labels, noisy, domain (600,): the label each
+    training sample was given, whether it is wrong, and its domain, in the order of x. test_images
+    (2, 64, 398), test_labels (2, 398): for `accuracy`.
     """
 
     problem: Problem
@@ -89,17 +93,28 @@ class DigitsTask:
         return torch.func.vmap(one)(y)
 
     def mean_weight(self, x: Tensor, noisy: bool) -> Tensor:
-        """Mean weight of the samples with wrong (`noisy`) or right labels, per run and domain: (R, 600) -> (R, 2)."""
+        """Mean weight of the samples with wrong (`noisy`) or right labels, per run and domain: (R,
+        600) -> (R, 2).
+        """
         weight = torch.sigmoid(x.double())
-        return torch.stack([weight[:, (self.domain == d) & (self.noisy == noisy)].mean(1) for d in range(len(DOMAINS))], dim=1)
+        return torch.stack(
+            [
+                weight[:, (self.domain == d) & (self.noisy == noisy)].mean(1)
+                for d in range(len(DOMAINS))
+            ],
+            dim=1,
+        )
 
     def suppressed(self, x: Tensor, noisy: bool) -> Tensor:
-        """Share of the samples with wrong (`noisy`) or right labels whose weight fell below `SUPPRESSED`: (R, 600) -> (R,)."""
+        """Share of the samples with wrong (`noisy`) or right labels whose weight fell below
+        `SUPPRESSED`: (R, 600) -> (R,).
+        """
         return (torch.sigmoid(x) < SUPPRESSED)[:, self.noisy == noisy].double().mean(1)
 
 
 def digits_problem(seed: int = 0) -> DigitsTask:
-    """Split the images, turn the second domain upside down, spoil half of the training labels: all decided by `seed`.
+    """Split the images, turn the second domain upside down, spoil half of the training labels: all
+    decided by `seed`.
 
     >>> task = digits_problem(seed=0)
     >>> task.problem.check(task.x0, task.y0)
@@ -112,14 +127,18 @@ def digits_problem(seed: int = 0) -> DigitsTask:
     labels = torch.as_tensor(data.target, dtype=torch.int64)
     generator = torch.Generator().manual_seed(seed)
     size = TRAIN + VALIDATION + TEST
-    chosen = torch.randperm(len(images), generator=generator)[: len(DOMAINS) * size].reshape(len(DOMAINS), size)
+    chosen = torch.randperm(len(images), generator=generator)[: len(DOMAINS) * size].reshape(
+        len(DOMAINS), size
+    )
     train, validation, test = chosen.split([TRAIN, VALIDATION, TEST], dim=1)
 
     pixels = images[chosen]
     pixels[1] = pixels[1].flip(-2, -1)
-    # Images are columns: the classes then lie along the slow axis, which makes the compiled step three times as fast.
+    # Images are columns: the classes then lie along the slow axis, which makes the compiled step
+    # three times as fast.
     pixels = pixels.flatten(2).transpose(1, 2)
-    # Without their mean the pixels lose one stiff direction that all images share, and the network trains in a fifth of the steps.
+    # Without their mean the pixels lose one stiff direction that all images share, and the network
+    # trains in a fifth of the steps.
     pixels = pixels - pixels[:, :, :TRAIN].mean((0, 2), keepdim=True)
     train_images, validation_images, test_images = pixels.split([TRAIN, VALIDATION, TEST], dim=2)
 
@@ -130,13 +149,18 @@ def digits_problem(seed: int = 0) -> DigitsTask:
     given = torch.where(noisy, other, labels[train]).flatten()
 
     lower_images, lower_targets = _columns(train_images), _one_hot(given)
-    upper_images, upper_targets = _columns(validation_images), _one_hot(labels[validation].flatten())
+    upper_images, upper_targets = (
+        _columns(validation_images),
+        _one_hot(labels[validation].flatten()),
+    )
 
     def upper(x: Tensor, y: Tree) -> Tensor:
         return _losses(y, upper_images, upper_targets).reshape(len(DOMAINS), VALIDATION).mean(1)
 
     def lower(x: Tensor, y: Tree) -> Tensor:
-        return (torch.sigmoid(x) * _losses(y, lower_images, lower_targets)).mean() + DECAY * tree.squared_norm(y)
+        return (
+            torch.sigmoid(x) * _losses(y, lower_images, lower_targets)
+        ).mean() + DECAY * tree.squared_norm(y)
 
     return DigitsTask(
         problem=Problem(upper, lower, names=[f"{name} digits" for name in DOMAINS]),
@@ -164,7 +188,9 @@ def _columns(images: Tensor) -> Tensor:
 
 
 def _one_hot(labels: Tensor) -> Tensor:
-    """(n,) -> (10, n).  Products with these columns batch and compile better than a gather by label."""
+    """(n,) -> (10, n).  Products with these columns batch and compile better than a gather by
+    label.
+    """
     return torch.nn.functional.one_hot(labels, CLASSES).T.float().contiguous()
 
 
@@ -179,11 +205,20 @@ def _losses(y: Tree, images: Tensor, targets: Tensor) -> Tensor:
     return torch.logsumexp(logits, 0) - (logits * targets).sum(0)
 
 
-def run_demo(out: Path, *, steps: int | None = None, preferences: int = 10, seed: int = 0, quiet: bool = False) -> dict[str, Any]:
-    """Trace the front of `digits_problem(seed)`, write `out`/front.csv and `out`/front.png, and say what they show.
+def run_demo(
+    out: Path,
+    *,
+    steps: int | None = None,
+    preferences: int = 10,
+    seed: int = 0,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Trace the front of `digits_problem(seed)`, write `out`/front.csv and `out`/front.png, and say
+    what they show.
 
-    All objectives and accuracies are those of the network after its training was finished for the found weights x (from where
-    the method left it, to ||grad_y g|| <= 1e-4), not of the network that the method carries along.
+    All objectives and accuracies are those of the network after its training was finished for the
+    found weights x (from where the method left it, to ||grad_y g|| <= 1e-4), not of the network
+    that the method carries along.
 
     Args:
         out: a folder; made if it is missing.
@@ -193,7 +228,8 @@ def run_demo(out: Path, *, steps: int | None = None, preferences: int = 10, seed
         quiet: no progress bar and no words on the terminal.
 
     Returns:
-        what was found, ready for JSON: `front` (a dict per preference), `baseline` (the same with equal weights), `hypervolume`
+        what was found, ready for JSON: `front` (a dict per preference), `baseline` (the same with
+            equal weights), `hypervolume`
         up to `reference`, `rank_correlation` of w_1 with f_1 and f_2, `words` and more.
     """
     if preferences < 2:
@@ -203,7 +239,14 @@ def run_demo(out: Path, *, steps: int | None = None, preferences: int = 10, seed
     task = digits_problem(seed)
     method = MOMEHA.tuned(task.problem, task.x0, task.y0, steps=steps)
     raw = front(
-        task.problem, task.x0, task.y0, preferences=grid(2, preferences), seeds=[seed], method=method, steps=steps, progress=False if quiet else None
+        task.problem,
+        task.x0,
+        task.y0,
+        preferences=grid(2, preferences),
+        seeds=[seed],
+        method=method,
+        steps=steps,
+        progress=False if quiet else None,
     )
     if "interrupted" in raw.reason:
         raise KeyboardInterrupt  # the words below are about runs that came to their end
@@ -221,9 +264,16 @@ def run_demo(out: Path, *, steps: int | None = None, preferences: int = 10, seed
         "hypervolume": found.hypervolume(REFERENCE),
         "reference": list(REFERENCE),
         "nondominated": len(found.nondominated()),
-        "rank_correlation": [_rank_correlation(found.preference[:, 0], found.objectives[:, i]) for i in range(2)],
-        "better_than_baseline": sum(all(f < b for f, b in zip(p["objectives"], baseline["objectives"], strict=True)) for p in points),
-        "lower_residual": float(found.lower_residual.max()) if found.lower_residual is not None else None,
+        "rank_correlation": [
+            _rank_correlation(found.preference[:, 0], found.objectives[:, i]) for i in range(2)
+        ],
+        "better_than_baseline": sum(
+            all(f < b for f, b in zip(p["objectives"], baseline["objectives"], strict=True))
+            for p in points
+        ),
+        "lower_residual": float(found.lower_residual.max())
+        if found.lower_residual is not None
+        else None,
     }
     summary["words"] = _words(summary)
     out.mkdir(parents=True, exist_ok=True)
@@ -237,9 +287,17 @@ def run_demo(out: Path, *, steps: int | None = None, preferences: int = 10, seed
 
 
 def _points(task: DigitsTask, found: ParetoFront) -> list[dict[str, Any]]:
-    """One dict per run: preference, objectives, accuracy and mean weights (lists over domains), and shares of suppressed samples."""
-    stacked = {"preference": found.preference, "objectives": found.objectives, **_judge(task, found.x, found.y)}
-    return [{name: values[r].tolist() for name, values in stacked.items()} for r in range(len(found))]
+    """One dict per run: preference, objectives, accuracy and mean weights (lists over domains), and
+    shares of suppressed samples.
+    """
+    stacked = {
+        "preference": found.preference,
+        "objectives": found.objectives,
+        **_judge(task, found.x, found.y),
+    }
+    return [
+        {name: values[r].tolist() for name, values in stacked.items()} for r in range(len(found))
+    ]
 
 
 def _judge(task: DigitsTask, x: Tensor, y: Tree) -> dict[str, Tensor]:
@@ -260,7 +318,10 @@ def _baseline(task: DigitsTask, method: MOMEHA) -> dict[str, Any]:
     y = envelope.solve_lower(task.problem, x, begun, tol=TOLERANCE, max_iter=NEWTON_STEPS).y
     with torch.no_grad():
         objectives = task.problem.upper(task.x0, tree.select(y, 0))
-    return {"objectives": objectives.tolist(), **{name: values[0].tolist() for name, values in _judge(task, x, y).items()}}
+    return {
+        "objectives": objectives.tolist(),
+        **{name: values[0].tolist() for name, values in _judge(task, x, y).items()},
+    }
 
 
 def _rank_correlation(a: Tensor, b: Tensor) -> float:
@@ -278,15 +339,19 @@ def _words(summary: dict[str, Any]) -> str:
     better, count = summary["better_than_baseline"], len(points)
     rank = summary["rank_correlation"]
     said = [
-        f"One network with {HIDDEN} hidden units learns from {2 * TRAIN} handwritten digits, half of them {DOMAINS[0]} and half {DOMAINS[1]}; "
+        f"One network with {HIDDEN} hidden units learns from {2 * TRAIN} handwritten digits, half "
+        f"of them {DOMAINS[0]} and half {DOMAINS[1]}; "
         f"{NOISE:.0%} of the labels are wrong.",
-        f"Trained on all samples alike, it reads {_accuracies(baseline)} of the test digits correctly.",
-        f"With a learned weight for each sample, {'all' if better == count else better or 'none'} of the {count} points of the front beat that "
+        f"Trained on all samples alike, it reads {_accuracies(baseline)} of the test digits "
+        "correctly.",
+        f"With a learned weight for each sample, {'all' if better == count else better or 'none'} "
+        f"of the {count} points of the front beat that "
         "in both validation losses.",
     ]
     if rank[0] < -0.7 and rank[1] > 0.7:
         said.append(
-            f"The points trade one domain for the other: from the strongest preference for {DOMAINS[0]} digits (w_1 = {first['preference'][0]:.2f}) "
+            "The points trade one domain for the other: from the strongest preference for "
+            f"{DOMAINS[0]} digits (w_1 = {first['preference'][0]:.2f}) "
             f"to the weakest ({last['preference'][0]:.2f}), their loss {_change(first, last, 0)} "
             f"and that of {DOMAINS[1]} digits {_change(first, last, 1)} "
             f"(rank correlations with w_1: {rank[0]:.2f} and {rank[1]:.2f}); "
@@ -295,19 +360,24 @@ def _words(summary: dict[str, Any]) -> str:
         )
     else:
         said.append(
-            f"The preferences hardly order the points (rank correlations of w_1 with the losses {rank[0]:.2f} and {rank[1]:.2f}): no trade-off shows."
+            "The preferences hardly order the points (rank correlations of w_1 with the losses "
+            f"{rank[0]:.2f} and {rank[1]:.2f}): no trade-off shows."
         )
     clean, noisy = (sum(even[name]) / 2 for name in ("clean_weight", "noisy_weight"))
     said.append(
-        f"At the most even preference, samples with right labels weigh {clean:.2f} on average and those with wrong labels {noisy:.2f}: "
-        f"{even['noisy_suppressed']:.0%} of the wrong labels are suppressed (weight below {SUPPRESSED}; all start at 0.5), "
+        f"At the most even preference, samples with right labels weigh {clean:.2f} on average and "
+        f"those with wrong labels {noisy:.2f}: "
+        f"{even['noisy_suppressed']:.0%} of the wrong labels are suppressed (weight below "
+        f"{SUPPRESSED}; all start at 0.5), "
         f"and {even['clean_suppressed']:.0%} of the right ones."
     )
     return "\n".join(f"- {statement}" for statement in said)
 
 
 def _accuracies(point: dict[str, Any]) -> str:
-    return " and ".join(f"{value:.0%} ({name})" for name, value in zip(DOMAINS, point["accuracy"], strict=True))
+    return " and ".join(
+        f"{value:.0%} ({name})" for name, value in zip(DOMAINS, point["accuracy"], strict=True)
+    )
 
 
 def _change(first: dict[str, Any], last: dict[str, Any], i: int) -> str:
@@ -320,19 +390,40 @@ def _say(summary: dict[str, Any]) -> None:
 
     console = Console(highlight=False)
     console.print(summary["words"], markup=False)
-    console.print(f"Written: {', '.join(summary['files'])} ({summary['seconds']:.0f} s)", markup=False, soft_wrap=True)
+    console.print(
+        f"Written: {', '.join(summary['files'])} ({summary['seconds']:.0f} s)",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _write_csv(points: list[dict[str, Any]], seed: int, path: Path) -> None:
-    """One row per preference: run, seed, w, f, test accuracy, mean weights per domain, shares of suppressed samples."""
-    columns = {"w": "preference", "f": "objectives", "accuracy": "accuracy", "clean_weight": "clean_weight", "noisy_weight": "noisy_weight"}
+    """One row per preference: run, seed, w, f, test accuracy, mean weights per domain, shares of
+    suppressed samples.
+    """
+    columns = {
+        "w": "preference",
+        "f": "objectives",
+        "accuracy": "accuracy",
+        "clean_weight": "clean_weight",
+        "noisy_weight": "noisy_weight",
+    }
     shares = ["noisy_suppressed", "clean_suppressed"]
     # csv writes floats by repr, the shortest text that reads back as the same float.
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["run", "seed", *(f"{name}{i}" for name in columns for i in (1, 2)), *shares])
+        writer.writerow(
+            ["run", "seed", *(f"{name}{i}" for name in columns for i in (1, 2)), *shares]
+        )
         for run, point in enumerate(points):
-            writer.writerow([run, seed, *(value for key in columns.values() for value in point[key]), *(point[name] for name in shares)])
+            writer.writerow(
+                [
+                    run,
+                    seed,
+                    *(value for key in columns.values() for value in point[key]),
+                    *(point[name] for name in shares),
+                ]
+            )
 
 
 def _plot(points: list[dict[str, Any]], baseline: dict[str, Any], path: Path) -> None:
@@ -345,19 +436,40 @@ def _plot(points: list[dict[str, Any]], baseline: dict[str, Any], path: Path) ->
     left, middle, right = figure.subplots(1, 3)
     dots = _plane(left, points, baseline, "objectives")
     left.set(title="The front: losses on clean validation digits\n(lower left is better)")
-    left.set(xlabel=f"validation loss, {DOMAINS[0]} digits", ylabel=f"validation loss, {DOMAINS[1]} digits")
+    left.set(
+        xlabel=f"validation loss, {DOMAINS[0]} digits",
+        ylabel=f"validation loss, {DOMAINS[1]} digits",
+    )
     _plane(middle, points, baseline, "accuracy")
     middle.set(title="The same networks on test digits\n(upper right is better)")
-    middle.set(xlabel=f"test accuracy, {DOMAINS[0]} digits", ylabel=f"test accuracy, {DOMAINS[1]} digits")
-    figure.colorbar(dots, ax=[left, middle], label=rf"preference $w_1$ for {DOMAINS[0]} digits", pad=0.01)
+    middle.set(
+        xlabel=f"test accuracy, {DOMAINS[0]} digits", ylabel=f"test accuracy, {DOMAINS[1]} digits"
+    )
+    figure.colorbar(
+        dots, ax=[left, middle], label=rf"preference $w_1$ for {DOMAINS[0]} digits", pad=0.01
+    )
 
     preference = [p["preference"][0] for p in points]
     for d, (domain, colour) in enumerate(zip(DOMAINS, ("tab:blue", "tab:orange"), strict=True)):
-        for key, label, style in (("clean_weight", "right", "o-"), ("noisy_weight", "wrong", "x--")):
-            right.plot(preference, [p[key][d] for p in points], style, color=colour, label=f"{domain}, {label} label")
+        for key, label, style in (
+            ("clean_weight", "right", "o-"),
+            ("noisy_weight", "wrong", "x--"),
+        ):
+            right.plot(
+                preference,
+                [p[key][d] for p in points],
+                style,
+                color=colour,
+                label=f"{domain}, {label} label",
+            )
     right.axhline(0.5, color="0.6", linestyle=":", label="all samples alike")
-    right.set(title=f"Whom the weights trust\n({NOISE:.0%} of the training labels are wrong)", ylim=(0, 1))
-    right.set(xlabel=rf"preference $w_1$ for {DOMAINS[0]} digits", ylabel="mean weight of training samples")
+    right.set(
+        title=f"Whom the weights trust\n({NOISE:.0%} of the training labels are wrong)", ylim=(0, 1)
+    )
+    right.set(
+        xlabel=rf"preference $w_1$ for {DOMAINS[0]} digits",
+        ylabel="mean weight of training samples",
+    )
     right.legend(fontsize="small")
     right.grid(alpha=0.3)
     # No version or date in the file: equal fronts give equal pictures.
@@ -365,13 +477,37 @@ def _plot(points: list[dict[str, Any]], baseline: dict[str, Any], path: Path) ->
 
 
 def _plane(axes: Axes, points: list[dict[str, Any]], baseline: dict[str, Any], key: str) -> Any:
-    """Points of one quantity, domain against domain, coloured by preference, with the baseline; returns the coloured dots."""
+    """Points of one quantity, domain against domain, coloured by preference, with the baseline;
+    returns the coloured dots.
+    """
     first, second = zip(*(p[key] for p in points), strict=True)
     axes.plot(first, second, color="0.75", zorder=1)
-    colours: dict[str, Any] = {"c": [p["preference"][0] for p in points], "cmap": "viridis", "vmin": 0, "vmax": 1}
-    dots = axes.scatter(first, second, s=60, edgecolors="black", zorder=2, label="learned weights, by preference", **colours)
+    colours: dict[str, Any] = {
+        "c": [p["preference"][0] for p in points],
+        "cmap": "viridis",
+        "vmin": 0,
+        "vmax": 1,
+    }
+    dots = axes.scatter(
+        first,
+        second,
+        s=60,
+        edgecolors="black",
+        zorder=2,
+        label="learned weights, by preference",
+        **colours,
+    )
     a, b = baseline[key]
-    axes.scatter(a, b, marker="X", s=110, color="tab:red", edgecolors="black", zorder=3, label="all samples alike")
+    axes.scatter(
+        a,
+        b,
+        marker="X",
+        s=110,
+        color="tab:red",
+        edgecolors="black",
+        zorder=3,
+        label="all samples alike",
+    )
     axes.legend()
     axes.grid(alpha=0.3)
     return dots

@@ -1,4 +1,6 @@
-"""What the battery runs on: small problems of any size and dtype, methods by name, and a problem that counts derivatives."""
+"""What the battery runs on: small problems of any size and dtype, methods by name, and a problem
+that counts derivatives.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from bipareto.problem.draws import draw
 
 __all__ = ["KINDS", "Case", "Tapped", "case", "made", "preference_of", "steps_of"]
 
-#: lower levels: strongly convex, with one stationary point, and strongly convex with noise on every gradient
+#: lower levels: strongly convex, with one stationary point, and strongly convex with noise on every
+#: gradient
 KINDS = ("quadratic", "nonconvex", "noisy")
 
 
@@ -34,8 +37,16 @@ class Case(NamedTuple):
         return self.method.init(self.problem, self.x, self.y, preference)
 
 
-def made(m: int, kind: str = "quadratic", d: int = 3, dtype: torch.dtype = torch.float64, device: str = "cpu") -> tuple[bp.Problem, Tensor, Tensor]:
-    """f_i = ||x - p_i||^2/2 + ||y - q_i||^2/2 + 1 over g = sum phi(y - Ax), phi quadratic or u^2/2 + 1.5 sin^2 u, and a start."""
+def made(
+    m: int,
+    kind: str = "quadratic",
+    d: int = 3,
+    dtype: torch.dtype = torch.float64,
+    device: str = "cpu",
+) -> tuple[bp.Problem, Tensor, Tensor]:
+    """f_i = ||x - p_i||^2/2 + ||y - q_i||^2/2 + 1 over g = sum phi(y - Ax), phi quadratic or u^2/2
+    + 1.5 sin^2 u, and a start.
+    """
     stream = torch.Generator().manual_seed(d)
 
     def normal(*shape: int) -> Tensor:
@@ -51,14 +62,20 @@ def made(m: int, kind: str = "quadratic", d: int = 3, dtype: torch.dtype = torch
 
     def lower(x: Tensor, y: Tensor) -> Tensor:
         u = y - A @ x
-        return (0.5 * u.square() + 1.5 * u.sin().square()).sum() if kind == "nonconvex" else 0.5 * (curvature * u.square()).sum()
+        return (
+            (0.5 * u.square() + 1.5 * u.sin().square()).sum()
+            if kind == "nonconvex"
+            else 0.5 * (curvature * u.square()).sum()
+        )
 
     problem = bp.Problem(upper, lower)
     return (oracle.noisy(problem, 0.1, x, y) if kind == "noisy" else problem), x, y
 
 
 def case(name: str, kind: str = "quadratic", m: int = 2, **shape: Any) -> Case:
-    """The method of that name, with its default numbers, on m objectives or on the one that it takes."""
+    """The method of that name, with its default numbers, on m objectives or on the one that it
+    takes.
+    """
     method = METHODS[name]()
     for count in (m, 1):
         problem, x, y = made(count, kind, **shape)
@@ -76,18 +93,24 @@ def preference_of(method: Method, m: int) -> Tensor | None:
     return w / w.sum() if method.uses_preference else None
 
 
-def steps_of(given: Case, state: State, first: int, last: int, seed: int = 0) -> Iterator[tuple[State, Info]]:
+def steps_of(
+    given: Case, state: State, first: int, last: int, seed: int = 0
+) -> Iterator[tuple[State, Info]]:
     """The states after steps first, ..., last - 1, with what they saw."""
     for t in range(first, last):
-        state, info = given.method.step(given.problem, state, draw(given.problem, given.method.roles(given.m), t, [seed]))
+        state, info = given.method.step(
+            given.problem, state, draw(given.problem, given.method.roles(given.m), t, [seed])
+        )
         yield state, info
 
 
 class Tapped(oracle.Counting):
-    """A problem on single tensors that counts derivatives of g as autograd takes them, in a plain eager run.
+    """A problem on single tensors that counts derivatives of g as autograd takes them, in a plain
+    eager run.
 
-    Every evaluation of g passes x and y through an identity that is told when it is differentiated, and when its derivative is:
-    the first round of an evaluation is a gradient, each later arrival at x or at y is a product with g_xy or g_yy.
+    Every evaluation of g passes x and y through an identity that is told when it is differentiated,
+    and when its derivative is: the first round of an evaluation is a gradient, each later arrival
+    at x or at y is a product with g_xy or g_yy.
     """
 
     def lower(self, x: Tensor, y: Tensor, batch: Any = None) -> Tensor:

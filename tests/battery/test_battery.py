@@ -1,6 +1,8 @@
-"""What every method must pass, present and future: a new entry of METHODS is tested here without a line being added.
+"""What every method must pass, present and future: a new entry of METHODS is tested here without a
+line being added.
 
-Methods run with their default numbers, on small problems with a strongly convex lower level, a nonconvex one, and noise.
+Methods run with their default numbers, on small problems with a strongly convex lower level, a
+nonconvex one, and noise.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from helpers import DICT_PROBLEM, dict_start
 
 pytestmark = [
     pytest.mark.parametrize("name", METHODS),
-    # Methods that invert the lower Hessian say so on the nonconvex problem; that they do is tested beside each.
+    # Methods that invert the lower Hessian say so on the nonconvex problem; that they do is tested
+    # beside each.
     pytest.mark.filterwarnings(f"ignore::{BiparetoWarning.__module__}.{BiparetoWarning.__name__}"),
 ]
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -42,7 +45,9 @@ def last(states: Any) -> Any:
 
 def assert_equal(a: State, b: State) -> None:
     """Equal to the last bit."""
-    for (path, u), (_, v) in zip(tree.named_leaves(a, "state"), tree.named_leaves(b, "state"), strict=True):
+    for (path, u), (_, v) in zip(
+        tree.named_leaves(a, "state"), tree.named_leaves(b, "state"), strict=True
+    ):
         assert torch.equal(u, v), f"{path} differs by {(u - v).abs().max()}"
 
 
@@ -59,7 +64,9 @@ def test_shapes_dtypes_devices(name: str, kind: str, dtype: torch.dtype, device:
     before = given.init(preference_of(given.method, given.m))
     after, info = last(steps_of(given, before, 0, 3))
     assert tree.structure(before) == tree.structure(after)
-    for (path, u), (_, v) in zip(tree.named_leaves(before, "state"), tree.named_leaves(after, "state"), strict=True):
+    for (path, u), (_, v) in zip(
+        tree.named_leaves(before, "state"), tree.named_leaves(after, "state"), strict=True
+    ):
         assert (u.shape, u.dtype, u.device) == (v.shape, v.dtype, v.device), path
         assert not v.requires_grad, path
         assert torch.isfinite(v).all(), path
@@ -95,7 +102,10 @@ def some_states(name: str, kind: str) -> tuple[Any, list[State]]:
     """A case and three of its states, from different starts and preferences."""
     given = case(name, kind)
     w = preference_of(given.method, given.m)
-    starts = [(given.x + 0.1 * i, given.y - 0.1 * i, w.flip(0) if w is not None and i == 1 else w) for i in range(3)]
+    starts = [
+        (given.x + 0.1 * i, given.y - 0.1 * i, w.flip(0) if w is not None and i == 1 else w)
+        for i in range(3)
+    ]
     return given, [given.method.init(given.problem, x, y, w) for x, y, w in starts]
 
 
@@ -111,14 +121,29 @@ def test_vmap_equals_a_loop(name: str, kind: str) -> None:
         one_by_one = [given.method.step(given.problem, state, batches) for state in states]
         states = [state for state, _ in one_by_one]
         assert_near((together, info), tree.stack(one_by_one))
-    rows = [given.method.report(given.problem, tree.select(before, i), tree.select(together, i), tree.select(info, i), batches) for i in range(3)]
-    report = torch.func.vmap(lambda b, a, i: given.method.report(given.problem, b, a, i, batches))(before, together, info)
+    rows = [
+        given.method.report(
+            given.problem,
+            tree.select(before, i),
+            tree.select(together, i),
+            tree.select(info, i),
+            batches,
+        )
+        for i in range(3)
+    ]
+    report = torch.func.vmap(lambda b, a, i: given.method.report(given.problem, b, a, i, batches))(
+        before, together, info
+    )
     assert_near(report, tree.stack(rows))
 
 
 @pytest.mark.parametrize(
     ("batched", "kind"),
-    [(True, "quadratic"), pytest.param(False, "quadratic", marks=pytest.mark.slow), pytest.param(True, "noisy", marks=pytest.mark.slow)],
+    [
+        (True, "quadratic"),
+        pytest.param(False, "quadratic", marks=pytest.mark.slow),
+        pytest.param(True, "noisy", marks=pytest.mark.slow),
+    ],
 )
 def test_compiled_equals_eager(name: str, batched: bool, kind: str) -> None:
     torch._dynamo.reset()
@@ -145,7 +170,9 @@ def test_resuming_equals_going_on(name: str, kind: str) -> None:
     file.seek(0)
     # A new object of the same class, as another process would make it.
     again = case(name, kind)
-    loaded = tree.rebuild(again.init(preference_of(again.method, again.m)), torch.load(file, weights_only=True))
+    loaded = tree.rebuild(
+        again.init(preference_of(again.method, again.m)), torch.load(file, weights_only=True)
+    )
     assert_equal(last(steps_of(again, loaded, 4, 8))[0], whole)
 
 
@@ -153,7 +180,9 @@ def test_resuming_equals_going_on(name: str, kind: str) -> None:
 def test_permuting_objectives_permutes_the_answer(name: str, kind: str) -> None:
     given = case(name, kind, m=3)
     order = list(range(given.m))[::-1]
-    permuted = given._replace(problem=bp.Problem(lambda x, y: given.problem.upper(x, y)[order], given.problem.lower))
+    permuted = given._replace(
+        problem=bp.Problem(lambda x, y: given.problem.upper(x, y)[order], given.problem.lower)
+    )
     w = preference_of(given.method, given.m)
     a, info_a = last(steps_of(given, given.init(w), 0, 15))
     b, info_b = last(steps_of(permuted, permuted.init(None if w is None else w[order]), 0, 15))
@@ -172,8 +201,13 @@ def test_one_objective_is_simply_minimised(name: str) -> None:
     curvature = torch.func.hessian(lambda y_: problem.lower(x, y_))(y)
 
     def value(x_: Tensor) -> Tensor:
-        """f_1(x, y*(x)), quadratic in x: one Newton step from y is y*, and one in x is the minimiser."""
-        return problem.upper(x_, y - torch.linalg.solve(curvature, torch.func.grad(lambda y_: problem.lower(x_, y_))(y)))[0]
+        """f_1(x, y*(x)), quadratic in x: one Newton step from y is y*, and one in x is the
+        minimiser.
+        """
+        return problem.upper(
+            x_,
+            y - torch.linalg.solve(curvature, torch.func.grad(lambda y_: problem.lower(x_, y_))(y)),
+        )[0]
 
     best = x - torch.linalg.solve(torch.func.hessian(value)(x), torch.func.grad(value)(x))
     assert (state.x - best).norm() < 0.1 * (x - best).norm()
@@ -184,7 +218,9 @@ def test_one_objective_is_simply_minimised(name: str) -> None:
 @kinds
 def test_weights_satisfy_their_optimality_conditions(name: str, kind: str) -> None:
     given = case(name, kind, m=4)
-    infos = [info for _, info in steps_of(given, given.init(preference_of(given.method, given.m)), 0, 5)]
+    infos = [
+        info for _, info in steps_of(given, given.init(preference_of(given.method, given.m)), 0, 5)
+    ]
     if "weights_slack" not in infos[0]:
         pytest.skip("it solves no program for weights")
     for info in infos:
@@ -221,10 +257,15 @@ def test_declared_oracles_are_what_happens(name: str, kind: str, m: int) -> None
     state = given.init(preference_of(given.method, given.m))
     tapped = Tapped(given.problem)
     given.method.step(tapped, state)
-    found = {"lower_gradients": tapped.counts["lower_gradients"], "upper_gradients": tapped.counts["upper"]}
+    found = {
+        "lower_gradients": tapped.counts["lower_gradients"],
+        "upper_gradients": tapped.counts["upper"],
+    }
     found["hessian_products"] = tapped.counts["hessian_products"]
     assert found == given.method.oracles(given.m)
-    assert tapped.counts["lower"] == tapped.counts["lower_gradients"], "g was evaluated without being differentiated"
+    assert tapped.counts["lower"] == tapped.counts["lower_gradients"], (
+        "g was evaluated without being differentiated"
+    )
 
 
 class Recorder(dict[str, Any]):
@@ -260,7 +301,9 @@ def test_trees_give_what_the_flat_vector_gives(name: str) -> None:
 
     m = case(name).m
     trees = bp.Problem(lambda x, y: DICT_PROBLEM.upper(x, y)[:m], DICT_PROBLEM.lower)
-    flat = bp.Problem(lambda u, v: trees.upper(*nested(u, v)), lambda u, v: trees.lower(*nested(u, v)))
+    flat = bp.Problem(
+        lambda u, v: trees.upper(*nested(u, v)), lambda u, v: trees.lower(*nested(u, v))
+    )
     given = case(name)._replace(problem=trees, x=x, y=y)
     w = preference_of(given.method, m)
     a, _ = last(steps_of(given, given.init(w), 0, 10))
@@ -273,9 +316,13 @@ def test_trees_give_what_the_flat_vector_gives(name: str) -> None:
 def test_preferences_are_taken_or_refused_by_name(name: str) -> None:
     given = case(name)
     if given.method.uses_preference:
-        torch.testing.assert_close(given.init([0.25, 0.75]).preference, torch.tensor([0.25, 0.75], dtype=torch.float64))
+        torch.testing.assert_close(
+            given.init([0.25, 0.75]).preference, torch.tensor([0.25, 0.75], dtype=torch.float64)
+        )
     else:
-        with pytest.raises(InvalidInput, match=rf"{type(given.method).__name__} has no preferences.*MOMEHA"):
+        with pytest.raises(
+            InvalidInput, match=rf"{type(given.method).__name__} has no preferences.*MOMEHA"
+        ):
             given.init([1 / given.m] * given.m)
 
 

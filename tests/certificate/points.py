@@ -35,6 +35,8 @@ def dense(problem: bp.Problem, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def projected(problem: bp.Problem, x: Tensor, y: Tensor) -> Tensor:
-    """The gradients of f less their part in the range of B, (m, d): what no lower multiplier can cancel."""
+    """The gradients of f less their part in the range of B, (m, d): what no lower multiplier can
+    cancel.
+    """
     rows, B = dense(problem, x, y)
     return rows - rows @ B @ torch.linalg.pinv(B)

@@ -45,7 +45,15 @@ def test_exact_points_of_the_other_problems_leave_no_common_descent(name: str) -
 def test_the_paper_measure_degenerates_where_kkt_does_not() -> None:
     problem = bp.problems.get("quadratic")
     point = problem.solution(torch.tensor([0.5, 0.5], dtype=DOUBLE))
-    near = certify(problem, point.x, point.y + 1e-5 * numbers(5), gamma=0.5, preference=[0.5, 0.5], mu=2.0, c=3.0)
+    near = certify(
+        problem,
+        point.x,
+        point.y + 1e-5 * numbers(5),
+        gamma=0.5,
+        preference=[0.5, 0.5],
+        mu=2.0,
+        c=3.0,
+    )
     assert near.stationarity is not None
     assert near.paper_stationarity is not None
     assert near.paper_stationarity >= near.stationarity > 0.5
@@ -88,7 +96,9 @@ def test_the_paper_multipliers_give_the_paper_residual() -> None:
     normal = torch.cat([g_x - torch.func.grad(problem.lower)(x, theta), g_y - (y - theta) / gamma])
     tau = torch.softmax(mu * w * (problem.upper(x, y) - z), 0)
     s = (w * tau).sum()
-    assert found.paper_stationarity == pytest.approx(float(((w * tau) @ rows / s + c / s * normal).norm()), rel=1e-8)
+    assert found.paper_stationarity == pytest.approx(
+        float(((w * tau) @ rows / s + c / s * normal).norm()), rel=1e-8
+    )
     assert found.constraint_gradient == pytest.approx(float(normal.norm()), rel=1e-6)
 
 

@@ -16,8 +16,15 @@ from helpers import DOUBLE
 
 
 def wide(d: int, condition: float = 4.0, off: float = 0.0) -> tuple[bp.Problem, Tensor, Tensor]:
-    """Two objectives over a diagonal quadratic of the given condition; a point of its Pareto set, moved by `off`."""
-    a, b, p, q = torch.rand(d, dtype=DOUBLE), numbers(d, seed=1), numbers(2, d, seed=2), numbers(2, d, seed=3)
+    """Two objectives over a diagonal quadratic of the given condition; a point of its Pareto set,
+    moved by `off`.
+    """
+    a, b, p, q = (
+        torch.rand(d, dtype=DOUBLE),
+        numbers(d, seed=1),
+        numbers(2, d, seed=2),
+        numbers(2, d, seed=3),
+    )
     h = torch.logspace(0, -math.log10(condition), d, dtype=DOUBLE)
 
     def upper(x: Tensor, y: Tensor) -> Tensor:
@@ -49,7 +56,8 @@ def test_a_hundred_thousand_dimensions_cost_two_hundred_gradients(off: float) ->
     counted = bp.oracle.Counting(problem)
     found = certify(counted, x, y, gamma=1.0)
     assert found.gradients <= 200
-    # A value and a gradient of g are one call; a Hessian product needs none beyond the one that all share.
+    # A value and a gradient of g are one call; a Hessian product needs none beyond the one that all
+    # share.
     assert counted.counts["lower"] <= 200
     assert counted.counts["upper"] <= 4
     assert found.lower_curvature == "minimum"
@@ -65,4 +73,6 @@ def test_cost_and_honesty_at_a_hundred_thousand_lower_variables(condition: float
     found = quietly(problem, x, y, gamma=1.0)
     assert found.gradients <= 200
     assert found.lower_curvature == "minimum"
-    assert found.common_descent is not True  # it is a Pareto point: no claim to the contrary, however ill-conditioned
+    assert (
+        found.common_descent is not True
+    )  # it is a Pareto point: no claim to the contrary, however ill-conditioned

@@ -30,15 +30,30 @@ def test_every_stationary_point_of_the_sine_is_named(n: int) -> None:
 def test_every_stationary_point_of_the_double_well_is_named() -> None:
     problem = bp.problems.get("bistable")
     fold = 2 / (3 * math.sqrt(3))
-    for x in [-1.0, -0.5, *torch.linspace(-0.99 * fold, 0.99 * fold, 9, dtype=DOUBLE).tolist(), 0.5, 1.0]:
-        companion = torch.tensor([[0.0, 1.0, x], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=DOUBLE)  # y^3 - y - x = 0
+    for x in [
+        -1.0,
+        -0.5,
+        *torch.linspace(-0.99 * fold, 0.99 * fold, 9, dtype=DOUBLE).tolist(),
+        0.5,
+        1.0,
+    ]:
+        companion = torch.tensor(
+            [[0.0, 1.0, x], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]], dtype=DOUBLE
+        )  # y^3 - y - x = 0
         roots = torch.linalg.eigvals(companion)
         for y in roots.real[roots.imag.abs() < 1e-9].tolist():
-            found = certify(problem, torch.tensor([x], dtype=DOUBLE), torch.tensor([y], dtype=DOUBLE), gamma=0.4)
+            found = certify(
+                problem, torch.tensor([x], dtype=DOUBLE), torch.tensor([y], dtype=DOUBLE), gamma=0.4
+            )
             assert found.lower_curvature == ("minimum" if 3 * y**2 > 1 else "maximum")
             assert found.lower_residual < 1e-12
     for sign in (-1, 1):
-        at_fold = certify(problem, torch.tensor([sign * fold], dtype=DOUBLE), torch.tensor([-sign / math.sqrt(3)], dtype=DOUBLE), gamma=0.4)
+        at_fold = certify(
+            problem,
+            torch.tensor([sign * fold], dtype=DOUBLE),
+            torch.tensor([-sign / math.sqrt(3)], dtype=DOUBLE),
+            gamma=0.4,
+        )
         assert at_fold.lower_curvature == "degenerate"
 
 
@@ -46,14 +61,23 @@ def test_a_free_direction_is_degenerate_and_a_flat_bottom_too() -> None:
     problem = bp.problems.get("merely-convex")
     x = numbers(10)
     assert certify(problem, x, problem.lower_solution(x)).lower_curvature == "degenerate"
-    quartic = bp.Problem(lambda x, y: torch.stack([x.sum() + y.sum()]), lambda x, y: (y**4).sum() + 0 * x.sum())
-    assert certify(quartic, torch.zeros(1, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE)).lower_curvature == "degenerate"
+    quartic = bp.Problem(
+        lambda x, y: torch.stack([x.sum() + y.sum()]), lambda x, y: (y**4).sum() + 0 * x.sum()
+    )
+    assert (
+        certify(quartic, torch.zeros(1, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE)).lower_curvature
+        == "degenerate"
+    )
 
 
 def trap(ratio: float) -> bp.Solution:
     problem = bp.problems.get("sin-trap")
-    method = bp.MOMEHA(gamma=0.4, alpha_theta=ratio * 0.1, alpha_x=0.1, alpha_y=0.1, c=Power(5.0, 0.3))
-    return bp.solve(problem, problem.x0, problem.y0, method=method, steps=1200, compile=False, progress=False)
+    method = bp.MOMEHA(
+        gamma=0.4, alpha_theta=ratio * 0.1, alpha_x=0.1, alpha_y=0.1, c=Power(5.0, 0.3)
+    )
+    return bp.solve(
+        problem, problem.x0, problem.y0, method=method, steps=1200, compile=False, progress=False
+    )
 
 
 def test_a_run_caught_by_a_lower_maximum_is_found_out() -> None:

@@ -21,7 +21,11 @@ from helpers import DICT_PROBLEM, DOUBLE, dict_start
 def test_trees_modules_and_single_precision() -> None:
     x, y = dict_start()
     found = quietly(DICT_PROBLEM, x, y)
-    flat = quietly(DICT_PROBLEM, tree.map_(lambda leaf: leaf.float(), x), tree.map_(lambda leaf: leaf.float(), y))
+    flat = quietly(
+        DICT_PROBLEM,
+        tree.map_(lambda leaf: leaf.float(), x),
+        tree.map_(lambda leaf: leaf.float(), y),
+    )
     assert flat.kkt == pytest.approx(found.kkt, rel=1e-4)
     assert flat.gap == pytest.approx(found.gap, rel=1e-4)
 
@@ -36,9 +40,26 @@ def test_a_noisy_problem_is_certified_on_its_means() -> None:
 def test_it_reads_well() -> None:
     problem = bp.problems.get("quadratic")
     x = numbers(5)
-    found = certify(problem, x, problem.lower_solution(x) + 1e-3, gamma=0.5, preference=[0.5, 0.5], mu=1.0, c=2.0)
+    found = certify(
+        problem,
+        x,
+        problem.lower_solution(x) + 1e-3,
+        gamma=0.5,
+        preference=[0.5, 0.5],
+        mu=1.0,
+        c=2.0,
+    )
     text = str(found)
-    for word in ("lower level", "minimum", "gap", "kkt", "lambda", "stationarity", "paper's", "gradient evaluations"):
+    for word in (
+        "lower level",
+        "minimum",
+        "gap",
+        "kkt",
+        "lambda",
+        "stationarity",
+        "paper's",
+        "gradient evaluations",
+    ):
         assert word in text
 
 
@@ -57,7 +78,10 @@ def test_a_gamma_above_the_bound_seen_is_warned_of() -> None:
     problem = bp.problems.get("sin", n=2)
     x = torch.zeros(1, dtype=DOUBLE)
     y = torch.full((2,), math.pi / 2 + 2, dtype=DOUBLE)
-    with pytest.warns(BiparetoWarning, match=r"gamma = 0\.6 is not below 1/\(2 rho_y\): .* eigenvalue -1 .* < 0\.5"):
+    with pytest.warns(
+        BiparetoWarning,
+        match=r"gamma = 0\.6 is not below 1/\(2 rho_y\): .* eigenvalue -1 .* < 0\.5",
+    ):
         found = certify(problem, x, y, gamma=0.6)
     assert any("gamma" in note for note in found.notes)
     assert certify(problem, x, y).gamma == pytest.approx(0.45)
@@ -73,7 +97,9 @@ def test_an_ideal_point_above_the_objectives_is_refused() -> None:
     problem = bp.problems.get("quadratic")
     x = numbers(5)
     with pytest.raises(InvalidInput, match=r"z_1 = 1e\+06 >= f_1 = "):
-        certify(problem, x, problem.lower_solution(x), preference=[0.5, 0.5], mu=1.0, ideal=1e6, c=1.0)
+        certify(
+            problem, x, problem.lower_solution(x), preference=[0.5, 0.5], mu=1.0, ideal=1e6, c=1.0
+        )
 
 
 def test_nan_curvature_and_nan_gradients_are_named() -> None:
@@ -89,7 +115,10 @@ def test_nan_curvature_and_nan_gradients_are_named() -> None:
 
 
 def test_a_kink_is_warned_of_and_smooth_functions_are_not() -> None:
-    kinked = bp.Problem(lambda x, y: torch.stack([(x - y).square().sum()]), lambda x, y: y.abs().sum() + 0.5 * (y - x).square().sum())
+    kinked = bp.Problem(
+        lambda x, y: torch.stack([(x - y).square().sum()]),
+        lambda x, y: y.abs().sum() + 0.5 * (y - x).square().sum(),
+    )
     with pytest.warns(BiparetoWarning, match="does not look twice differentiable"):
         certify(kinked, torch.zeros(3, dtype=DOUBLE), torch.zeros(3, dtype=DOUBLE))
 

@@ -17,7 +17,9 @@ from helpers import DOUBLE
 
 
 def conic_slack(rows: Tensor, normal: Tensor, lam: Tensor, p: float) -> float:
-    """How far (lambda, p) is from the optimality conditions of min ||rows^T lambda + p normal||, relative to the rows' scale."""
+    """How far (lambda, p) is from the optimality conditions of min ||rows^T lambda + p normal||,
+    relative to the rows' scale.
+    """
     residual = lam @ rows + p * normal
     scale = float(rows.norm(dim=1).max())
     slopes = rows @ residual / scale**2
@@ -32,8 +34,12 @@ def test_thousand_random_programs_satisfy_their_own_conditions() -> None:
     inactive = 0
     for i in range(1000):
         m, d = 1 + i % 8, 2 + i % 7
-        rows = torch.randn(m, d, generator=stream, dtype=DOUBLE) * 10 ** (2 * torch.rand(m, 1, generator=stream, dtype=DOUBLE) - 1)
-        normal = torch.randn(d, generator=stream, dtype=DOUBLE) * 10 ** float(6 * torch.rand(1, generator=stream, dtype=DOUBLE) - 5)
+        rows = torch.randn(m, d, generator=stream, dtype=DOUBLE) * 10 ** (
+            2 * torch.rand(m, 1, generator=stream, dtype=DOUBLE) - 1
+        )
+        normal = torch.randn(d, generator=stream, dtype=DOUBLE) * 10 ** float(
+            6 * torch.rand(1, generator=stream, dtype=DOUBLE) - 5
+        )
         found = conic_minimum(rows, normal)
         assert conic_slack(rows, normal, found.weights, found.multiplier) <= 1e-9
         assert found.slack <= 1e-9
@@ -46,11 +52,17 @@ def test_thousand_random_programs_satisfy_their_own_conditions() -> None:
 
 
 def random_points(count: int) -> Iterator[tuple[KnownProblem, Tensor, Tensor]]:
-    problems = [bp.problems.get("quadratic", m=m) for m in (2, 3, 4)] + [bp.problems.get("pl-sin2", dim=5, m=m) for m in (2, 3)]
+    problems = [bp.problems.get("quadratic", m=m) for m in (2, 3, 4)] + [
+        bp.problems.get("pl-sin2", dim=5, m=m) for m in (2, 3)
+    ]
     for i in range(count):
         problem = problems[i % len(problems)]
         x = numbers(5, seed=i)
-        yield problem, x, problem.lower_solution(x) + numbers(5, seed=i + count, scale=10 ** (-i % 5 - 1.0))
+        yield (
+            problem,
+            x,
+            problem.lower_solution(x) + numbers(5, seed=i + count, scale=10 ** (-i % 5 - 1.0)),
+        )
 
 
 def check_points(count: int) -> None:
@@ -62,9 +74,13 @@ def check_points(count: int) -> None:
         lam, p = found.stationarity_multipliers
         rows, _ = dense(problem, x, y)
         theta = envelope.proximal_point(problem, x[None], y[None], 0.2, tol=1e-13).y[0]
-        (g_x, g_y), t_x = torch.func.grad(problem.lower, argnums=(0, 1))(x, y), torch.func.grad(problem.lower)(x, theta)
+        (g_x, g_y), t_x = (
+            torch.func.grad(problem.lower, argnums=(0, 1))(x, y),
+            torch.func.grad(problem.lower)(x, theta),
+        )
         normal = torch.cat([g_x - t_x, g_y - (y - theta) / 0.2])
-        # The normal itself is known to about 1e-9 of its length (it is a difference of gradients at a solved point), the program to rounding.
+        # The normal itself is known to about 1e-9 of its length (it is a difference of gradients at
+        # a solved point), the program to rounding.
         assert conic_slack(rows, normal, torch.tensor(lam, dtype=DOUBLE), p) <= 1e-6
         rest = projected(problem, x, y)
         slopes = rest @ (torch.tensor(found.kkt_multipliers, dtype=DOUBLE) @ rest)

@@ -58,17 +58,23 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
 
 
 def fresh(*arguments: str) -> tuple[subprocess.CompletedProcess[str], float]:
-    """A new process and the processor seconds it took, which other work on the machine does not change."""
+    """A new process and the processor seconds it took, which other work on the machine does not
+    change.
+    """
     before = os.times()
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True)
     after = os.times()
-    return done, after.children_user + after.children_system - before.children_user - before.children_system
+    return (
+        done,
+        after.children_user + after.children_system - before.children_user - before.children_system,
+    )
 
 
 def test_help_is_immediate_and_starts_without_torch() -> None:
     code = (
         "import sys\nfrom bipareto.cli import main\ntry:\n    main(['--help'])\n"
-        "finally:\n    print(sorted({'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib', 'moocore'} & set(sys.modules)))"
+        "finally:\n    print(sorted({'torch', 'numpy', 'scipy', 'sklearn', 'matplotlib', "
+        "'moocore'} & set(sys.modules)))"
     )
     done, _ = fresh("-c", code)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -84,7 +90,11 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], An
     """All commands by their words."""
     if not hasattr(command, "commands"):
         return {path: command}
-    return {words: leaf for name, inner in command.commands.items() for words, leaf in leaves(inner, (*path, name)).items()}
+    return {
+        words: leaf
+        for name, inner in command.commands.items()
+        for words, leaf in leaves(inner, (*path, name)).items()
+    }
 
 
 COMMANDS = leaves(typer.main.get_command(app))
@@ -96,10 +106,17 @@ def test_examples_in_help_can_be_typed(path: tuple[str, ...], run: Callable[...,
     assert shown.code == 0
     assert "Examples" in shown.stdout
     lines = [line.strip() for line in inspect.getdoc(COMMANDS[path].callback).splitlines()]
-    found = [tuple(shlex.split(part)[1:]) for line in lines if line.startswith("bipareto ") for part in re.split(" && |; ", line)]
+    found = [
+        tuple(shlex.split(part)[1:])
+        for line in lines
+        if line.startswith("bipareto ")
+        for part in re.split(" && |; ", line)
+    ]
     assert any(words[: len(path)] == path for words in found)
     for words in found:
-        (named,) = (known for known in COMMANDS if words[: len(known)] == known)  # its own, or one that goes with it
+        (named,) = (
+            known for known in COMMANDS if words[: len(known)] == known
+        )  # its own, or one that goes with it
         context = COMMANDS[named].make_context(" ".join(named), list(words[len(named) :]))
         if {"problem", "method"} <= context.params.keys():
             assert context.params["problem"] in bp.problems.names()
@@ -117,7 +134,18 @@ def test_list_names_everything(run: Callable[..., Done]) -> None:
 
 
 def test_front_json_and_files(run: Callable[..., Done], tmp_path: Path) -> None:
-    done = run("front", "quadratic", *SMALL, "--preferences", "3", "--seed", "0,1", "--out", str(tmp_path / "a"), "--json")
+    done = run(
+        "front",
+        "quadratic",
+        *SMALL,
+        "--preferences",
+        "3",
+        "--seed",
+        "0,1",
+        "--out",
+        str(tmp_path / "a"),
+        "--json",
+    )
     assert done.code == 0
     data = done.json
     assert data["runs"] == 6
@@ -131,7 +159,9 @@ def test_front_json_and_files(run: Callable[..., Done], tmp_path: Path) -> None:
     found = bp.ParetoFront.load(tmp_path / "a" / "front.npz")
     known = bp.problems.get("quadratic", dim=2)
     assert data["hypervolume"] == found.hypervolume(data["reference"])
-    assert data["distance_to_front"] == float(known.distance_to_front(found.objectives).max()) < 0.01
+    assert (
+        data["distance_to_front"] == float(known.distance_to_front(found.objectives).max()) < 0.01
+    )
     assert data["position_error"] < 0.1
     assert found.lower_residual is not None
     assert float(found.lower_residual.max()) <= 1e-8
@@ -141,11 +171,26 @@ def test_front_json_and_files(run: Callable[..., Done], tmp_path: Path) -> None:
     assert list(rows[0]) == ["run", "seed", "w1", "w2", "f1", "f2", "distance"]
     assert [int(row["seed"]) for row in rows] == [0, 0, 0, 1, 1, 1]
     for name, values_ in (("w", found.preference), ("f", found.objectives)):
-        read = torch.tensor([[float(row[f"{name}{i + 1}"]) for i in range(2)] for row in rows], dtype=torch.float64)
+        read = torch.tensor(
+            [[float(row[f"{name}{i + 1}"]) for i in range(2)] for row in rows], dtype=torch.float64
+        )
         assert torch.equal(read, values_)  # every digit
     assert (tmp_path / "a" / "front.png").read_bytes().startswith(b"\x89PNG")
 
-    run("front", "quadratic", *SMALL, "--preferences", "3", "--seed", "0", "--seed", "1", "--out", str(tmp_path / "b"), "--quiet")
+    run(
+        "front",
+        "quadratic",
+        *SMALL,
+        "--preferences",
+        "3",
+        "--seed",
+        "0",
+        "--seed",
+        "1",
+        "--out",
+        str(tmp_path / "b"),
+        "--quiet",
+    )
     for name in ("front.csv", "front.png"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -159,14 +204,27 @@ def test_front_table_is_the_answer_without_json(run: Callable[..., Done]) -> Non
 
 
 def test_position_error_asks_the_question_the_method_answers(run: Callable[..., Done]) -> None:
-    """With a linear scalarization the exact point is the linear one; judged as STCH points these runs would be far off."""
-    data = run("front", "quadratic", *SMALL, "--preferences", "3", "--set", "scalarization=linear", "--json").json
+    """With a linear scalarization the exact point is the linear one; judged as STCH points these
+    runs would be far off.
+    """
+    data = run(
+        "front",
+        "quadratic",
+        *SMALL,
+        "--preferences",
+        "3",
+        "--set",
+        "scalarization=linear",
+        "--json",
+    ).json
     assert data["method"]["scalarization"] == "linear"
     assert data["position_error"] < 0.05
 
 
 def test_solve_json_and_files(run: Callable[..., Done], tmp_path: Path) -> None:
-    done = run("solve", "quadratic", *SMALL, "--preference", ".7,.3", "--out", str(tmp_path), "--json")
+    done = run(
+        "solve", "quadratic", *SMALL, "--preference", ".7,.3", "--out", str(tmp_path), "--json"
+    )
     assert done.code == 0
     data = done.json
     known = bp.problems.get("quadratic", dim=2)
@@ -176,14 +234,18 @@ def test_solve_json_and_files(run: Callable[..., Done], tmp_path: Path) -> None:
     assert data["preference"] == [0.7, 0.3]
     assert data["reason"] == "steps"
     saved = json.loads((tmp_path / "solution.json").read_text())
-    assert saved == {key: value for key, value in data.items() if key not in ("seconds", "warnings")}
+    assert saved == {
+        key: value for key, value in data.items() if key not in ("seconds", "warnings")
+    }
     with (tmp_path / "history.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert int(rows[-1]["step"]) == 300
     assert float(rows[-1]["residual"]) < float(rows[0]["residual"])
 
 
-def test_demo_keeps_stdout_for_the_object(run: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_keeps_stdout_for_the_object(
+    run: Callable[..., Done], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[tuple[Path, dict[str, Any]]] = []
 
     def run_demo(out: Path, **options: Any) -> dict[str, Any]:
@@ -197,15 +259,25 @@ def test_demo_keeps_stdout_for_the_object(run: Callable[..., Done], tmp_path: Pa
     assert done.json == {"words": "What the picture shows.", "hypervolume": None, "warnings": []}
     assert done.stderr == "What the picture shows.\n"
     assert run("demo", "--out", str(tmp_path)) == Done(0, "", "")  # there the demo itself speaks
-    assert calls == [(tmp_path / "new", {"steps": 5, "quiet": True}), (tmp_path, {"steps": None, "quiet": False})]
+    assert calls == [
+        (tmp_path / "new", {"steps": 5, "quiet": True}),
+        (tmp_path, {"steps": None, "quiet": False}),
+    ]
 
 
 def test_settings_and_printed_numbers_are_one_language(run: Callable[..., Done]) -> None:
     """What --json prints of a method, --set reads: the same run comes out."""
-    first = run("solve", "quadratic", *SMALL, "--set", "c=power(3, 0.3)", "--set", "mu=8", "--json").json
+    first = run(
+        "solve", "quadratic", *SMALL, "--set", "c=power(3, 0.3)", "--set", "mu=8", "--json"
+    ).json
     assert first["method"]["c"] == "power(3,0.3)"
     assert first["method"]["mu"] == 8
-    words = [word for key, value in first["method"].items() if key != "name" for word in ("--set", f"{key}={value}")]
+    words = [
+        word
+        for key, value in first["method"].items()
+        if key != "name"
+        for word in ("--set", f"{key}={value}")
+    ]
     second = run("solve", "quadratic", *SMALL, "--numbers", "plain", *words, "--json").json
     assert second["x"] == first["x"]
 
@@ -217,7 +289,20 @@ def test_quiet_says_nothing(run: Callable[..., Done]) -> None:
 
 def test_noise_and_momentum(run: Callable[..., Done]) -> None:
     """Two seeds see two noises; the same seed the same one."""
-    words = ("solve", "pl-sin2", "--dim", "2", "--steps", "20", "--method", "mb-momeha", "--noise", "0.1", "--json", "--seed")
+    words = (
+        "solve",
+        "pl-sin2",
+        "--dim",
+        "2",
+        "--steps",
+        "20",
+        "--method",
+        "mb-momeha",
+        "--noise",
+        "0.1",
+        "--json",
+        "--seed",
+    )
     first, again, other = (run(*words, seed).json["x"] for seed in ("0", "0", "1"))
     assert first == again
     assert first != other
@@ -232,7 +317,9 @@ def test_warnings_reach_the_reader_and_the_object(run: Callable[..., Done]) -> N
 
 
 def test_a_run_that_leaves_the_finite_numbers_fails_in_words(run: Callable[..., Done]) -> None:
-    done = run("solve", "quadratic", "--dim", "2", "--steps", "50", "--set", "alpha_x=1e200", "--json")
+    done = run(
+        "solve", "quadratic", "--dim", "2", "--steps", "50", "--set", "alpha_x=1e200", "--json"
+    )
     assert done.code == 1
     assert done.json["reason"] == "nonfinite"
     assert done.json["failure"]["step"] < 50
@@ -241,7 +328,19 @@ def test_a_run_that_leaves_the_finite_numbers_fails_in_words(run: Callable[..., 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "meha"])
 def test_every_method_traces_a_front(method: str, run: Callable[..., Done]) -> None:
-    done = run("front", "quadratic", "--dim", "2", "--method", method, "--preferences", "2", "--steps", "5", "--json")
+    done = run(
+        "front",
+        "quadratic",
+        "--dim",
+        "2",
+        "--method",
+        method,
+        "--preferences",
+        "2",
+        "--steps",
+        "5",
+        "--json",
+    )
     assert done.code == 0
     assert done.json["method"]["name"] == method
     assert done.json["runs"] == (2 if METHODS[method].uses_preference else 1)
@@ -264,7 +363,10 @@ def test_every_method_traces_a_front(method: str, run: Callable[..., Done]) -> N
         (["solve", "quadratic", "--set", "gamma=-1"], "must be > 0"),
         (["solve", "quadratic", "--set", "c=pow(1)"], "power(...)"),
         (["solve", "quadratic", "--set", "c=power(1)"], "power(scale, power)"),
-        (["solve", "quadratic", "--method", "mb-momeha", "--set", "exact_weights=1"], "true or false"),
+        (
+            ["solve", "quadratic", "--method", "mb-momeha", "--set", "exact_weights=1"],
+            "true or false",
+        ),
         (["solve", "quadratic", "--numbers", "best"], "choose one of tuned, plain, paper"),
         (["solve", "quadratic", "--preference", "a,b"], "write them with commas"),
         (["solve", "quadratic", "--preference", "0.7,0.4"], "sums to 1.1"),
@@ -273,7 +375,9 @@ def test_every_method_traces_a_front(method: str, run: Callable[..., Done]) -> N
         (["front", "quadratic", "--seed", "a"], "--seed 0,1,2"),
     ],
 )
-def test_bad_input_is_one_line_that_names_the_remedy(words: list[str], message: str, run: Callable[..., Done]) -> None:
+def test_bad_input_is_one_line_that_names_the_remedy(
+    words: list[str], message: str, run: Callable[..., Done]
+) -> None:
     done = run(*words, "--steps", "5", "--json")
     assert done.code == 2
     assert done.stdout == ""
@@ -282,7 +386,9 @@ def test_bad_input_is_one_line_that_names_the_remedy(words: list[str], message: 
     assert message in line
 
 
-def test_a_folder_that_cannot_be_made_is_refused_before_the_work(run: Callable[..., Done], tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused_before_the_work(
+    run: Callable[..., Done], tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("")
     done = run("front", "quadratic", "--out", str(tmp_path / "file" / "below"))
     assert done.code == 2
@@ -302,7 +408,13 @@ numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**9
         st.builds(Cosine, numbers, numbers, numbers, numbers),
         st.builds(Tracked, numbers),
         st.builds(CG, st.integers(1, 100), st.floats(1e-12, 1)),
-        st.builds(FiniteDifference, st.integers(1, 100), st.floats(1e-3, 1), st.floats(1e-3, 1), st.booleans()),
+        st.builds(
+            FiniteDifference,
+            st.integers(1, 100),
+            st.floats(1e-3, 1),
+            st.floats(1e-3, 1),
+            st.booleans(),
+        ),
     )
 )
 def test_show_and_parse_are_inverse(value: Any) -> None:
@@ -311,7 +423,10 @@ def test_show_and_parse_are_inverse(value: Any) -> None:
     assert type(read) is type(value)
 
 
-@pytest.mark.parametrize("text", ["__import__('os')", "open", "a.b", "1 if 2 else 3", "-x", "1/0", "mb-momeha", "", "f'{1}'"])
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os')", "open", "a.b", "1 if 2 else 3", "-x", "1/0", "mb-momeha", "", "f'{1}'"],
+)
 def test_other_text_is_a_word_and_never_runs(text: str) -> None:
     if text.startswith("__import__"):
         with pytest.raises(bp.errors.InvalidInput, match="is not known"):
@@ -330,7 +445,9 @@ def test_other_text_is_a_word_and_never_runs(text: str) -> None:
         ("manifest.json", "a sweep", ["experiment", "fewshot", "comparison", "--tiny"]),
     ],
 )
-def test_a_folder_of_something_else_is_left_alone(run: Callable[..., Done], tmp_path: Path, held: str, whose: str, arguments: list[str]) -> None:
+def test_a_folder_of_something_else_is_left_alone(
+    run: Callable[..., Done], tmp_path: Path, held: str, whose: str, arguments: list[str]
+) -> None:
     config, folder = tmp_path / "sweep.yaml", tmp_path / "runs"
     config.write_text("problem: {name: quadratic}\nsteps: 5\ncompile: false\n")
     folder.mkdir()
@@ -341,12 +458,22 @@ def test_a_folder_of_something_else_is_left_alone(run: Callable[..., Done], tmp_
     assert [path.name for path in folder.iterdir()] == [held]
 
 
-EXPERIMENTS = {"nas": ["experiment", "nas", "search", "--tiny"], "fewshot": ["experiment", "fewshot", "comparison", "--tiny"]}
+EXPERIMENTS = {
+    "nas": ["experiment", "nas", "search", "--tiny"],
+    "fewshot": ["experiment", "fewshot", "comparison", "--tiny"],
+}
 
 
-@pytest.mark.parametrize(("name", "work", "other"), [("nas", "search", "fewshot"), ("fewshot", "train", "nas")])
+@pytest.mark.parametrize(
+    ("name", "work", "other"), [("nas", "search", "fewshot"), ("fewshot", "train", "nas")]
+)
 def test_an_experiment_stopped_before_its_results_keeps_its_folder(
-    run: Callable[..., Done], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, work: str, other: str
+    run: Callable[..., Done],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    work: str,
+    other: str,
 ) -> None:
     folder = str(tmp_path / "runs")
 
@@ -363,11 +490,25 @@ def test_an_experiment_stopped_before_its_results_keeps_its_folder(
     assert "already holds an experiment (experiment.json); choose another folder" in done.stderr
     done = run(*EXPERIMENTS[other], "--out", folder)
     assert done.code == 2
-    assert f"already holds another experiment ({name}, says experiment.json); choose another folder" in done.stderr
+    assert (
+        f"already holds another experiment ({name}, says experiment.json); choose another folder"
+        in done.stderr
+    )
 
 
-def test_a_command_that_cannot_begin_claims_no_folder(run: Callable[..., Done], tmp_path: Path) -> None:
-    done = run("experiment", "nas", "search", "--tiny", "--supernet", "quick", "--out", str(tmp_path / "runs"))
+def test_a_command_that_cannot_begin_claims_no_folder(
+    run: Callable[..., Done], tmp_path: Path
+) -> None:
+    done = run(
+        "experiment",
+        "nas",
+        "search",
+        "--tiny",
+        "--supernet",
+        "quick",
+        "--out",
+        str(tmp_path / "runs"),
+    )
     assert done.code == 2
     assert "choose plain or fast" in done.stderr
     assert not list((tmp_path / "runs").iterdir())
@@ -377,14 +518,36 @@ def test_a_command_that_cannot_begin_claims_no_folder(run: Callable[..., Done], 
 def test_a_narrow_terminal_cuts_no_number_and_no_column(width: int) -> None:
     from rich.console import Console
 
-    header = ["run", "lower level", "||grad_y g||", "preference", "kkt", "descent left", "stationarity\nand\nnothing\nelse", "gradients"]
-    row = ["10", "not near a minimum", "4.123e-09", "(0.917, 0.083)", "7.6e-04", "perhaps", "2.7e+00", "42"]
+    header = [
+        "run",
+        "lower level",
+        "||grad_y g||",
+        "preference",
+        "kkt",
+        "descent left",
+        "stationarity\nand\nnothing\nelse",
+        "gradients",
+    ]
+    row = [
+        "10",
+        "not near a minimum",
+        "4.123e-09",
+        "(0.917, 0.083)",
+        "7.6e-04",
+        "perhaps",
+        "2.7e+00",
+        "42",
+    ]
     out = Output(as_json=False)
     out.__dict__["console"] = Console(file=io.StringIO(), width=width)
     out.table("certificates", header, [row], left=2)
     shown = out.console.file.getvalue()  # type: ignore[attr-defined]
     assert "…" not in shown
     assert all(cell in shown for cell in ["10", *row[2:]])  # numbers whole, on one line
-    assert all(word in shown.split() for text in (*header, row[1]) for word in text.split())  # words wrapped, none away
+    assert all(
+        word in shown.split() for text in (*header, row[1]) for word in text.split()
+    )  # words wrapped, none away
     assert out.console.width == width
-    assert max(map(len, shown.splitlines())) < 125  # a header of several lines is as wide as its longest
+    assert (
+        max(map(len, shown.splitlines())) < 125
+    )  # a header of several lines is as wide as its longest

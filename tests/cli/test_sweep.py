@@ -24,7 +24,9 @@ def config(tmp_path: Path) -> Path:
     return tmp_path / "front.yaml"
 
 
-def test_a_sweep_is_run_listed_and_resumed(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sweep_is_run_listed_and_resumed(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "runs/a"
     assert call("sweep", config, "--out", run, "--json", "-q") == 0
     found = answer(capsys)
@@ -38,7 +40,9 @@ def test_a_sweep_is_run_listed_and_resumed(config: Path, tmp_path: Path, capsys:
     assert (run / "front.csv").read_bytes() == written
 
 
-def test_mistakes_are_one_line(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config.write_text(SWEEP + "stpes: 3\n")
     assert call("sweep", config, "--out", tmp_path / "run") == 2
     assert "stpes is not a key that is known here; did you mean steps?" in capsys.readouterr().err
@@ -47,14 +51,19 @@ def test_mistakes_are_one_line(config: Path, tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "nas").mkdir()
     (tmp_path / "nas" / "experiment.json").write_text('{"experiment": "nas"}')
     assert call("resume", tmp_path / "nas") == 2
-    assert "holds an experiment, which goes on when its own command is called again" in capsys.readouterr().err
+    assert (
+        "holds an experiment, which goes on when its own command is called again"
+        in capsys.readouterr().err
+    )
     assert call("ls", tmp_path / "none") == 2
     config.write_text(SWEEP)
     assert call("sweep", config, "--out", tmp_path / "run", "--engine", "slurm") == 2
     assert "local, processes, ray" in capsys.readouterr().err
 
 
-def test_a_run_in_use_is_refused(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_use_is_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = tmp_path / "run"
     call("sweep", config, "--out", run, "-q")
     with RunFolder(run).locked():
@@ -64,10 +73,14 @@ def test_a_run_in_use_is_refused(config: Path, tmp_path: Path, capsys: pytest.Ca
     assert error.count("\n") == 1
 
 
-def test_the_best_numbers_of_a_search_make_a_sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_numbers_of_a_search_make_a_sweep(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("optuna", reason="tuning needs optuna")
     lines = "".join(f"  {line}\n" for line in SWEEP.strip().splitlines())
-    (tmp_path / "search.yaml").write_text(f"sweep:\n{lines}space: {{mu: {{low: 1, high: 8}}}}\ntrials: 2\n")
+    (tmp_path / "search.yaml").write_text(
+        f"sweep:\n{lines}space: {{mu: {{low: 1, high: 8}}}}\ntrials: 2\n"
+    )
     assert call("tune", tmp_path / "search.yaml", "--out", tmp_path / "tune", "--json", "-q") == 0
     found = answer(capsys)
     assert 1 <= found["numbers"]["mu"] <= 8

@@ -30,14 +30,18 @@ def test_known_problems_are_healthy(name: str) -> None:
     steps = {"tp2-s": 1500, "bistable": 1500}.get(name, 500)
     known, method = healthy(name, steps)
     preference = None if known.m == 1 else [0.7, *([0.3 / (known.m - 1)] * (known.m - 1))]
-    found = bp.solve(known, known.x0, known.y0, preference=preference, method=method, steps=steps, compile=False)
+    found = bp.solve(
+        known, known.x0, known.y0, preference=preference, method=method, steps=steps, compile=False
+    )
     assert doctor.diagnose(found, start=(known.x0, known.y0)) == []
 
 
 #: where noise brings a disease of its own, which the doctor rightly sees
 NOISE_MAKES_ILL = {
-    "merely-convex": "noise carries theta along the directions in which g is flat: it does lag there",
-    "tp2-s": "MBMOMEHA.tuned keeps c at 2.2 for the sake of the noise, and the bias that leaves is two thirds of an objective's span",
+    "merely-convex": "noise carries theta along the directions in which g is flat: it does lag "
+    "there",
+    "tp2-s": "MBMOMEHA.tuned keeps c at 2.2 for the sake of the noise, and the bias that leaves is "
+    "two thirds of an objective's span",
 }
 
 
@@ -50,9 +54,12 @@ def test_fronts_of_known_problems_are_healthy(name: str, noise: float) -> None:
     known, method = healthy(name, 2000, noise=noise)
     wanted = bp.preferences.grid(known.m, 4) if known.m > 1 else None
     if name == "bistable":
-        # Middle preferences do have a disease there: what they ask for lies at the lower level's maximum, in the gap of the front.
+        # Middle preferences do have a disease there: what they ask for lies at the lower level's
+        # maximum, in the gap of the front.
         wanted = torch.tensor([[0.8, 0.2], [0.2, 0.8]], dtype=DOUBLE)
-    found = bp.front(known, known.x0, known.y0, preferences=wanted, method=method, steps=2000, compile=False)
+    found = bp.front(
+        known, known.x0, known.y0, preferences=wanted, method=method, steps=2000, compile=False
+    )
     assert doctor.diagnose(found, start=(known.x0, known.y0)) == []
 
 
@@ -62,13 +69,29 @@ def test_noise_is_no_disease() -> None:
     assert doctor.diagnose(found, start=(known.x0, known.y0)) == []
 
 
-GOOD: dict[str, Any] = {"gamma": 1.0, "alpha_theta": 0.3, "alpha_x": 0.5, "alpha_y": 0.3, "c": bp.schedule.Power(10.0, 0.3), "mu": 2.0}
+GOOD: dict[str, Any] = {
+    "gamma": 1.0,
+    "alpha_theta": 0.3,
+    "alpha_x": 0.5,
+    "alpha_y": 0.3,
+    "c": bp.schedule.Power(10.0, 0.3),
+    "mu": 2.0,
+}
 WANTED = [[0.25, 0.75], [0.75, 0.25]]
 
 
-def names(problem: bp.Problem, x0: Tensor, y0: Tensor, steps: int = 250, preferences: Any = WANTED, **changes: Any) -> list[str]:
+def names(
+    problem: bp.Problem,
+    x0: Tensor,
+    y0: Tensor,
+    steps: int = 250,
+    preferences: Any = WANTED,
+    **changes: Any,
+) -> list[str]:
     method = bp.MOMEHA(**(GOOD | changes))
-    found = bp.front(problem, x0, y0, preferences=preferences, method=method, steps=steps, compile=False)
+    found = bp.front(
+        problem, x0, y0, preferences=preferences, method=method, steps=steps, compile=False
+    )
     diagnoses = doctor.diagnose(found, start=(x0, y0))
     for diagnosis in diagnoses:
         assert "Remedy: " in str(diagnosis)
@@ -85,10 +108,19 @@ class TestDiseases:
         assert names(*quadratic(), alpha_x=300.0) == ["steps-too-large"]
 
     def test_steps_too_large_for_ever(self) -> None:
-        """g(x, y) = sqrt(1 + (y - x)^2) is flat far away: too large a step cycles and does not diverge."""
+        """g(x, y) = sqrt(1 + (y - x)^2) is flat far away: too large a step cycles and does not
+        diverge.
+        """
         _, x0, y0 = quadratic()
-        problem = bp.Problem(lambda x, y: torch.stack([x.square().sum() + y.square().sum(), (x - 1).square().sum() + (y - 1).square().sum()]),
-                             lambda x, y: (1 + (y - x).square()).sqrt().sum())  # fmt: skip
+        problem = bp.Problem(
+            lambda x, y: torch.stack(
+                [
+                    x.square().sum() + y.square().sum(),
+                    (x - 1).square().sum() + (y - 1).square().sum(),
+                ]
+            ),
+            lambda x, y: (1 + (y - x).square()).sqrt().sum(),
+        )
         assert "steps-too-large" in names(problem, x0, y0, gamma=2.0, alpha_theta=3.0)
         assert "steps-too-large" not in names(problem, x0, y0, gamma=2.0)
 
@@ -96,18 +128,31 @@ class TestDiseases:
         assert names(*quadratic(), alpha_theta=1e-4, steps=100)[0] == "theta-lags"
 
     def test_a_lower_maximum(self) -> None:
-        """The digest's trap: at kappa = alpha_theta/alpha_y = 4 the sine problem's maximum attracts."""
+        """The digest's trap: at kappa = alpha_theta/alpha_y = 4 the sine problem's maximum
+        attracts.
+        """
         known = bp.problems.get("sin-trap")
-        method = bp.MOMEHA(gamma=0.4, alpha_theta=0.08, alpha_x=0.02, alpha_y=0.02, c=bp.schedule.Power(1.0, 0.3))
+        method = bp.MOMEHA(
+            gamma=0.4, alpha_theta=0.08, alpha_x=0.02, alpha_y=0.02, c=bp.schedule.Power(1.0, 0.3)
+        )
         near = torch.full_like(known.x0, 0.8), torch.full_like(known.y0, 2.8)
         found = bp.solve(known, *near, method=method, steps=1000, compile=False)
         assert "lower-maximum" in [d.name for d in doctor.diagnose(found)]
 
     def test_the_bistable_problems_equal_preference(self) -> None:
-        """By symmetry a run from x = y = 0, where g = y^4/4 - y^2/2 has its maximum, stays there."""
+        """By symmetry a run from x = y = 0, where g = y^4/4 - y^2/2 has its maximum, stays
+        there.
+        """
         known = bp.problems.get("bistable")
         zero = torch.zeros_like(known.x0), torch.zeros_like(known.y0)
-        found = bp.solve(known, *zero, preference=[0.5, 0.5], method=bp.MOMEHA(gamma=0.1, c=10.0), steps=500, compile=False)
+        found = bp.solve(
+            known,
+            *zero,
+            preference=[0.5, 0.5],
+            method=bp.MOMEHA(gamma=0.1, c=10.0),
+            steps=500,
+            compile=False,
+        )
         (diagnosis,) = doctor.diagnose(found)
         assert diagnosis.name == "lower-maximum"
         assert diagnosis.numbers["low"] == pytest.approx(-1, abs=1e-3)
@@ -132,10 +177,14 @@ class TestDiseases:
         assert "features-collapse" in found
 
     def test_a_scale_that_drowns_the_others(self) -> None:
-        assert names(*quadratic(torch.tensor([1000.0, 1.0], dtype=DOUBLE)), c=bp.schedule.Power(10000.0, 0.3)) == ["scale-drowns"]
+        assert names(
+            *quadratic(torch.tensor([1000.0, 1.0], dtype=DOUBLE)), c=bp.schedule.Power(10000.0, 0.3)
+        ) == ["scale-drowns"]
 
     def test_a_preference_without_effect(self) -> None:
-        """With mu next to nothing every preference weighs the objectives alike, up to w itself; equal objectives hide that too."""
+        """With mu next to nothing every preference weighs the objectives alike, up to w itself;
+        equal objectives hide that too.
+        """
         problem, x0, y0 = quadratic()
         same = bp.Problem(lambda x, y: problem.upper(x, y)[:1].expand(2), problem.lower)
         assert names(same, x0, y0) == ["preference-without-effect"]
@@ -148,7 +197,16 @@ class TestWatch:
         method = bp.MOMEHA(**(GOOD | {"c": 0.05, "alpha_x": 0.005, "alpha_y": 0.01}))
         watch = doctor.Watch(problem, method, every=50)
         with pytest.warns(BiparetoWarning, match=r"at step \d+, penalty-too-weak") as caught:
-            bp.front(problem, x0, y0, preferences=WANTED, method=method, steps=200, callbacks=[watch], compile=False)
+            bp.front(
+                problem,
+                x0,
+                y0,
+                preferences=WANTED,
+                method=method,
+                steps=200,
+                callbacks=[watch],
+                compile=False,
+            )
         assert len(caught) == 1
         assert set(watch.found) == {"penalty-too-weak"}
 
@@ -156,7 +214,8 @@ class TestWatch:
         problem, x0, y0 = quadratic()
         method = bp.MOMEHA(**GOOD)
         watched, alone = (
-            bp.solve(problem, x0, y0, method=method, steps=200, callbacks=callbacks) for callbacks in ([doctor.Watch(problem, method)], [])
+            bp.solve(problem, x0, y0, method=method, steps=200, callbacks=callbacks)
+            for callbacks in ([doctor.Watch(problem, method)], [])
         )
         assert torch.equal(watched.x, alone.x)
 
@@ -169,7 +228,9 @@ def test_methods_without_theta_are_examined_as_far_as_they_go() -> None:
 
 def test_a_front_from_a_file_has_no_states(tmp_path: Any) -> None:
     problem, x0, y0 = quadratic()
-    bp.front(problem, x0, y0, preferences=WANTED, method=bp.MOMEHA(**GOOD), steps=5).save(tmp_path / "front.npz")
+    bp.front(problem, x0, y0, preferences=WANTED, method=bp.MOMEHA(**GOOD), steps=5).save(
+        tmp_path / "front.npz"
+    )
     with pytest.raises(InvalidInput, match="bipareto doctor RUN"):
         doctor.diagnose(bp.ParetoFront.load(tmp_path / "front.npz"))
 
@@ -178,7 +239,12 @@ def test_a_run_that_vmap_cannot_batch() -> None:
     _, x0, y0 = quadratic()
 
     def upper(x: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([(x[x > -9] - 1).square().sum() + y.square().sum(), x.square().sum() + (y - 2).square().sum()])
+        return torch.stack(
+            [
+                (x[x > -9] - 1).square().sum() + y.square().sum(),
+                x.square().sum() + (y - 2).square().sum(),
+            ]
+        )
 
     problem = bp.Problem(upper, lambda x, y: (y - x).square().sum() / 2)
     with warnings.catch_warnings():
@@ -189,16 +255,38 @@ def test_a_run_that_vmap_cannot_batch() -> None:
 class TestCommand:
     """`bipareto doctor RUN` on folders of both kinds."""
 
-    def call(self, capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, dict[str, Any]]:
+    def call(
+        self, capsys: pytest.CaptureFixture[str], *words: object
+    ) -> tuple[int, dict[str, Any]]:
         with pytest.raises(SystemExit) as end:
             main([str(word) for word in words])
         return int(end.value.code or 0), json.loads(capsys.readouterr().out.splitlines()[-1])
 
     def test_fronts(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         # c = 0.05 with the small steps that it needs, and what `tuned` finds.
-        ill = ["--watch", "--numbers", "plain", *(f"--set={setting}" for setting in ("c=0.05", "alpha_x=0.002", "alpha_y=0.01", "gamma=1.0"))]
+        ill = [
+            "--watch",
+            "--numbers",
+            "plain",
+            *(
+                f"--set={setting}"
+                for setting in ("c=0.05", "alpha_x=0.002", "alpha_y=0.01", "gamma=1.0")
+            ),
+        ]
         for name, numbers in (("well", []), ("ill", ill)):
-            words = ["quadratic", "--dim", 2, "--preferences", 2, "--steps", 500, "--out", tmp_path / name, "--json", "-q"]
+            words = [
+                "quadratic",
+                "--dim",
+                2,
+                "--preferences",
+                2,
+                "--steps",
+                500,
+                "--out",
+                tmp_path / name,
+                "--json",
+                "-q",
+            ]
             _, told = self.call(capsys, "front", *words, *numbers)
             assert any("penalty-too-weak" in text for text in told["warnings"]) == (name == "ill")
         code, told = self.call(capsys, "doctor", tmp_path / "well", "--json")
@@ -209,9 +297,12 @@ class TestCommand:
 
     def test_sweeps(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "front.yaml").write_text(
-            "problem: {name: quadratic, options: {dim: 2}}\nmethod: {numbers: tuned}\npreferences: {count: 3}\nsteps: 400\ncompile: false\nslice: 2\n"
+            "problem: {name: quadratic, options: {dim: 2}}\nmethod: {numbers: tuned}\npreferences: "
+            "{count: 3}\nsteps: 400\ncompile: false\nslice: 2\n"
         )
-        self.call(capsys, "sweep", tmp_path / "front.yaml", "--out", tmp_path / "run", "--json", "-q")
+        self.call(
+            capsys, "sweep", tmp_path / "front.yaml", "--out", tmp_path / "run", "--json", "-q"
+        )
         code, told = self.call(capsys, "doctor", tmp_path / "run", "--json")
         assert (code, told["diagnoses"], told["runs"]) == (0, [], 3)
 

@@ -1,4 +1,6 @@
-"""Hyper-cleaning at a small size, on scikit-learn's digits written as idx files in the place of both sets."""
+"""Hyper-cleaning at a small size, on scikit-learn's digits written as idx files in the place of
+both sets.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ def test_idx_files_are_read_plain_and_packed(data: Path) -> None:
 def test_half_of_the_labels_are_wrong_and_the_rest_are_right(data: Path) -> None:
     task = cleaning.cleaning_problem(0, TINY, data=data)
     assert task.noisy.sum(1).tolist() == [75, 75]
-    # With x = -inf on the wrong labels, g is the loss of the right ones: it falls when those are learned.
+    # With x = -inf on the wrong labels, g is the loss of the right ones: it falls when those are
+    # learned.
     trusted = torch.where(task.noisy, -50.0, 50.0).flatten()
     y = {name: value[None] for name, value in task.y0.items()}
     y = cleaning._trained_on(task, trusted[None], y, 300, 0.3)
@@ -50,9 +53,23 @@ def test_seeds_decide_everything(data: Path) -> None:
     assert not torch.equal(first.noisy, other.noisy)
 
 
-@pytest.mark.parametrize(("name", "steps", "changes"), [("momeha", 50, {"warmup": 200}), ("forum", 25, {})])
-def test_the_weights_find_the_wrong_labels(name: str, steps: int, changes: dict[str, int], data: Path) -> None:
-    found = cleaning.run_cleaning(None, seeds=[0], sizes=TINY, methods=[name], preferences=3, steps=steps, changes=changes, device="cpu", data=data)
+@pytest.mark.parametrize(
+    ("name", "steps", "changes"), [("momeha", 50, {"warmup": 200}), ("forum", 25, {})]
+)
+def test_the_weights_find_the_wrong_labels(
+    name: str, steps: int, changes: dict[str, int], data: Path
+) -> None:
+    found = cleaning.run_cleaning(
+        None,
+        seeds=[0],
+        sizes=TINY,
+        methods=[name],
+        preferences=3,
+        steps=steps,
+        changes=changes,
+        device="cpu",
+        data=data,
+    )
     assert {row["method"] for row in found["rows"]} == {name}
     for row in found["rows"]:
         for s in range(2):
@@ -64,9 +81,15 @@ def test_the_weights_find_the_wrong_labels(name: str, steps: int, changes: dict[
         assert ours[0]["objectives"][1] > ours[-1]["objectives"][1]
 
 
-def test_both_methods_are_written_down(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cleaning.METHODS, "momeha", lambda sizes: replace(cleaning.momeha(sizes), warmup=0))
-    found = cleaning.run_cleaning(tmp_path, seeds=[0], sizes=TINY, preferences=3, steps=2, device="cpu", data=data)
+def test_both_methods_are_written_down(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(
+        cleaning.METHODS, "momeha", lambda sizes: replace(cleaning.momeha(sizes), warmup=0)
+    )
+    found = cleaning.run_cleaning(
+        tmp_path, seeds=[0], sizes=TINY, preferences=3, steps=2, device="cpu", data=data
+    )
     assert [row["method"] for row in found["rows"]] == ["momeha"] * 3 + ["forum"]
     assert set(found["summary"]) == {"momeha", "forum"}
     assert found["summary"]["forum"]["test"] == pytest.approx(found["rows"][3]["test"], abs=0.005)
@@ -77,21 +100,31 @@ def test_both_methods_are_written_down(data: Path, tmp_path: Path, monkeypatch: 
 
 def test_each_set_has_a_head_of_its_own_on_a_network_for_both(data: Path) -> None:
     task = cleaning.cleaning_problem(0, TINY, data=data)
-    assert {name: tuple(leaf.shape) for name, leaf in task.y0.items()} == {"W1": (784, 16), "b1": (16,), "W2": (2, 16, 10), "b2": (2, 1, 10)}
+    assert {name: tuple(leaf.shape) for name, leaf in task.y0.items()} == {
+        "W1": (784, 16),
+        "b1": (16,),
+        "W2": (2, 16, 10),
+        "b2": (2, 1, 10),
+    }
     for s in range(2):
         slope = torch.func.grad(lambda y, s=s: task.problem.upper(task.x0, y)[s])(task.y0)
         assert slope["W1"].norm() > 0
         for name in ("W2", "b2"):
             assert slope[name][s].norm() > 0
             assert slope[name][1 - s].norm() == 0
-    # With its heads exchanged a network that reads both sets reads neither: the sets are turned against each other.
+    # With its heads exchanged a network that reads both sets reads neither: the sets are turned
+    # against each other.
     trusted = torch.where(task.noisy, -50.0, 50.0).flatten()
-    y = cleaning._trained_on(task, trusted[None], {name: value[None] for name, value in task.y0.items()}, 100, 0.3)
+    y = cleaning._trained_on(
+        task, trusted[None], {name: value[None] for name, value in task.y0.items()}, 100, 0.3
+    )
     turned = y | {name: y[name].flip(1) for name in ("W2", "b2")}
     assert bool((task.accuracy(turned, task.test) < task.accuracy(y, task.test) - 0.2).all())
 
 
-def test_missing_data_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_data_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("BIPARETO_DATA", str(tmp_path))
     with pytest.raises(SystemExit):
         main(["experiment", "cleaning", "--small", "--seed", "0"])
@@ -103,7 +136,9 @@ def test_missing_data_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_wrong_questions_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="take an odd number"):
         cleaning.run_cleaning(None, preferences=4, data=data)
-    with pytest.raises(InvalidInput, match="method 'moml' is not known here; choose one of momeha, forum"):
+    with pytest.raises(
+        InvalidInput, match="method 'moml' is not known here; choose one of momeha, forum"
+    ):
         cleaning.run_cleaning(None, methods=["momeha", "moml"], data=data)
     with pytest.raises(InvalidInput, match="device 'gpu0' is not known; use cpu or cuda"):
         cleaning.run_cleaning(None, device="gpu0", data=data)

@@ -29,7 +29,9 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """A short run: far from the end, yet the weights have begun to follow the preferences."""
     folder = tmp_path_factory.mktemp("demo") / "made" / "by demo"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digits, "TOLERANCE", 1e-3)  # training on takes most of the time of a short run
+        patch.setattr(
+            digits, "TOLERANCE", 1e-3
+        )  # training on takes most of the time of a short run
         return Demo(folder, run_demo(folder, steps=250, preferences=3, seed=0, quiet=True))
 
 
@@ -55,19 +57,27 @@ def test_second_domain_is_upside_down(task: DigitsTask) -> None:
     # The mean that was taken from all pixels cancels in differences between images.
     for d, expected in enumerate((upright, turned)):
         columns = task.test_images[d].T
-        torch.testing.assert_close(columns - columns[:1], expected.flatten(1) - expected[:1].flatten(1))
+        torch.testing.assert_close(
+            columns - columns[:1], expected.flatten(1) - expected[:1].flatten(1)
+        )
 
 
 def test_losses_are_those_of_torch(task: DigitsTask) -> None:
     images, labels, y = task.test_images[0], task.test_labels[0], task.y0
-    logits = torch.nn.functional.linear(torch.tanh(torch.nn.functional.linear(images.T, y["W1"], y["b1"][:, 0])), y["W2"], y["b2"][:, 0])
+    logits = torch.nn.functional.linear(
+        torch.tanh(torch.nn.functional.linear(images.T, y["W1"], y["b1"][:, 0])),
+        y["W2"],
+        y["b2"][:, 0],
+    )
     expected = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
     torch.testing.assert_close(digits._losses(y, images, digits._one_hot(labels)), expected)
 
 
 def test_weights_switch_samples_off(task: DigitsTask) -> None:
     decay = task.problem.lower(torch.full_like(task.x0, -100.0), task.y0)
-    torch.testing.assert_close(decay, digits.DECAY * sum(leaf.square().sum() for leaf in task.y0.values()))
+    torch.testing.assert_close(
+        decay, digits.DECAY * sum(leaf.square().sum() for leaf in task.y0.values())
+    )
     full = task.problem.lower(torch.full_like(task.x0, 100.0), task.y0)
     torch.testing.assert_close(task.problem.lower(task.x0, task.y0) - decay, 0.5 * (full - decay))
 
@@ -128,21 +138,30 @@ def test_summary_is_json(demo: Demo) -> None:
 
 def test_words_follow_the_numbers(demo: Demo) -> None:
     summary = demo.summary
-    assert f"{summary['front'][0]['objectives'][0]:.2f} to {summary['front'][-1]['objectives'][0]:.2f}" in summary["words"]
+    assert (
+        f"{summary['front'][0]['objectives'][0]:.2f} to {summary['front'][-1]['objectives'][0]:.2f}"
+        in summary["words"]
+    )
     assert f"{summary['baseline']['accuracy'][0]:.0%} (upright)" in summary["words"]
     flat = {**summary, "rank_correlation": [0.1, -0.2], "better_than_baseline": 0}
     assert "no trade-off shows" in digits._words(flat)
     assert "none of the 3 points" in digits._words(flat)
 
 
-def test_run_is_pure_in_seed_and_speaks_unless_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_is_pure_in_seed_and_speaks_unless_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(digits, "TOLERANCE", 1e-2)
     quiet = run_demo(tmp_path / "a", steps=5, preferences=2, seed=3, quiet=True)
     assert capsys.readouterr().out == ""
     run_demo(tmp_path / "b", steps=5, preferences=2, seed=3)
     assert " ".join(quiet["words"].split()) in " ".join(capsys.readouterr().out.split())
-    assert (tmp_path / "a" / "front.csv").read_bytes() == (tmp_path / "b" / "front.csv").read_bytes()
-    assert (tmp_path / "a" / "front.png").read_bytes() == (tmp_path / "b" / "front.png").read_bytes()
+    assert (tmp_path / "a" / "front.csv").read_bytes() == (
+        tmp_path / "b" / "front.csv"
+    ).read_bytes()
+    assert (tmp_path / "a" / "front.png").read_bytes() == (
+        tmp_path / "b" / "front.png"
+    ).read_bytes()
 
 
 def test_one_preference_is_no_front(tmp_path: Path) -> None:

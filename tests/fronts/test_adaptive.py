@@ -31,10 +31,21 @@ def test_the_widest_gap_is_proposed_first() -> None:
 def test_a_score_is_the_hypervolume_that_the_expected_point_adds() -> None:
     w = grid(2, 4)
     f = circle(w).numpy()
-    expected = {(a, b): 0.8 * np.minimum(f[a], f[b]) + 0.2 * np.maximum(f[a], f[b]) for a in range(4) for b in range(4)}
-    (best,) = adaptive.propose(f, w, 1, predict=lambda group: (expected[group], w[list(group)].numpy().mean(0)), reference=[1.0, 1.0])  # type: ignore[index]
+    expected = {
+        (a, b): 0.8 * np.minimum(f[a], f[b]) + 0.2 * np.maximum(f[a], f[b])
+        for a in range(4)
+        for b in range(4)
+    }
+    (best,) = adaptive.propose(
+        f,
+        w,
+        1,
+        predict=lambda group: (expected[group], w[list(group)].numpy().mean(0)),
+        reference=[1.0, 1.0],
+    )  # type: ignore[index]
     gains = {
-        (a, a + 1): hypervolume(np.vstack([f, expected[tuple(sorted((a, a + 1)))]]), [1.0, 1.0]) - hypervolume(f, [1.0, 1.0])  # type: ignore[index]
+        (a, a + 1): hypervolume(np.vstack([f, expected[tuple(sorted((a, a + 1)))]]), [1.0, 1.0])
+        - hypervolume(f, [1.0, 1.0])  # type: ignore[index]
         for a in range(3)
     }
     assert best.score == pytest.approx(max(gains.values()))
@@ -67,7 +78,10 @@ def test_proposals_for_more_objectives_are_preferences_between_their_parents(m: 
 def test_the_middle_of_two_branches_is_no_start() -> None:
     problem = bp.problems.get("mo-sin2")
     (low, _), (high, _) = problem.intervals  # one end on each branch of the lower level
-    left, right = torch.tensor([low], dtype=torch.float64), torch.tensor([high], dtype=torch.float64)
+    left, right = (
+        torch.tensor([low], dtype=torch.float64),
+        torch.tensor([high], dtype=torch.float64),
+    )
     ends = [(x, problem.lower_solution(x)) for x in (left, right)]
     assert adaptive.between(problem, ends) is None
     near = left + 0.1
@@ -79,7 +93,10 @@ def test_the_middle_of_two_branches_is_no_start() -> None:
 
 @pytest.mark.parametrize("name", ["stch", "linear", "tchebycheff"])
 def test_aiming_inverts_the_scalarization(name: str) -> None:
-    w, f, z = (torch.tensor(v, dtype=torch.float64) for v in ([0.5, 0.3, 0.2], [1.0, 2.0, 4.0], [-0.5, 0.0, 0.2]))
+    w, f, z = (
+        torch.tensor(v, dtype=torch.float64)
+        for v in ([0.5, 0.3, 0.2], [1.0, 2.0, 4.0], [-0.5, 0.0, 0.2])
+    )
     if name == "tchebycheff":  # its point has equal weighted heights
         w = (f - z).reciprocal() / (f - z).reciprocal().sum()
     for mu in (0.01, 1.0, 50.0):
@@ -90,8 +107,25 @@ def test_aiming_inverts_the_scalarization(name: str) -> None:
 def test_the_budget_is_kept_and_more_points_come_back() -> None:
     problem = bp.problems.get("quadratic", dim=3)
     method = bp.MOMEHA.tuned(problem, problem.x0, problem.y0, steps=120)
-    found = bp.front(problem, problem.x0, problem.y0, preferences="adaptive", budget=6, method=method, steps=120, compile=False)
-    plain = bp.front(problem, problem.x0, problem.y0, preferences=grid(2, 6), method=method, steps=120, compile=False)
+    found = bp.front(
+        problem,
+        problem.x0,
+        problem.y0,
+        preferences="adaptive",
+        budget=6,
+        method=method,
+        steps=120,
+        compile=False,
+    )
+    plain = bp.front(
+        problem,
+        problem.x0,
+        problem.y0,
+        preferences=grid(2, 6),
+        method=method,
+        steps=120,
+        compile=False,
+    )
     assert found.oracles == plain.oracles
     assert len(found) == 3 + 12
     assert found[0].steps == 120
@@ -101,16 +135,31 @@ def test_the_budget_is_kept_and_more_points_come_back() -> None:
     assert len(found.run.history["residual"]) == 120  # of the long runs; the short ones end in NaN
     assert bool(found.run.history["residual"][30:, 5].isnan().all())
     resolved = found.resolve_lower()
-    assert resolved.hypervolume(problem.reference) > plain.resolve_lower().hypervolume(problem.reference)
-    # The aim is good: every warm run ends near the exact point of its preference, as the cold ones do.
-    error = problem.position_error(resolved.x, resolved.preference, mu=method.mu, ideal=method.ideal)
+    assert resolved.hypervolume(problem.reference) > plain.resolve_lower().hypervolume(
+        problem.reference
+    )
+    # The aim is good: every warm run ends near the exact point of its preference, as the cold ones
+    # do.
+    error = problem.position_error(
+        resolved.x, resolved.preference, mu=method.mu, ideal=method.ideal
+    )
     assert float(error.max()) < 0.02
 
 
 def test_every_seed_has_the_budget() -> None:
     problem = bp.problems.get("quadratic", dim=2, noise=0.01)
     method = bp.MBMOMEHA.tuned(problem, problem.x0, problem.y0, steps=20)
-    found = bp.front(problem, problem.x0, problem.y0, preferences="adaptive", budget=4, seeds=[3, 5], method=method, steps=20, compile=False)
+    found = bp.front(
+        problem,
+        problem.x0,
+        problem.y0,
+        preferences="adaptive",
+        budget=4,
+        seeds=[3, 5],
+        method=method,
+        steps=20,
+        compile=False,
+    )
     assert found.seed.tolist() == [3] * (len(found) // 2) + [5] * (len(found) // 2)
     assert len(found) == 2 * (3 + 4)
 

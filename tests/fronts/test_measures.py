@@ -18,7 +18,9 @@ POINTS = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_s
 
 
 @given(POINTS, POINTS)
-def test_more_points_never_lower_the_hypervolume(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> None:
+def test_more_points_never_lower_the_hypervolume(
+    a: list[tuple[float, float]], b: list[tuple[float, float]]
+) -> None:
     assert measures.hypervolume(a + b, [1.0, 1.0]) >= measures.hypervolume(a, [1.0, 1.0]) - 1e-12
 
 
@@ -75,8 +77,20 @@ def test_attainment_by_any_and_by_all() -> None:
 
 def test_a_front_is_measured_with_its_reference() -> None:
     problem = bp.problems.get("quadratic", dim=2)
-    method, weights = bp.MOMEHA(alpha_x=0.1, alpha_y=0.1, alpha_theta=0.1), bp.preferences.grid(2, 5)
-    front = bp.front(problem, problem.x0, problem.y0, preferences=weights, seeds=[0, 1], method=method, steps=200, compile=False)
+    method, weights = (
+        bp.MOMEHA(alpha_x=0.1, alpha_y=0.1, alpha_theta=0.1),
+        bp.preferences.grid(2, 5),
+    )
+    front = bp.front(
+        problem,
+        problem.x0,
+        problem.y0,
+        preferences=weights,
+        seeds=[0, 1],
+        method=method,
+        steps=200,
+        compile=False,
+    )
     solved = front.resolve_lower()
     found = measures.measure(solved, problem.reference, problem.front())
     assert found["reference"] == problem.reference.tolist()

@@ -25,14 +25,27 @@ def test_a_batch_equals_its_single_runs(compile: bool | str, method: bp.MOMEHA) 
     plain, x, y = nonconvex()
     problem = noisy(plain, 0.1, x, y) if isinstance(method, bp.MBMOMEHA) else plain
     weights = bp.preferences.grid(2, 4)
-    batch = bp.front(problem, x, y, preferences=weights, seeds=[0, 5], method=method, steps=60, compile=compile)
+    batch = bp.front(
+        problem, x, y, preferences=weights, seeds=[0, 5], method=method, steps=60, compile=compile
+    )
     assert batch.objectives.shape == (8, 2)
     assert batch.seed.tolist() == [0] * 4 + [5] * 4
     for i in range(8):
-        single = bp.solve(problem, x, y, preference=weights[i % 4], seed=int(batch.seed[i]), method=method, steps=60, compile=compile)
+        single = bp.solve(
+            problem,
+            x,
+            y,
+            preference=weights[i % 4],
+            seed=int(batch.seed[i]),
+            method=method,
+            steps=60,
+            compile=compile,
+        )
         torch.testing.assert_close(batch.x[i], single.x, rtol=1e-10, atol=1e-10)
         torch.testing.assert_close(batch[i].y, single.y, rtol=1e-10, atol=1e-10)
-        torch.testing.assert_close(batch[i].history["residual"], single.history["residual"], rtol=1e-8, atol=1e-8)
+        torch.testing.assert_close(
+            batch[i].history["residual"], single.history["residual"], rtol=1e-8, atol=1e-8
+        )
         assert batch[i].best.step == single.best.step
     if isinstance(method, bp.MBMOMEHA):
         assert not torch.allclose(batch.x[0], batch.x[4])  # seeds draw apart
@@ -44,26 +57,44 @@ def test_a_batch_equals_its_single_runs_under_inductor() -> None:
     weights = bp.preferences.grid(2, 4)
     batch = bp.front(problem, x, y, preferences=weights, method=METHOD, steps=300, compile=True)
     for i in range(4):
-        single = bp.solve(problem, x, y, preference=weights[i], method=METHOD, steps=300, compile=True)
+        single = bp.solve(
+            problem, x, y, preference=weights[i], method=METHOD, steps=300, compile=True
+        )
         torch.testing.assert_close(batch.x[i], single.x, rtol=1e-10, atol=1e-10)
 
 
 def test_only_the_bad_run_of_a_batch_stops() -> None:
-    # The second objective's pull carries y to where g is infinite; with little weight on it y stays away.
+    # The second objective's pull carries y to where g is infinite; with little weight on it y stays
+    # away.
     def lower(x: Tensor, y: Tensor) -> Tensor:
         return 0.5 * (y - x).square() + torch.where(y > 2, torch.inf, 0.0)
 
-    problem = bp.Problem(lambda x, y: torch.stack([x.square() + y.square(), (x - 5).square() + (y - 5).square()]), lower)
+    problem = bp.Problem(
+        lambda x, y: torch.stack([x.square() + y.square(), (x - 5).square() + (y - 5).square()]),
+        lower,
+    )
     zero = torch.zeros((), dtype=DOUBLE)
-    method = bp.MOMEHA(gamma=0.5, mu=1.0, alpha_theta=0.1, alpha_x=0.1, alpha_y=0.1, c=1.0, scalarization="linear")
-    found = bp.front(problem, zero, zero, preferences=[[0.9, 0.1], [0.1, 0.9], [0.8, 0.2]], method=method, steps=600, compile=False)
+    method = bp.MOMEHA(
+        gamma=0.5, mu=1.0, alpha_theta=0.1, alpha_x=0.1, alpha_y=0.1, c=1.0, scalarization="linear"
+    )
+    found = bp.front(
+        problem,
+        zero,
+        zero,
+        preferences=[[0.9, 0.1], [0.1, 0.9], [0.8, 0.2]],
+        method=method,
+        steps=600,
+        compile=False,
+    )
     assert found.reason == ("steps", "nonfinite", "steps")
     bad = found[1]
     assert bad.failure is not None
     assert bad.failure.term == "g"
     assert bad.steps == bad.failure.step < 600
     assert torch.isfinite(found.x).all()
-    alone = bp.solve(problem, zero, zero, preference=[0.8, 0.2], method=method, steps=600, compile=False)
+    alone = bp.solve(
+        problem, zero, zero, preference=[0.8, 0.2], method=method, steps=600, compile=False
+    )
     torch.testing.assert_close(found.x[2], alone.x, rtol=1e-10, atol=1e-10)
 
 
@@ -74,9 +105,13 @@ def test_a_loss_that_cannot_be_batched_is_named_and_run_one_by_one() -> None:
     problem = bp.Problem(upper, lambda x, y: (y - x).square().sum())
     x = torch.ones(2, dtype=DOUBLE)
     with pytest.warns(BiparetoWarning, match="aten::nonzero|aten::index|vmap cannot batch"):
-        found = bp.front(problem, x, x, preferences=bp.preferences.grid(2, 3), method=METHOD, steps=20)
+        found = bp.front(
+            problem, x, x, preferences=bp.preferences.grid(2, 3), method=METHOD, steps=20
+        )
     assert found.objectives.shape == (3, 2)
-    single = bp.solve(problem, x, x, preference=bp.preferences.grid(2, 3)[1], method=METHOD, steps=20)
+    single = bp.solve(
+        problem, x, x, preference=bp.preferences.grid(2, 3)[1], method=METHOD, steps=20
+    )
     assert torch.equal(found.x[1], single.x)
     resolved = found.resolve_lower()
     torch.testing.assert_close(resolved.y, resolved.x, rtol=1e-7, atol=1e-7)
@@ -85,7 +120,9 @@ def test_a_loss_that_cannot_be_batched_is_named_and_run_one_by_one() -> None:
 
 @pytest.mark.parametrize("record_every", [5, 20])
 @pytest.mark.parametrize(("size", "call"), [(1, 150), (2, 45), (2, 140)])
-def test_a_keyboard_interrupt_ends_all_runs_of_a_front(monkeypatch: pytest.MonkeyPatch, size: int, call: int, record_every: int) -> None:
+def test_a_keyboard_interrupt_ends_all_runs_of_a_front(
+    monkeypatch: pytest.MonkeyPatch, size: int, call: int, record_every: int
+) -> None:
     monkeypatch.setattr("bipareto.fronts.batch.SLICE", size)
     problem, x, y = nonconvex()
 
@@ -109,9 +146,16 @@ def test_a_keyboard_interrupt_ends_all_runs_of_a_front(monkeypatch: pytest.Monke
     whole = bp.front(problem, x, y, **options)
     for i, done in enumerate(steps):
         assert found[i].reason == ("steps" if done == 20 else "interrupted")
-        torch.testing.assert_close(found.x[i], bp.solve(problem, x, y, preference=found.preference[i], method=METHOD, steps=done).x if done else x)
+        torch.testing.assert_close(
+            found.x[i],
+            bp.solve(problem, x, y, preference=found.preference[i], method=METHOD, steps=done).x
+            if done
+            else x,
+        )
         seen = whole[i].history["residual"][: done // record_every]
-        assert found[i].best.residual == (pytest.approx(float(seen.min())) if len(seen) else torch.inf)
+        assert found[i].best.residual == (
+            pytest.approx(float(seen.min())) if len(seen) else torch.inf
+        )
 
 
 def test_large_sweeps_go_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,7 +172,14 @@ def test_large_sweeps_go_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None
 def test_resolved_points_solve_the_lower_level_and_lie_on_or_above_the_front() -> None:
     problem = bp.problems.get("quadratic")
     method = bp.MOMEHA.tuned(problem, problem.x0, problem.y0, steps=1500)
-    found = bp.front(problem, problem.x0, problem.y0, preferences=bp.preferences.grid(2, 5), method=method, steps=1500)
+    found = bp.front(
+        problem,
+        problem.x0,
+        problem.y0,
+        preferences=bp.preferences.grid(2, 5),
+        method=method,
+        steps=1500,
+    )
     resolved = found.resolve_lower(tol=1e-10)
     assert resolved.lower_residual is not None
     assert resolved.lower_residual.max() <= 1e-10
@@ -150,13 +201,21 @@ def front_of(points: list[list[float]]) -> bp.ParetoFront:
     objectives = torch.tensor(points, dtype=DOUBLE)
     n = len(points)
     return bp.ParetoFront(
-        x=torch.arange(n, dtype=DOUBLE), y=torch.zeros(n, dtype=DOUBLE), objectives=objectives, preference=torch.full((n, 2), 0.5, dtype=DOUBLE),
-        seed=torch.zeros(n, dtype=torch.int64), reason=("steps",) * n, failure=(None,) * n, seconds=0.0,
-    )  # fmt: skip
+        x=torch.arange(n, dtype=DOUBLE),
+        y=torch.zeros(n, dtype=DOUBLE),
+        objectives=objectives,
+        preference=torch.full((n, 2), 0.5, dtype=DOUBLE),
+        seed=torch.zeros(n, dtype=torch.int64),
+        reason=("steps",) * n,
+        failure=(None,) * n,
+        seconds=0.0,
+    )
 
 
 def test_hypervolume_and_dominance_of_a_small_front() -> None:
-    found = front_of([[1.0, 3.0], [2.0, 2.0], [3.0, 1.0], [2.5, 2.5], [2.0, 2.0], [float("nan"), 0.0]])
+    found = front_of(
+        [[1.0, 3.0], [2.0, 2.0], [3.0, 1.0], [2.5, 2.5], [2.0, 2.0], [float("nan"), 0.0]]
+    )
     assert found.hypervolume([4.0, 4.0]) == pytest.approx(3 + 2 + 1)
     assert found.nondominated().x.tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(InvalidInput, match="one number per objective"):
@@ -168,13 +227,20 @@ def test_hypervolume_and_dominance_of_a_small_front() -> None:
 
 def test_a_front_survives_a_file(tmp_path: Path) -> None:
     x, y = dict_start()
-    found = bp.front(DICT_PROBLEM, x, y, preferences=bp.preferences.grid(2, 3), method=METHOD, steps=10).resolve_lower()
+    found = bp.front(
+        DICT_PROBLEM, x, y, preferences=bp.preferences.grid(2, 3), method=METHOD, steps=10
+    ).resolve_lower()
     found.save(tmp_path / "front.npz")
     back = bp.ParetoFront.load(tmp_path / "front.npz")
     assert tree.structure(back.x) == tree.structure(found.x)
     assert tree.structure(back.y) == tree.structure(found.y)
     for name in ("x", "y", "objectives", "preference", "seed", "lower_residual"):
-        assert all(torch.equal(a, b) for a, b in zip(tree.leaves(getattr(back, name)), tree.leaves(getattr(found, name)), strict=True))
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(
+                tree.leaves(getattr(back, name)), tree.leaves(getattr(found, name)), strict=True
+            )
+        )
     assert back.reason == found.reason
     assert [p.name for p in tmp_path.iterdir()] == ["front.npz"]
     again = back.resolve_lower(problem=DICT_PROBLEM)

@@ -28,10 +28,17 @@ def paper_weights(F: Tensor, q: Tensor, rho: float) -> Tensor:
         return np.append(f @ r, normal @ r - phi)
 
     best = minimize(
-        objective, np.append(np.full(m, 1 / m), max(pi.max(), 0.0)), jac=gradient, method="SLSQP", bounds=[(0, None)] * (m + 1),
-        constraints=[{"type": "eq", "fun": lambda z: z[:m].sum() - 1}, {"type": "ineq", "fun": lambda z: z[m] - z[:m] @ pi}],
+        objective,
+        np.append(np.full(m, 1 / m), max(pi.max(), 0.0)),
+        jac=gradient,
+        method="SLSQP",
+        bounds=[(0, None)] * (m + 1),
+        constraints=[
+            {"type": "eq", "fun": lambda z: z[:m].sum() - 1},
+            {"type": "ineq", "fun": lambda z: z[m] - z[:m] @ pi},
+        ],
         options={"ftol": 1e-16, "maxiter": 500},
-    )  # fmt: skip
+    )
     return torch.from_numpy(best.x[:m])
 
 
@@ -79,7 +86,10 @@ def test_it_reaches_the_front_of_the_quadratic() -> None:
     found = run(FORUM.tuned(QUADRATIC, QUADRATIC.x0, QUADRATIC.y0), 300)
     assert found.distance < 1e-2
     assert found.info["gap"] < 1e-3
-    assert run(FORUM(alpha_x=0.05, alpha_y=0.05, inner_steps=10, eta=0.3, rho=0.5), 200).distance < 1e-2
+    assert (
+        run(FORUM(alpha_x=0.05, alpha_y=0.05, inner_steps=10, eta=0.3, rho=0.5), 200).distance
+        < 1e-2
+    )
 
 
 def test_a_solved_lower_level_is_no_division_by_zero() -> None:

@@ -44,7 +44,9 @@ def test_it_reaches_the_front_of_the_quadratic() -> None:
 def test_a_singular_lower_hessian_is_named_and_the_failure_visible() -> None:
     flat = bp.problems.get("merely-convex")
     method = GMOBA.tuned(flat, flat.x0, flat.y0)
-    with pytest.warns(BiparetoWarning, match=r"GMOBA needs a strongly convex lower level.*MOMEHA and WCPenalty"):
+    with pytest.warns(
+        BiparetoWarning, match=r"GMOBA needs a strongly convex lower level.*MOMEHA and WCPenalty"
+    ):
         found = run(method, 200, flat)
     assert found.distance > 0.1
     assert found.info["solver_residual"] > 0.01

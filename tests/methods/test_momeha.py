@@ -1,4 +1,6 @@
-"""MOMEHA and MB-MOMEHA against Algorithms 1 and 2 written out, their ancestor MEHA, and their symmetries."""
+"""MOMEHA and MB-MOMEHA against Algorithms 1 and 2 written out, their ancestor MEHA, and their
+symmetries.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,11 @@ def test_algorithm_2_line_by_line(exact_weights: bool) -> None:
     def sampler(level: str, role: str, t: int, seed: int) -> Tensor:
         # A batch scales each objective and tilts g; "full" is the exact problem.
         stream = bp.sampler.generator(role, t, seed)
-        return torch.zeros(3, dtype=DOUBLE) if role == "full" else 0.1 * torch.randn(3, generator=stream, dtype=DOUBLE)
+        return (
+            torch.zeros(3, dtype=DOUBLE)
+            if role == "full"
+            else 0.1 * torch.randn(3, generator=stream, dtype=DOUBLE)
+        )
 
     def upper(x: Tensor, y: Tensor, b: Tensor) -> Tensor:
         return plain.upper(x, y) * (1 + b[:2])
@@ -96,20 +102,32 @@ def test_algorithm_2_line_by_line(exact_weights: bool) -> None:
         batches = [sampler("upper", f"{name}-upper-{i}", t, 4) for i in range(2)]
         f = torch.stack([upper(x, y, batches[i])[i] for i in range(2)])
         weights = stch_weights(plain.upper(x, y) if exact_weights else f, w, z, 3.0)
-        rows = [torch.func.grad(lambda a, b, i=i: upper(a, b, batches[i])[i], argnums=argument)(x, y) for i in range(2)]
+        rows = [
+            torch.func.grad(lambda a, b, i=i: upper(a, b, batches[i])[i], argnums=argument)(x, y)
+            for i in range(2)
+        ]
         return weights @ torch.stack(rows) / (2.0 * (1 + t) ** 0.3)
 
-    theta, m_theta, m_x, m_y = y.clone(), torch.zeros(3, dtype=DOUBLE), torch.zeros(3, dtype=DOUBLE), torch.zeros(3, dtype=DOUBLE)
+    theta, m_theta, m_x, m_y = (
+        y.clone(),
+        torch.zeros(3, dtype=DOUBLE),
+        torch.zeros(3, dtype=DOUBLE),
+        torch.zeros(3, dtype=DOUBLE),
+    )
     g_x, g_y = partials(lower)
     for t in range(15):
         beta, gamma = 1 - 0.6 * (1 + t) ** -0.25, 0.2
-        rho_theta, rho_x, rho_y = (sampler("lower", role, t, 4) for role in ("theta", "x-lower", "y-lower"))
+        rho_theta, rho_x, rho_y = (
+            sampler("lower", role, t, 4) for role in ("theta", "x-lower", "y-lower")
+        )
         m_theta = beta * m_theta + (1 - beta) * (g_y(x, theta, rho_theta) + (theta - y) / gamma)
         theta = theta - 0.05 * (1 + t) ** -0.1 * m_theta
         d_x = side("x", x, y, t, 0) + g_x(x, y, rho_x) - g_x(x, theta, rho_x)
         m_x = beta * m_x + (1 - beta) * d_x
         x = x - 0.04 * (1 + t) ** -0.2 * m_x
-        m_y = beta * m_y + (1 - beta) * ((theta - y) / gamma + g_y(x, y, rho_y) + side("y", x, y, t, 1))
+        m_y = beta * m_y + (1 - beta) * (
+            (theta - y) / gamma + g_y(x, y, rho_y) + side("y", x, y, t, 1)
+        )
         y = y - 0.03 * (1 + t) ** -0.1 * m_y
     for got, wanted in ((found.x, x), (found.y, y), (found.theta, theta), (found.momentum.x, m_x)):
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
@@ -118,14 +136,19 @@ def test_algorithm_2_line_by_line(exact_weights: bool) -> None:
 @given(st.integers(0, 50), st.floats(0.05, 0.5), st.floats(0.5, 10))
 def test_with_one_objective_momeha_is_meha(seed: int, gamma: float, mu: float) -> None:
     problem, x, y = nonconvex(m=1, seed=seed)
-    momeha = bp.MOMEHA(gamma=gamma, mu=mu, alpha_theta=0.05, alpha_x=0.03, alpha_y=0.02, c=Power(2.0, 0.3))
+    momeha = bp.MOMEHA(
+        gamma=gamma, mu=mu, alpha_theta=0.05, alpha_x=0.03, alpha_y=0.02, c=Power(2.0, 0.3)
+    )
     meha = bp.MEHA(gamma=gamma, eta=0.05, alpha=0.03, beta=0.02, c=Power(2.0, 0.3))
     a, b = momeha.init(problem, x, y, [1.0]), meha.init(problem, x, y)
     for _ in range(50):
         (a, info_a), (b, info_b) = momeha.step(problem, a), meha.step(problem, b)
     for name in ("x", "y", "theta"):
         torch.testing.assert_close(getattr(a, name), getattr(b, name), rtol=1e-12, atol=1e-12)
-    report_a, report_b = momeha.report(problem, a, momeha.step(problem, a)[0], info_a), meha.report(problem, b, meha.step(problem, b)[0], info_b)
+    report_a, report_b = (
+        momeha.report(problem, a, momeha.step(problem, a)[0], info_a),
+        meha.report(problem, b, meha.step(problem, b)[0], info_b),
+    )
     torch.testing.assert_close(report_a["residual"], report_b["residual"], rtol=1e-9, atol=1e-12)
 
 
@@ -135,7 +158,10 @@ def test_permuting_objectives_permutes_the_answer(order: list[int], seed: int) -
     permuted = bp.Problem(lambda x, y: problem.upper(x, y)[order], problem.lower)
     w = torch.tensor([0.5, 0.3, 0.2], dtype=DOUBLE)
     method = bp.MOMEHA(gamma=0.2, c=5.0, ideal=Tracked(0.1))
-    a, b = run(method, problem, method.init(problem, x, y, w), 40), run(method, permuted, method.init(permuted, x, y, w[order]), 40)
+    a, b = (
+        run(method, problem, method.init(problem, x, y, w), 40),
+        run(method, permuted, method.init(permuted, x, y, w[order]), 40),
+    )
     torch.testing.assert_close(a.x, b.x, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(a.ideal[order], b.ideal, rtol=1e-10, atol=1e-12)
 
@@ -162,8 +188,12 @@ def test_warm_up_is_plain_descent_on_the_lower_level() -> None:
 
 
 def test_the_paper_presets() -> None:
-    assert bp.MOMEHA.paper() == bp.MOMEHA(gamma=8.0, mu=4.0, alpha_theta=0.01, alpha_x=0.01, alpha_y=0.01, c=Power(1.0, 0.25))
-    assert bp.MOMEHA.paper("comparison") == bp.MOMEHA(gamma=8.0, mu=4.0, alpha_theta=0.05, alpha_x=0.1, alpha_y=0.05, c=1.0)
+    assert bp.MOMEHA.paper() == bp.MOMEHA(
+        gamma=8.0, mu=4.0, alpha_theta=0.01, alpha_x=0.01, alpha_y=0.01, c=Power(1.0, 0.25)
+    )
+    assert bp.MOMEHA.paper("comparison") == bp.MOMEHA(
+        gamma=8.0, mu=4.0, alpha_theta=0.05, alpha_x=0.1, alpha_y=0.05, c=1.0
+    )
     assert bp.MBMOMEHA.paper().beta == bp.schedule.Constant(0.9)
     with pytest.raises(InvalidInput, match="sensitivity, comparison"):
         bp.MOMEHA.paper("best")
@@ -196,7 +226,10 @@ def test_meha_takes_one_objective_and_no_preference() -> None:
 
 def test_structure_forgets_numbers_and_keeps_the_rest() -> None:
     method = bp.MOMEHA()
-    assert method.structure() == dataclasses.replace(method, gamma=0.3, mu=7.0, alpha_x=0.5).structure()
+    assert (
+        method.structure()
+        == dataclasses.replace(method, gamma=0.3, mu=7.0, alpha_x=0.5).structure()
+    )
     assert method.structure() != dataclasses.replace(method, scalarization="linear").structure()
     assert method.structure() != dataclasses.replace(method, alpha_x=Power(0.1, 0.1)).structure()
     assert method.structure() != dataclasses.replace(method, ideal=Tracked(0.1)).structure()

@@ -1,4 +1,6 @@
-"""MOML against its equations written out, its truncation bias, and the two readings of its weights."""
+"""MOML against its equations written out, its truncation bias, and the two readings of its
+weights.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +34,16 @@ def test_equations_line_by_line(normalize: bool) -> None:
         rows = h / h.norm(dim=1, keepdim=True) if normalize else h
         lam = simplex.quadratic(rows @ rows.T).weights
         x, y = x - 0.1 * lam @ h, through(x, y)
-        torch.testing.assert_close((state.x, state.y, info["weights"]), (x, y, lam), rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(
+            (state.x, state.y, info["weights"]), (x, y, lam), rtol=1e-10, atol=1e-12
+        )
 
 
 def test_truncation_bias_shrinks_with_the_inner_steps() -> None:
-    distance = {K: float(run(MOML(inner_steps=K, eta=1 / L, alpha_x=1 / SLOPE), 60).distance) for K in (1, 4, 16)}
+    distance = {
+        K: float(run(MOML(inner_steps=K, eta=1 / L, alpha_x=1 / SLOPE), 60).distance)
+        for K in (1, 4, 16)
+    }
     assert distance[1] > 10 * distance[4] > 100 * distance[16]
     assert distance[16] < 1e-6
 
@@ -58,7 +65,9 @@ def test_what_it_cannot_do_it_says() -> None:
     with pytest.raises(InvalidInput, match=r"MOML has no preferences.*MOMEHA"):
         MOML().init(QUADRATIC, QUADRATIC.x0, QUADRATIC.y0, [0.5, 0.5])
     with pytest.raises(InvalidInput, match=r"MOML has no preferences.*MOMEHA"):
-        bp.front(QUADRATIC, QUADRATIC.x0, QUADRATIC.y0, method=MOML(), preferences=[[0.5, 0.5]], steps=1)
+        bp.front(
+            QUADRATIC, QUADRATIC.x0, QUADRATIC.y0, method=MOML(), preferences=[[0.5, 0.5]], steps=1
+        )
     flat = bp.problems.get("merely-convex")
     with pytest.warns(BiparetoWarning, match=r"MOML needs a strongly convex lower level.*MOMEHA"):
         MOML().init(flat, flat.x0, flat.y0)

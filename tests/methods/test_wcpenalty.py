@@ -1,4 +1,6 @@
-"""WC-penalty against the gradient of its penalised function, at the Tchebycheff points of the quadratic, and where others fail."""
+"""WC-penalty against the gradient of its penalised function, at the Tchebycheff points of the
+quadratic, and where others fail.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +15,47 @@ from helpers import DOUBLE, nonconvex, quadratic
 from methods.quadratic import QUADRATIC, run, tchebycheff
 
 
-@pytest.mark.parametrize(("rho_init", "difference", "tolerance"), [(None, None, 1e-9), (0.3, None, 1e-9), (None, 1e-4, 1e-6)])
-def test_it_is_projected_gradient_descent_on_the_penalised_function(rho_init: float | None, difference: float | None, tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("rho_init", "difference", "tolerance"),
+    [(None, None, 1e-9), (0.3, None, 1e-9), (None, 1e-4, 1e-6)],
+)
+def test_it_is_projected_gradient_descent_on_the_penalised_function(
+    rho_init: float | None, difference: float | None, tolerance: float
+) -> None:
     problem, x, y = nonconvex(m=3)
     w = torch.tensor([0.5, 0.3, 0.2], dtype=DOUBLE)
-    method = WCPenalty(u=3.0, v=2.0, alpha_x=0.01, alpha_y=0.02, eta=0.03, rho_init=rho_init, difference=difference)
+    method = WCPenalty(
+        u=3.0, v=2.0, alpha_x=0.01, alpha_y=0.02, eta=0.03, rho_init=rho_init, difference=difference
+    )
     state = method.init(problem, x, y, w)
     assert method.oracles(3)["hessian_products"] == (2 if difference is None else 0)
 
     def penalised(x: Tensor, y: Tensor, rho: Tensor, delta: Tensor) -> Tensor:
         residual = torch.func.grad(problem.lower, argnums=1)(x, y)
-        return rho + 1.5 * (w * problem.upper(x, y) + delta - rho).square().sum() + (residual @ residual)
+        return (
+            rho
+            + 1.5 * (w * problem.upper(x, y) + delta - rho).square().sum()
+            + (residual @ residual)
+        )
 
     rho, delta = state.rho, state.delta
     for _ in range(10):
         state, _ = method.step(problem, state)
-        d_x, d_y, d_rho, d_delta = torch.func.grad(penalised, argnums=(0, 1, 2, 3))(x, y, rho, delta)
-        x, y, rho, delta = x - 0.01 * d_x, y - 0.02 * d_y, rho - 0.03 * d_rho, (delta - 0.03 * d_delta).clamp_min(0)
-        torch.testing.assert_close((state.x, state.y, state.rho, state.delta), (x, y, rho, delta), rtol=tolerance, atol=tolerance)
+        d_x, d_y, d_rho, d_delta = torch.func.grad(penalised, argnums=(0, 1, 2, 3))(
+            x, y, rho, delta
+        )
+        x, y, rho, delta = (
+            x - 0.01 * d_x,
+            y - 0.02 * d_y,
+            rho - 0.03 * d_rho,
+            (delta - 0.03 * d_delta).clamp_min(0),
+        )
+        torch.testing.assert_close(
+            (state.x, state.y, state.rho, state.delta),
+            (x, y, rho, delta),
+            rtol=tolerance,
+            atol=tolerance,
+        )
 
 
 def test_the_start_minimises_over_rho_and_delta() -> None:
@@ -70,13 +95,28 @@ def known(name: str, **options: int) -> tuple[bp.Problem, Tensor, Tensor]:
     return problem, problem.x0, problem.y0
 
 
-TUNED = [quadratic(), known("mo-sin"), known("tp2-s"), known("ridge"), known("pl-sin2", m=3), nonconvex(m=4, seed=1)]
+TUNED = [
+    quadratic(),
+    known("mo-sin"),
+    known("tp2-s"),
+    known("ridge"),
+    known("pl-sin2", m=3),
+    nonconvex(m=4, seed=1),
+]
 
 
 @pytest.mark.parametrize("budget", [400, 20_000])
-@pytest.mark.parametrize(("problem", "x", "y"), TUNED, ids=["quadratic", "mo-sin", "tp2-s", "ridge", "pl-sin2", "nonconvex"])
-def test_tuned_steps_descend_whatever_the_preference(problem: bp.Problem, x: Tensor, y: Tensor, budget: int) -> None:
-    """P falls from the first step on, near every corner of the simplex and in its middle: the steps are below 2 over its curvature."""
+@pytest.mark.parametrize(
+    ("problem", "x", "y"),
+    TUNED,
+    ids=["quadratic", "mo-sin", "tp2-s", "ridge", "pl-sin2", "nonconvex"],
+)
+def test_tuned_steps_descend_whatever_the_preference(
+    problem: bp.Problem, x: Tensor, y: Tensor, budget: int
+) -> None:
+    """P falls from the first step on, near every corner of the simplex and in its middle: the steps
+    are below 2 over its curvature.
+    """
     method = WCPenalty.tuned(problem, x, y, steps=budget)
     m = problem.check(x, y)
     corners = torch.full((m, m), 0.04 / (m - 1), dtype=DOUBLE).fill_diagonal_(0.96)
@@ -85,7 +125,11 @@ def test_tuned_steps_descend_whatever_the_preference(problem: bp.Problem, x: Ten
         for _ in range(30):
             residual = torch.func.grad(problem.lower, argnums=1)(state.x, state.y)
             excess = w * problem.upper(state.x, state.y) + state.delta - state.rho
-            value = float(state.rho + method.u / 2 * excess.square().sum() + method.v / 2 * residual.square().sum())
+            value = float(
+                state.rho
+                + method.u / 2 * excess.square().sum()
+                + method.v / 2 * residual.square().sum()
+            )
             assert value <= before + 1e-12 * abs(value)
             before = value
             state, _ = method.step(problem, state)
@@ -93,7 +137,10 @@ def test_tuned_steps_descend_whatever_the_preference(problem: bp.Problem, x: Ten
 
 def test_what_it_cannot_do_it_says() -> None:
     below = bp.Problem(lambda x, y: QUADRATIC.upper(x, y) - 100, QUADRATIC.lower)
-    with pytest.raises(InvalidInput, match=r"WCPenalty .*needs every f_i > 0, but f_1 = -.*, f_2 = -.* at the start.*MOMEHA"):
+    with pytest.raises(
+        InvalidInput,
+        match=r"WCPenalty .*needs every f_i > 0, but f_1 = -.*, f_2 = -.* at the start.*MOMEHA",
+    ):
         WCPenalty().init(below, QUADRATIC.x0, QUADRATIC.y0)
     with pytest.raises(InvalidInput, match="u = 0"):
         WCPenalty(u=0.0)

@@ -28,7 +28,9 @@ class Jittered(Dataset[Tensor]):
 
 
 class Stream(IterableDataset[Tensor]):
-    """Rows that come one after the other, in an order that is shuffled anew each time, with no length."""
+    """Rows that come one after the other, in an order that is shuffled anew each time, with no
+    length.
+    """
 
     def __iter__(self) -> Iterator[Tensor]:
         yield from torch.randperm(6).float()
@@ -38,15 +40,23 @@ def draws(loader: Any, **options: Any) -> LoaderDraws:
     return LoaderDraws(loader, loader, per_objective=False, like=torch.zeros(1), **options)
 
 
-def sequence(source: LoaderDraws, order: range | list[int], role: str = "lower", seed: int = 0) -> dict[int, list[float]]:
+def sequence(
+    source: LoaderDraws, order: range | list[int], role: str = "lower", seed: int = 0
+) -> dict[int, list[float]]:
     return {t: source("lower", role, t, seed).tolist() for t in order}
 
 
 LOADERS = {
     "shuffled": lambda: DataLoader(Jittered(), 3, shuffle=True),
-    "with a generator": lambda: DataLoader(Jittered(), 3, shuffle=True, generator=torch.Generator()),
-    "with replacement": lambda: DataLoader(Jittered(), 3, sampler=torch.utils.data.RandomSampler(Jittered(), replacement=True)),
-    "by epoch": lambda: DataLoader(Jittered(), 2, sampler=DistributedSampler(Jittered(), 2, 0, shuffle=True)),
+    "with a generator": lambda: DataLoader(
+        Jittered(), 3, shuffle=True, generator=torch.Generator()
+    ),
+    "with replacement": lambda: DataLoader(
+        Jittered(), 3, sampler=torch.utils.data.RandomSampler(Jittered(), replacement=True)
+    ),
+    "by epoch": lambda: DataLoader(
+        Jittered(), 2, sampler=DistributedSampler(Jittered(), 2, 0, shuffle=True)
+    ),
     "a worker": lambda: DataLoader(Jittered(), 3, shuffle=True, num_workers=1),
     "a stream": lambda: DataLoader(Stream(), 2),
 }
@@ -67,9 +77,16 @@ def test_any_order_gives_the_same_batches(kind: str) -> None:
 
 def test_roles_do_not_disturb_each_other() -> None:
     source = draws(LOADERS["with a generator"]())
-    both = {t: (source("lower", "a", t, 0).tolist(), source("lower", "b", t, 0).tolist()) for t in range(9)}
-    assert {t: a for t, (a, _) in both.items()} == sequence(draws(LOADERS["with a generator"]()), range(9), role="a")
-    assert {t: b for t, (_, b) in both.items()} == sequence(draws(LOADERS["with a generator"]()), range(9), role="b")
+    both = {
+        t: (source("lower", "a", t, 0).tolist(), source("lower", "b", t, 0).tolist())
+        for t in range(9)
+    }
+    assert {t: a for t, (a, _) in both.items()} == sequence(
+        draws(LOADERS["with a generator"]()), range(9), role="a"
+    )
+    assert {t: b for t, (_, b) in both.items()} == sequence(
+        draws(LOADERS["with a generator"]()), range(9), role="b"
+    )
 
 
 def test_drawing_leaves_the_callers_random_numbers_alone() -> None:
@@ -82,7 +99,10 @@ def test_drawing_leaves_the_callers_random_numbers_alone() -> None:
 
 def test_an_epoch_sees_every_row_once() -> None:
     source = draws(DataLoader(TensorDataset(torch.arange(12.0)), 3, shuffle=True))
-    epochs = [torch.cat([source("lower", "lower", t, 0)[0] for t in range(4 * e, 4 * e + 4)]) for e in range(3)]
+    epochs = [
+        torch.cat([source("lower", "lower", t, 0)[0] for t in range(4 * e, 4 * e + 4)])
+        for e in range(3)
+    ]
     for rows in epochs:
         assert sorted(rows.tolist()) == list(range(12))
     assert not torch.equal(epochs[0], epochs[1])
@@ -126,7 +146,9 @@ def test_objectives_may_have_loaders_of_their_own() -> None:
 
 def test_batches_get_the_runs_dtype_and_labels_keep_theirs() -> None:
     loader = DataLoader(TensorDataset(torch.zeros(4, 2), torch.arange(4)), 2)
-    source = LoaderDraws(loader, loader, per_objective=False, like=torch.zeros(1, dtype=torch.float64))
+    source = LoaderDraws(
+        loader, loader, per_objective=False, like=torch.zeros(1, dtype=torch.float64)
+    )
     for role in ("lower", "full"):
         inputs, labels = source("lower", role, 0, 0)
         assert inputs.dtype == torch.float64
@@ -139,4 +161,11 @@ def test_what_cannot_be_drawn_is_named() -> None:
     with pytest.raises(InvalidInput, match="has no batches"):
         draws(DataLoader(TensorDataset(torch.zeros(2)), 4, drop_last=True))("lower", "lower", 0, 0)
     with pytest.raises(InvalidInput, match=r"lower_data is empty \(\[\]\)"):
-        bp.Problem.from_modules(x=torch.zeros(1), y=torch.zeros(1), lower=None, upper=None, lower_data=[], upper_data=torch.zeros(1))
+        bp.Problem.from_modules(
+            x=torch.zeros(1),
+            y=torch.zeros(1),
+            lower=None,
+            upper=None,
+            lower_data=[],
+            upper_data=torch.zeros(1),
+        )

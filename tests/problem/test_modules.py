@@ -26,7 +26,9 @@ def net(*middle: nn.Module) -> nn.Sequential:
 
 def weighted(x: Any, y: Any, batch: Any) -> Tensor:
     weight = x(batch[0]).squeeze(-1).sigmoid()
-    return (weight * F.cross_entropy(y(batch[0]), batch[1], reduction="none")).mean() + 0.01 * sum(p.square().sum() for p in y.parameters())
+    return (weight * F.cross_entropy(y(batch[0]), batch[1], reduction="none")).mean() + 0.01 * sum(
+        p.square().sum() for p in y.parameters()
+    )
 
 
 def plain(x: Any, y: Any, batch: Any) -> Tensor:
@@ -38,7 +40,14 @@ def turned(x: Any, y: Any, batch: Any) -> Tensor:
 
 
 def make(y: nn.Module, x: nn.Module | None = None, **changes: Any) -> tuple[Any, Any, Any]:
-    given = {"x": nn.Linear(3, 1) if x is None else x, "y": y, "upper": [plain, turned], "lower": weighted, "lower_data": DATA, "upper_data": DATA}
+    given = {
+        "x": nn.Linear(3, 1) if x is None else x,
+        "y": y,
+        "upper": [plain, turned],
+        "lower": weighted,
+        "lower_data": DATA,
+        "upper_data": DATA,
+    }
     return bp.Problem.from_modules(**(given | changes))
 
 
@@ -47,7 +56,9 @@ def test_losses_are_those_of_the_modules() -> None:
     problem, x0, y0 = make(y, x)
     batch = problem.batch("lower", "lower")
     assert torch.equal(problem.lower(x0, y0, batch), weighted(x, y, DATA))
-    assert torch.equal(problem.upper(x0, y0, batch), torch.stack([plain(x, y, DATA), turned(x, y, DATA)]))
+    assert torch.equal(
+        problem.upper(x0, y0, batch), torch.stack([plain(x, y, DATA), turned(x, y, DATA)])
+    )
     gradient = bp.oracle.grad(lambda v: problem.lower(x0, v, batch), y0)
     weighted(x, y, DATA).backward()
     for name, parameter in y.named_parameters():
@@ -60,7 +71,11 @@ def test_submodules_and_parameters_are_the_runs_own() -> None:
     y.add_module("head", nn.Linear(4, 2))
 
     def by_parts(x: Any, y: Any, batch: Any) -> Tensor:
-        return F.cross_entropy(y.head(y.trunk(batch[0])), batch[1]) + y.head.weight.sum() + x.weight.sum()
+        return (
+            F.cross_entropy(y.head(y.trunk(batch[0])), batch[1])
+            + y.head.weight.sum()
+            + x.weight.sum()
+        )
 
     problem, x0, y0 = make(y, lower=by_parts)
     moved = {name: value + 1 for name, value in y0.items()}
@@ -94,7 +109,9 @@ class TestBatchNorm:
         x, y = nn.Linear(3, 1), net(nn.BatchNorm1d(6))
         before = copy.deepcopy([x.state_dict(), y.state_dict()])
         problem, x0, y0 = make(y, x)
-        found = bp.front(problem, x0, y0, preferences=[[0.2, 0.8], [0.7, 0.3]], method=METHOD, steps=5)
+        found = bp.front(
+            problem, x0, y0, preferences=[[0.2, 0.8], [0.7, 0.3]], method=METHOD, steps=5
+        )
         assert found.batched
         for i, w in enumerate(found.preference):
             alone = bp.solve(problem, x0, y0, preference=w, method=METHOD, steps=5)
@@ -106,7 +123,9 @@ class TestBatchNorm:
     def test_the_batch_decides_the_statistics(self) -> None:
         y = net(nn.BatchNorm1d(6))
         problem, x0, y0 = make(y)
-        torch.testing.assert_close(problem.upper(x0, y0, DATA)[0], plain(None, copy.deepcopy(y).train(), DATA))
+        torch.testing.assert_close(
+            problem.upper(x0, y0, DATA)[0], plain(None, copy.deepcopy(y).train(), DATA)
+        )
 
     def test_write_back_estimates_them_anew(self) -> None:
         x, y = nn.Linear(3, 1), net(nn.BatchNorm1d(6), nn.Dropout(0.5))
@@ -124,10 +143,15 @@ class TestBatchNorm:
         assert y[1].momentum == 0.1
         # In use (evaluation mode) the network now does what it did while solving.
         torch.testing.assert_close(
-            plain(x, y.eval(), DATA), problem.upper(found[0].x, found[0].y, problem.batch("upper", "full"))[0], rtol=0.03, atol=0
+            plain(x, y.eval(), DATA),
+            problem.upper(found[0].x, found[0].y, problem.batch("upper", "full"))[0],
+            rtol=0.03,
+            atol=0,
         )
 
-    def test_a_loss_that_fails_meanwhile_leaves_the_modules_in_order(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_loss_that_fails_meanwhile_leaves_the_modules_in_order(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         x, y = nn.Linear(3, 1), net(nn.BatchNorm1d(6))
         problem, x0, y0 = make(y, x)
         found = bp.solve(problem, x0, y0, method=METHOD, steps=1)
@@ -163,7 +187,16 @@ class TestBatchNorm:
 class TestDropout:
     def test_masks_are_functions_of_role_step_and_seed(self) -> None:
         problem, x0, y0 = make(net(nn.Dropout(0.5)))
-        draws = [problem.batch("lower", *where) for where in (("theta", 3, 0), ("theta", 3, 0), ("theta", 4, 0), ("x-lower", 3, 0), ("theta", 3, 1))]
+        draws = [
+            problem.batch("lower", *where)
+            for where in (
+                ("theta", 3, 0),
+                ("theta", 3, 0),
+                ("theta", 4, 0),
+                ("x-lower", 3, 0),
+                ("theta", 3, 1),
+            )
+        ]
         values = [float(problem.lower(x0, y0, draw)) for draw in draws]
         assert values[0] == values[1]
         assert len(set(values)) == 4
@@ -171,7 +204,9 @@ class TestDropout:
     def test_all_the_data_is_seen_without(self) -> None:
         y = net(nn.Dropout(0.5))
         problem, x0, y0 = make(y)
-        assert torch.equal(problem.upper(x0, y0, problem.batch("upper", "full"))[0], plain(None, y.eval(), DATA))
+        assert torch.equal(
+            problem.upper(x0, y0, problem.batch("upper", "full"))[0], plain(None, y.eval(), DATA)
+        )
 
     def test_y_and_theta_share_a_mask(self) -> None:
         problem, x0, y0 = make(net(nn.Dropout(0.5)))
@@ -196,20 +231,37 @@ class TestDropout:
         assert torch.equal(layer(out), out)
 
     def test_neighbouring_keys_give_unrelated_numbers(self) -> None:
-        rows = torch.stack([_mixed(torch.tensor(key), salt, 500, torch.device("cpu")).double() for key in range(20) for salt in range(5)])
+        rows = torch.stack(
+            [
+                _mixed(torch.tensor(key), salt, 500, torch.device("cpu")).double()
+                for key in range(20)
+                for salt in range(5)
+            ]
+        )
         assert float((torch.corrcoef(rows) - torch.eye(100)).abs().max()) < 0.25
         assert float(rows.mean()) / 2**31 == pytest.approx(0.5, abs=0.01)
 
     def test_preferences_of_one_seed_share_masks_and_seeds_do_not(self) -> None:
         problem, x0, y0 = make(net(nn.Dropout(0.5)))
-        found = bp.front(problem, x0, y0, preferences=[[0.5, 0.5], [0.5, 0.5]], seeds=[0, 1], method=METHOD, steps=3)
+        found = bp.front(
+            problem,
+            x0,
+            y0,
+            preferences=[[0.5, 0.5], [0.5, 0.5]],
+            seeds=[0, 1],
+            method=METHOD,
+            steps=3,
+        )
         y = found.y["0.weight"]
         torch.testing.assert_close(y[0], y[1])
         assert not torch.allclose(y[0], y[2])
 
     def test_evaluation_mode_switches_it_off(self) -> None:
         problem, x0, y0 = make(net(nn.Dropout(0.5)).eval())
-        assert torch.equal(problem.lower(x0, y0, problem.batch("lower", "theta", 0)), problem.lower(x0, y0, problem.batch("lower", "theta", 1)))
+        assert torch.equal(
+            problem.lower(x0, y0, problem.batch("lower", "theta", 0)),
+            problem.lower(x0, y0, problem.batch("lower", "theta", 1)),
+        )
 
     def test_kinds_that_cannot_be_drawn_are_named(self) -> None:
         with pytest.warns(BiparetoWarning, match=r"1 \(AlphaDropout\) is switched off"):
@@ -258,15 +310,25 @@ class TestSharedTrunk:
             return F.cross_entropy(y(batch[0]), batch[1])
 
         trunk, head = nn.Linear(3, 4), nn.Linear(4, 2)
-        once, x0, y0 = make(head, trunk, lower=head_loss, upper=[head_loss, head_loss], shared=features)
-        literal, *_ = make(head, trunk, lower=lambda x, y, b: plain(x, lambda v: y(x(v).tanh()), b), upper=[head_loss, head_loss])
+        once, x0, y0 = make(
+            head, trunk, lower=head_loss, upper=[head_loss, head_loss], shared=features
+        )
+        literal, *_ = make(
+            head,
+            trunk,
+            lower=lambda x, y, b: plain(x, lambda v: y(x(v).tanh()), b),
+            upper=[head_loss, head_loss],
+        )
         theta = {name: value + 0.1 for name, value in y0.items()}
         calls.clear()
         pair = once.lower_pair(x0, y0, theta, DATA)
         assert len(calls) == 1
         for a, b in zip(pair, literal.lower_pair(x0, y0, theta, DATA), strict=True):
             torch.testing.assert_close(a, b)
-        a, b = (bp.oracle.grad(lambda v, p=p: torch.stack(p.lower_pair(v, y0, theta, DATA)).sum(), x0) for p in (once, literal))
+        a, b = (
+            bp.oracle.grad(lambda v, p=p: torch.stack(p.lower_pair(v, y0, theta, DATA)).sum(), x0)
+            for p in (once, literal)
+        )
         torch.testing.assert_close(a, b)
 
 
@@ -280,7 +342,10 @@ def test_mixed_precision_keeps_the_runs_dtype() -> None:
     assert seen.dtype == torch.float32
     assert not torch.equal(seen, exact.upper(x0, y0, DATA))
     torch.testing.assert_close(seen, exact.upper(x0, y0, DATA), rtol=0.02, atol=0.02)
-    fronts = [bp.front(p, x0, y0, preferences=[[0.3, 0.7], [0.7, 0.3]], method=METHOD, steps=10) for p in (exact, mixed)]
+    fronts = [
+        bp.front(p, x0, y0, preferences=[[0.3, 0.7], [0.7, 0.3]], method=METHOD, steps=10)
+        for p in (exact, mixed)
+    ]
     assert fronts[1].batched
     assert tree.first_leaf(fronts[1].y).dtype == torch.float32
     torch.testing.assert_close(fronts[1].objectives, fronts[0].objectives, rtol=0.03, atol=0.03)
@@ -290,7 +355,10 @@ def test_mixed_precision_keeps_the_runs_dtype() -> None:
 def test_compiled_and_plain_fronts_agree() -> None:
     problem, x0, y0 = make(net(nn.BatchNorm1d(6), nn.Dropout(0.2)))
     plain_front, compiled = (
-        bp.front(problem, x0, y0, preferences=[[0.3, 0.7], [0.7, 0.3]], method=METHOD, steps=4, compile=c) for c in (False, "aot_eager")
+        bp.front(
+            problem, x0, y0, preferences=[[0.3, 0.7], [0.7, 0.3]], method=METHOD, steps=4, compile=c
+        )
+        for c in (False, "aot_eager")
     )
     torch.testing.assert_close(compiled.objectives, plain_front.objectives, rtol=1e-4, atol=1e-5)
 
@@ -316,7 +384,9 @@ class TestRefusals:
     def test_another_module_cannot_be_written(self) -> None:
         problem, x0, y0 = make(net())
         found = bp.solve(problem, x0, y0, method=METHOD, steps=1)
-        with pytest.raises(InvalidInput, match=r"parameters .* that the module given for it does not have"):
+        with pytest.raises(
+            InvalidInput, match=r"parameters .* that the module given for it does not have"
+        ):
             found.write_back(nn.Linear(3, 1), nn.Linear(3, 1, bias=False))
         with pytest.raises(InvalidInput, match="has shape"):
             found.write_back(nn.Linear(4, 1), net())
@@ -324,7 +394,10 @@ class TestRefusals:
 
 def test_plain_problems_write_back_too() -> None:
     problem = bp.Problem(
-        lambda x, y: torch.stack([(x - 1).square().sum() + y.square().sum(), (y - x).square().sum()]), lambda x, y: (y - x).square().sum()
+        lambda x, y: torch.stack(
+            [(x - 1).square().sum() + y.square().sum(), (y - x).square().sum()]
+        ),
+        lambda x, y: (y - x).square().sum(),
     )
     found = bp.solve(problem, torch.zeros(2), torch.zeros(2), method=METHOD, steps=5)
     x, y = torch.zeros(2), nn.Parameter(torch.zeros(2))

@@ -15,7 +15,13 @@ def test_gradients_agree_with_finite_differences() -> None:
     for i in range(4):
         e = torch.zeros_like(y)
         e[i] = eps
-        assert abs(float(found[i]) - float(problem.lower(x, y + e) - problem.lower(x, y - e)) / (2 * eps)) < 1e-8
+        assert (
+            abs(
+                float(found[i])
+                - float(problem.lower(x, y + e) - problem.lower(x, y - e)) / (2 * eps)
+            )
+            < 1e-8
+        )
 
 
 def test_the_two_engines_give_the_same_numbers() -> None:
@@ -36,7 +42,10 @@ def test_unused_leaves_have_gradient_zero() -> None:
     point = {"used": torch.ones(2, dtype=DOUBLE), "unused": torch.ones(3, dtype=DOUBLE)}
     found = oracle.grad(lambda v: v["used"].sum(), point)
     assert torch.equal(found["unused"], torch.zeros(3, dtype=DOUBLE))
-    assert torch.equal(oracle.grad(lambda v: torch.zeros((), dtype=DOUBLE), point)["used"], torch.zeros(2, dtype=DOUBLE))
+    assert torch.equal(
+        oracle.grad(lambda v: torch.zeros((), dtype=DOUBLE), point)["used"],
+        torch.zeros(2, dtype=DOUBLE),
+    )
 
 
 def test_noise_is_on_every_gradient_coordinate_and_on_no_value() -> None:
@@ -51,7 +60,11 @@ def test_noise_is_on_every_gradient_coordinate_and_on_no_value() -> None:
         exact = oracle.grad(lambda v: problem.lower(x, v), y)
         other = oracle.grad(lambda v, b=batches: loud.objective(1, v, y, b["x-upper-1"]), x)
         exact_other = oracle.grad(lambda v: problem.objective(1, v, y), x)
-        samples.append(torch.cat([tree.ravel(tree.sub(gradient, exact)), tree.ravel(tree.sub(other, exact_other))]))
+        samples.append(
+            torch.cat(
+                [tree.ravel(tree.sub(gradient, exact)), tree.ravel(tree.sub(other, exact_other))]
+            )
+        )
     noise = torch.stack(samples)
     assert noise.std(0).sub(0.1).abs().max() < 0.02
     assert noise.mean(0).abs().max() < 0.02

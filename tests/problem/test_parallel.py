@@ -59,8 +59,18 @@ def run(folder: Path, processes: int) -> dict[str, object]:
     script = folder / "train.py"
     script.write_text(SCRIPT)
     out = folder / f"{processes}.pt"
-    launch = [] if processes == 1 else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
-    done = subprocess.run([sys.executable, *launch, str(script), str(out)], capture_output=True, text=True, check=False, env=ENVIRONMENT)
+    launch = (
+        []
+        if processes == 1
+        else ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
+    )
+    done = subprocess.run(
+        [sys.executable, *launch, str(script), str(out)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ENVIRONMENT,
+    )
     assert done.returncode == 0, done.stderr
     return torch.load(out, weights_only=True)
 
@@ -76,7 +86,9 @@ def test_two_processes_give_the_front_of_one(tmp_path: Path) -> None:
 
 
 def test_one_process_needs_nothing() -> None:
-    problem = bp.Problem(lambda x, y, b: b, lambda x, y, b: b, sampler=lambda level, role, t, seed: torch.zeros(2))
+    problem = bp.Problem(
+        lambda x, y, b: b, lambda x, y, b: b, sampler=lambda level, role, t, seed: torch.zeros(2)
+    )
     assert bp.parallel.join().type in ("cpu", "cuda")
     assert bp.parallel.data_parallel(problem) is problem
     with pytest.raises(InvalidInput, match="no data to share out"):

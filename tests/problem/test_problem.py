@@ -17,7 +17,9 @@ ONE = torch.ones(2, dtype=DOUBLE)
 
 
 def upper(x: Tensor, y: Tensor) -> Tensor:
-    return torch.stack([(x - 1).square().sum() + y.square().sum(), x.square().sum() + (y - 1).square().sum()])
+    return torch.stack(
+        [(x - 1).square().sum() + y.square().sum(), x.square().sum() + (y - 1).square().sum()]
+    )
 
 
 def lower(x: Tensor, y: Tensor) -> Tensor:
@@ -31,15 +33,25 @@ def lower(x: Tensor, y: Tensor) -> Tensor:
         (upper, lambda x, y: x.square().sum(), ["lower does not depend on y"]),
         (lambda x, y: (x + y).sum(), lower, ["upper", r"\(\)", "stack"]),
         (lambda x, y: [x.sum(), y.sum()], lower, ["upper returned a list", "stack"]),
-        (lambda x, y: torch.stack([y.sum(), torch.zeros((), dtype=DOUBLE)]), lower, ["objective 1", "neither"]),
+        (
+            lambda x, y: torch.stack([y.sum(), torch.zeros((), dtype=DOUBLE)]),
+            lower,
+            ["objective 1", "neither"],
+        ),
         (lambda x, y: x.new_empty(0), lower, [r"upper returned shape \(0,\)"]),
-        (lambda x, y: upper(x, y).float(), lower, ["upper returned dtype torch.float32", "x0 has torch.float64"]),
+        (
+            lambda x, y: upper(x, y).float(),
+            lower,
+            ["upper returned dtype torch.float32", "x0 has torch.float64"],
+        ),
         (upper, lambda x, y: lower(x, y).float(), ["lower returned dtype torch.float32"]),
         (lambda x, y: y.sum()[None], lambda x, y: y.square().sum(), ["depends on x"]),
         (lambda x, y: upper(x, y)[:1].expand(3), lower, ["m = 3", "2 entries"]),
     ],
 )
-def test_functions_no_method_could_use_are_named(f: Callable[..., Tensor], g: Callable[..., Tensor], words: list[str]) -> None:
+def test_functions_no_method_could_use_are_named(
+    f: Callable[..., Tensor], g: Callable[..., Tensor], words: list[str]
+) -> None:
     with pytest.raises(InvalidInput) as error:
         bp.MOMEHA().init(bp.Problem(f, g), ONE, ONE, [0.5, 0.5])
     for word in words:
@@ -50,16 +62,24 @@ def test_functions_no_method_could_use_are_named(f: Callable[..., Tensor], g: Ca
     ("f", "g", "words"),
     [
         (upper, lambda x, y: lower(x, y) + torch.nan * y.sum(), "lower is nan at the start"),
-        (lambda x, y: upper(x, y) * torch.tensor([1.0, torch.inf], dtype=DOUBLE), lower, "objective 1 is inf at the start"),
+        (
+            lambda x, y: upper(x, y) * torch.tensor([1.0, torch.inf], dtype=DOUBLE),
+            lower,
+            "objective 1 is inf at the start",
+        ),
     ],
 )
-def test_a_start_at_nan_is_not_called_too_large_a_step(f: Callable[..., Tensor], g: Callable[..., Tensor], words: str) -> None:
+def test_a_start_at_nan_is_not_called_too_large_a_step(
+    f: Callable[..., Tensor], g: Callable[..., Tensor], words: str
+) -> None:
     with pytest.raises(InvalidInput, match=f"{words}.*in the data"):
         bp.solve(bp.Problem(f, g), ONE, ONE, preference=[0.5, 0.5], steps=2)
 
 
 def test_a_start_at_the_edge_of_the_domain_is_allowed() -> None:
-    """`check` looks a little off the start, where sqrt(x - 1) may be NaN; only the start itself counts."""
+    """`check` looks a little off the start, where sqrt(x - 1) may be NaN; only the start itself
+    counts.
+    """
     problem = bp.Problem(lambda x, y: upper(x, y) + 0.1 * (x - 1).sqrt().sum(), lower)
     assert problem.check(ONE, ONE) == 2
 
@@ -113,15 +133,24 @@ def test_names_must_fit() -> None:
         bp.Problem(upper, lower, names=["a", "b", "c"]).check(ONE, ONE)
 
 
-@pytest.mark.parametrize(("parts", "words"), [((None, None), "but objective 1 depends on y"), ((None, 0, 0), "m = 2 objectives")])
-def test_an_objective_that_is_wrongly_said_not_to_use_y_is_named(parts: tuple[int | None, ...], words: str) -> None:
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [((None, None), "but objective 1 depends on y"), ((None, 0, 0), "m = 2 objectives")],
+)
+def test_an_objective_that_is_wrongly_said_not_to_use_y_is_named(
+    parts: tuple[int | None, ...], words: str
+) -> None:
     """Its dependence on y would be left out of every hypergradient without a word."""
-    problem = bp.Problem(lambda x, y: torch.stack([x.square().sum(), (x - y).square().sum()]), lower)
+    problem = bp.Problem(
+        lambda x, y: torch.stack([x.square().sum(), (x - y).square().sum()]), lower
+    )
     problem.parts = parts
     with pytest.raises(InvalidInput, match=words):
         bp.MOMEHA().init(problem, ONE, ONE, [0.5, 0.5])
     problem.parts = (None, 0)
-    bp.MOMEHA().init(problem, ONE, ONE, [0.5, 0.5])  # without the warning that objective 0 does not depend on y
+    bp.MOMEHA().init(
+        problem, ONE, ONE, [0.5, 0.5]
+    )  # without the warning that objective 0 does not depend on y
 
 
 class InParts(bp.Problem):
@@ -139,7 +168,10 @@ class InParts(bp.Problem):
         return (y[part] - (x, -x)[part]).square().sum()
 
 
-@pytest.mark.parametrize(("numbers", "words"), [({"factor": 2.0}, "do not add up to lower"), ({"tie": 0.1}, "the same coordinates of y")])
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [({"factor": 2.0}, "do not add up to lower"), ({"tie": 0.1}, "the same coordinates of y")],
+)
 def test_wrong_parts_are_refused(numbers: dict[str, float], words: str) -> None:
     start = ONE, torch.tensor([0.5, 0.2], dtype=DOUBLE)
     assert InParts().check(*start) == 2
@@ -151,7 +183,11 @@ def test_wrong_parts_are_refused(numbers: dict[str, float], words: str) -> None:
 @pytest.mark.parametrize(
     ("upper", "lower", "words"),
     [
-        (lambda x: torch.stack([x, x]), lambda x, y: (y - x) ** 2, r"upper\(x\) cannot be called as upper\(x, y\)"),
+        (
+            lambda x: torch.stack([x, x]),
+            lambda x, y: (y - x) ** 2,
+            r"upper\(x\) cannot be called as upper\(x, y\)",
+        ),
         (
             lambda x, y: torch.stack([x, y]),
             lambda x, y, batch: (y - x) ** 2,
@@ -166,6 +202,13 @@ def test_functions_of_other_arguments_are_named(upper: Any, lower: Any, words: s
 
 
 def test_with_data_a_function_must_take_the_draw() -> None:
-    problem = bp.Problem(lambda x, y, batch: torch.stack([x, y]), lambda x, y: (y - x) ** 2, sampler=lambda level, role, t, seed: 0.0)
-    with pytest.raises(InvalidInput, match=r"lower\(x, y\) cannot be called as lower\(x, y, batch\); the last is the draw"):
+    problem = bp.Problem(
+        lambda x, y, batch: torch.stack([x, y]),
+        lambda x, y: (y - x) ** 2,
+        sampler=lambda level, role, t, seed: 0.0,
+    )
+    with pytest.raises(
+        InvalidInput,
+        match=r"lower\(x, y\) cannot be called as lower\(x, y, batch\); the last is the draw",
+    ):
         problem.check(torch.tensor(0.0), torch.tensor(0.0))

@@ -11,25 +11,41 @@ from bipareto.errors import InvalidInput
 from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Minibatches, generator, level_of
 
-KEYS = st.tuples(st.sampled_from(["theta", "x-lower", "x-upper-0"]), st.integers(0, 10**6), st.integers(0, 10**4))
+KEYS = st.tuples(
+    st.sampled_from(["theta", "x-lower", "x-upper-0"]), st.integers(0, 10**6), st.integers(0, 10**4)
+)
 
 
 @given(KEYS, KEYS)
-def test_streams_are_functions_of_role_step_and_seed(a: tuple[str, int, int], b: tuple[str, int, int]) -> None:
+def test_streams_are_functions_of_role_step_and_seed(
+    a: tuple[str, int, int], b: tuple[str, int, int]
+) -> None:
     first, again, other = (torch.rand(8, generator=generator(*key)) for key in (a, a, b))
     assert torch.equal(first, again)
     assert (a == b) == torch.equal(first, other)
 
 
 def test_streams_of_neighbouring_keys_look_independent() -> None:
-    rows = torch.stack([torch.randn(500, generator=generator("theta", t, seed)) for t in range(20) for seed in range(5)])
+    rows = torch.stack(
+        [
+            torch.randn(500, generator=generator("theta", t, seed))
+            for t in range(20)
+            for seed in range(5)
+        ]
+    )
     correlation = torch.corrcoef(rows) - torch.eye(100)
-    assert correlation.abs().max() < 0.25  # 4,950 pairs of 500 numbers: the largest of independent ones is about 0.18
+    assert (
+        correlation.abs().max() < 0.25
+    )  # 4,950 pairs of 500 numbers: the largest of independent ones is about 0.18
     assert abs(float(rows.mean())) < 0.02
 
 
 def test_minibatches_draw_rows_of_their_level() -> None:
-    lower, first, second = torch.arange(10.0), torch.arange(100.0, 110.0), torch.arange(200.0, 210.0)
+    lower, first, second = (
+        torch.arange(10.0),
+        torch.arange(100.0, 110.0),
+        torch.arange(200.0, 210.0),
+    )
     sampler = Minibatches((lower, lower), {0: first, 1: second}, size=4)
     a, b = sampler("lower", "theta", 3, 0)
     assert torch.equal(a, b)
@@ -43,9 +59,13 @@ def test_minibatches_draw_rows_of_their_level() -> None:
         Minibatches(lower, {0: first, 2: second}, size=4)
 
 
-@pytest.mark.parametrize("method", [bp.MOMEHA(), bp.MBMOMEHA(exact_weights=True), bp.MoCo(), bp.WCPenalty()])
+@pytest.mark.parametrize(
+    "method", [bp.MOMEHA(), bp.MBMOMEHA(exact_weights=True), bp.MoCo(), bp.WCPenalty()]
+)
 def test_every_objective_may_have_data_of_its_own(method: bp.methods.Method) -> None:
-    """Of the mean of its rows alone; on batches that are all the rows, a run is that on the means themselves."""
+    """Of the mean of its rows alone; on batches that are all the rows, a run is that on the means
+    themselves.
+    """
     data = {
         0: torch.tensor([[1.0, 3.0], [2.0, 4.0]], dtype=torch.float64),
         1: torch.tensor([[-1.0, 0.0], [-3.0, 0.0], [-2.0, 0.0]], dtype=torch.float64),
@@ -60,15 +80,26 @@ def test_every_objective_may_have_data_of_its_own(method: bp.methods.Method) -> 
 
     drawn = bp.Problem([off, off], lower, sampler=Minibatches(lower=data[0], upper=data, size=2))
     full = drawn.batch("upper", "full")
-    assert torch.equal(drawn.upper(*start, full), torch.stack([off(*start, data[i]) for i in (0, 1)]))
+    assert torch.equal(
+        drawn.upper(*start, full), torch.stack([off(*start, data[i]) for i in (0, 1)])
+    )
     assert torch.equal(drawn.objective(1, *start, full), off(*start, data[1]))
     assert {i: len(rows) for i, rows in drawn.batch("upper", "upper").items()} == {0: 2, 1: 2}
     whole = {0: data[0], 1: data[1][[2, 2]]}  # batches of all rows, in any order
     runs = bp.front(
-        bp.Problem([off, off], lower, sampler=Minibatches(lower=data[0], upper=whole, size=2)), *start, method=method, steps=20, seeds=[0, 1]
+        bp.Problem([off, off], lower, sampler=Minibatches(lower=data[0], upper=whole, size=2)),
+        *start,
+        method=method,
+        steps=20,
+        seeds=[0, 1],
     )
-    means = bp.Problem(lambda x, y: torch.stack([off(x, y, data[i]) for i in (0, 1)]), lambda x, y: lower(x, y, data[0]))
-    torch.testing.assert_close(runs.x, bp.front(means, *start, method=method, steps=20, seeds=[0, 1]).x)
+    means = bp.Problem(
+        lambda x, y: torch.stack([off(x, y, data[i]) for i in (0, 1)]),
+        lambda x, y: lower(x, y, data[0]),
+    )
+    torch.testing.assert_close(
+        runs.x, bp.front(means, *start, method=method, steps=20, seeds=[0, 1]).x
+    )
 
 
 def test_the_roles_of_algorithm_2_are_2m_plus_3() -> None:
@@ -79,7 +110,11 @@ def test_the_roles_of_algorithm_2_are_2m_plus_3() -> None:
 
 
 def test_seeds_get_draws_of_their_own() -> None:
-    problem = bp.Problem(lambda x, y, b: b, lambda x, y, b: b, sampler=lambda level, role, t, seed: torch.tensor([float(t), float(seed)]))
+    problem = bp.Problem(
+        lambda x, y, b: b,
+        lambda x, y, b: b,
+        sampler=lambda level, role, t, seed: torch.tensor([float(t), float(seed)]),
+    )
     drawn = draw(problem, ["lower"], 7, [3, 5])
     assert torch.equal(drawn["lower"], torch.tensor([[7.0, 3.0], [7.0, 5.0]]))
 

@@ -7,7 +7,10 @@ import torch
 from bipareto.problem import tree
 from bipareto.problem.sections import Layout, Section
 
-TREE = {"a": torch.arange(6.0).reshape(2, 3), "b": {"c": [torch.tensor(7.0), torch.tensor([8.0, 9.0])], "d": {"e": torch.tensor([10.0])}}}
+TREE = {
+    "a": torch.arange(6.0).reshape(2, 3),
+    "b": {"c": [torch.tensor(7.0), torch.tensor([8.0, 9.0])], "d": {"e": torch.tensor([10.0])}},
+}
 
 
 def test_a_split_vector_is_the_tree() -> None:

@@ -15,9 +15,14 @@ from helpers import DOUBLE
 
 TREES = st.recursive(
     st.lists(st.integers(1, 3), max_size=2).map(
-        lambda shape: torch.arange(torch.tensor(shape).prod().item() or 1, dtype=DOUBLE).reshape(shape or ())
+        lambda shape: torch.arange(torch.tensor(shape).prod().item() or 1, dtype=DOUBLE).reshape(
+            shape or ()
+        )
     ),
-    lambda inner: st.lists(inner, min_size=1, max_size=3) | st.dictionaries(st.text(min_size=1, max_size=3), inner, min_size=1, max_size=3),
+    lambda inner: (
+        st.lists(inner, min_size=1, max_size=3)
+        | st.dictionaries(st.text(min_size=1, max_size=3), inner, min_size=1, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -26,7 +31,9 @@ TREES = st.recursive(
 def test_ravel_and_unravel_are_inverse(value: tree.Tree) -> None:
     back = tree.unravel(tree.ravel(value), value)
     assert tree.structure(back) == tree.structure(value)
-    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(back), tree.leaves(value), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(tree.leaves(back), tree.leaves(value), strict=True)
+    )
 
 
 @given(TREES, st.floats(-3, 3))
@@ -35,17 +42,23 @@ def test_arithmetic_is_that_of_the_flat_vector(value: tree.Tree, scale: float) -
     u, v = tree.ravel(value), tree.ravel(other)
     torch.testing.assert_close(tree.ravel(tree.add_scaled(value, scale, other)), u + scale * v)
     torch.testing.assert_close(tree.ravel(tree.sub(value, other)), u - v)
-    torch.testing.assert_close(tree.ravel(tree.interpolate(value, other, scale)), (1 - scale) * u + scale * v)
+    torch.testing.assert_close(
+        tree.ravel(tree.interpolate(value, other, scale)), (1 - scale) * u + scale * v
+    )
     torch.testing.assert_close(tree.dot(value, other), u @ v)
     torch.testing.assert_close(tree.squared_norm(value), u @ u)
     torch.testing.assert_close(tree.norm(value), (u @ u).sqrt())
-    torch.testing.assert_close(tree.relative_distance(value, other), (u - v).norm() / v.norm(), equal_nan=True)
+    torch.testing.assert_close(
+        tree.relative_distance(value, other), (u - v).norm() / v.norm(), equal_nan=True
+    )
 
 
 @given(TREES)
 def test_a_layout_in_json_leads_back(value: tree.Tree) -> None:
     numbered = {0: value, 2: [value], "1": value}
-    back = tree.from_layout(json.loads(json.dumps(tree.layout(numbered))), iter(tree.leaves(numbered)))
+    back = tree.from_layout(
+        json.loads(json.dumps(tree.layout(numbered))), iter(tree.leaves(numbered))
+    )
     assert tree.structure(back) == tree.structure(numbered)
     assert all(a is b for a, b in zip(tree.leaves(back), tree.leaves(numbered), strict=True))
     with pytest.raises(InvalidInput, match=r"the key \(0, 1\); only texts"):

@@ -58,7 +58,10 @@ def on_front(known: KnownProblem, stream: torch.Generator, count: int) -> Tensor
     if known.m == 2:
         low, high = torch.tensor(known.geometry.intervals, dtype=torch.float64).unbind(1)
         which = torch.randint(len(low), (count,), generator=stream)
-        return (low[which] + (high - low)[which] * torch.rand(count, generator=stream, dtype=torch.float64))[:, None]
+        return (
+            low[which]
+            + (high - low)[which] * torch.rand(count, generator=stream, dtype=torch.float64)
+        )[:, None]
     raw = -torch.rand(count, known.m, generator=stream, dtype=torch.float64).log()
     raw[: count // 3, 0] = 0  # a face
     return (raw / raw.sum(-1, keepdim=True))[:, 1:]

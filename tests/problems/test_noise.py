@@ -54,7 +54,9 @@ def test_draws_depend_on_role_step_and_seed_alone() -> None:
 
 
 def test_scale_of_noise() -> None:
-    small, large = (problems.get("sin", noise=std).batch("lower", "theta", 0, 0) for std in (0.1, 0.2))
+    small, large = (
+        problems.get("sin", noise=std).batch("lower", "theta", 0, 0) for std in (0.1, 0.2)
+    )
     torch.testing.assert_close(2 * small["y"], large["y"])
     with pytest.raises(InvalidInput, match=r"noise = -1; it must be at least 0"):
         problems.get("sin", noise=-1)

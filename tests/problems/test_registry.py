@@ -12,8 +12,18 @@ from bipareto.errors import InvalidInput
 
 def test_names_and_summaries() -> None:
     assert problems.names() == (
-        "quadratic", "pl-sin2", "sin", "sin-trap", "mo-sin", "mo-sin2", "merely-convex", "tp2-s", "ds1", "ridge", "bistable",
-    )  # fmt: skip
+        "quadratic",
+        "pl-sin2",
+        "sin",
+        "sin-trap",
+        "mo-sin",
+        "mo-sin2",
+        "merely-convex",
+        "tp2-s",
+        "ds1",
+        "ridge",
+        "bistable",
+    )
     for name, kind in problems.PROBLEMS.items():
         assert kind.name == name
         assert 10 < len(kind.summary) <= 100
@@ -29,14 +39,20 @@ def test_options_are_those_of_the_class() -> None:
 
 @pytest.mark.parametrize("call", [problems.get, problems.options])
 def test_unknown_names_are_answered_with_the_choices(call: Any) -> None:
-    with pytest.raises(InvalidInput, match=r"'cubic' is not known; choose one of quadratic, pl-sin2"):
+    with pytest.raises(
+        InvalidInput, match=r"'cubic' is not known; choose one of quadratic, pl-sin2"
+    ):
         call("cubic")
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("quadratic", {"kappa": 1.0}, "'quadratic' has no option 'kappa'; choose from dim, m, seed, noise"),
+        (
+            "quadratic",
+            {"kappa": 1.0},
+            "'quadratic' has no option 'kappa'; choose from dim, m, seed, noise",
+        ),
         ("quadratic", {"m": 5}, "m = 5; choose 2, 3 or 4"),
         ("quadratic", {"m": 1}, "m = 1; choose 2, 3 or 4"),
         ("merely-convex", {"m": 4, "dim": 2}, "dim = 2; the minima of m = 4 objectives"),

@@ -15,7 +15,17 @@ import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization
 from bipareto.problems import KnownProblem
-from problems.cases import CASES, MULTI, generator, normal, on_front, points_of, preference, problem, start
+from problems.cases import (
+    CASES,
+    MULTI,
+    generator,
+    normal,
+    on_front,
+    points_of,
+    preference,
+    problem,
+    start,
+)
 
 every = pytest.mark.parametrize("case", CASES)
 multi = pytest.mark.parametrize("case", MULTI)
@@ -32,7 +42,9 @@ def number(value: float) -> Tensor:
 
 def value(known: KnownProblem, form: str, x: Tensor, w: Tensor, mu: float) -> Tensor:
     """The scalarized true objective at x, ideal point zero."""
-    return scalarization.get(form).value(known.objectives(x), w, torch.zeros(known.m, dtype=torch.float64), number(mu))
+    return scalarization.get(form).value(
+        known.objectives(x), w, torch.zeros(known.m, dtype=torch.float64), number(mu)
+    )
 
 
 @every
@@ -46,7 +58,9 @@ def test_front_lies_on_itself_and_is_spread_out(case: str) -> None:
         assert front.shape == (1, 1)
         return
     assert front.shape[0] >= 101
-    assert not (front[:, None] < front - 1e-12).all(-1).any(), "a point of the front dominates another"
+    assert not (front[:, None] < front - 1e-12).all(-1).any(), (
+        "a point of the front dominates another"
+    )
     if known.m == 2:
         assert (front[:, 0].diff() >= -1e-12).all()
         assert (front[:, 1].diff() <= 1e-12).all()
@@ -106,7 +120,9 @@ def test_gradient_of_the_true_objectives_equals_finite_differences(case: str) ->
     jacobian = torch.func.jacrev(known.objectives)(x)
     direction = normal(generator(0), *x.shape)
     step = 1e-5
-    difference = (known.objectives(x + step * direction) - known.objectives(x - step * direction)) / (2 * step)
+    difference = (
+        known.objectives(x + step * direction) - known.objectives(x - step * direction)
+    ) / (2 * step)
     torch.testing.assert_close(jacobian @ direction, difference, rtol=1e-6, atol=1e-6)
 
 
@@ -121,12 +137,16 @@ def test_exact_is_the_minimiser(case: str, form: str, seed: int, mu: float) -> N
     mu = mu / float(known.front().mean())
     point = known.exact(w, form, torch.zeros(known.m, dtype=torch.float64), mu)
     torch.testing.assert_close(point.objectives, known.objectives(point.x), rtol=0, atol=0)
-    torch.testing.assert_close(known.coordinates(point.x[None])[0], point.coordinates, rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        known.coordinates(point.x[None])[0], point.coordinates, rtol=0, atol=1e-9
+    )
     assert known.distance_to_front(point.objectives[None]) <= 1e-12
 
     best = value(known, form, point.x, w, mu)
     least = best - 1e-12 * (1 + best.abs())
-    on_grid = scalarization.get(form).value(known.front(801), w, torch.zeros(known.m, dtype=torch.float64), number(mu))
+    on_grid = scalarization.get(form).value(
+        known.front(801), w, torch.zeros(known.m, dtype=torch.float64), number(mu)
+    )
     assert on_grid.min() >= least
     for scale in (1e-6, 1e-3, 0.1, 1.0):
         assert value(known, form, point.x + scale * normal(stream, *point.x.shape), w, mu) >= least
@@ -153,7 +173,9 @@ def test_sharp_smoothing_approaches_tchebycheff(case: str) -> None:
     known = problem(case)
     w, z = preference(generator(5), known.m), torch.zeros(known.m, dtype=torch.float64)
     sharp = known.exact(w, "stch", z, 1e6 / known.extent).objectives
-    torch.testing.assert_close(sharp, known.exact(w, "tchebycheff", z, 1.0).objectives, rtol=0, atol=1e-4 * known.extent)
+    torch.testing.assert_close(
+        sharp, known.exact(w, "tchebycheff", z, 1.0).objectives, rtol=0, atol=1e-4 * known.extent
+    )
 
 
 @multi
@@ -163,12 +185,18 @@ def test_distance_agrees_with_brute_force(case: str, seed: int) -> None:
     known = problem(case)
     stream = generator(seed)
     base = points_of(known, on_front(known, stream, 6))[1]
-    rows = torch.cat([base + scale * known.extent * normal(stream, *base.shape) for scale in (1e-3, 0.1, 1.0)])
+    rows = torch.cat(
+        [base + scale * known.extent * normal(stream, *base.shape) for scale in (1e-3, 0.1, 1.0)]
+    )
     found = known.distance_to_front(rows)
     samples = known.front(4001 if known.m == 2 else 8000)
-    brute = torch.cdist(rows, samples, compute_mode="donot_use_mm_for_euclid_dist").amin(1) / known.extent
+    brute = (
+        torch.cdist(rows, samples, compute_mode="donot_use_mm_for_euclid_dist").amin(1)
+        / known.extent
+    )
     assert (found <= brute + 1e-12).all()
-    # A sample lies within half the spacing of the nearest point, more for lattices of two and three dimensions.
+    # A sample lies within half the spacing of the nearest point, more for lattices of two and three
+    # dimensions.
     assert (brute - found <= {2: 1e-3, 3: 2e-2, 4: 6e-2}[known.m]).all()
 
 
@@ -184,7 +212,12 @@ def test_small_steps_off_the_front_are_measured_exactly(case: str) -> None:
     normal_to = torch.linalg.svd(tangents).U[:, -1]
     for length in (1e-9, 1e-5, 1e-3):
         moved = f + length * known.extent * torch.stack([normal_to, -normal_to])
-        torch.testing.assert_close(known.distance_to_front(moved), torch.full((2,), length, dtype=torch.float64), rtol=1e-6, atol=1e-14)
+        torch.testing.assert_close(
+            known.distance_to_front(moved),
+            torch.full((2,), length, dtype=torch.float64),
+            rtol=1e-6,
+            atol=1e-14,
+        )
 
 
 @every
@@ -215,12 +248,18 @@ def test_constants_bound_sampled_hessians(case: str) -> None:
     stream, size = generator(3), known.x0.numel()
 
     def joint(function: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
-        return lambda v: function(v[:size].reshape(known.x0.shape), v[size:].reshape(known.y0.shape))
+        return lambda v: function(
+            v[:size].reshape(known.x0.shape), v[size:].reshape(known.y0.shape)
+        )
 
     for scale in (0.1, 1.0, 3.0):
-        x, y = in_region(case, scale * normal(stream, *known.x0.shape), scale * normal(stream, *known.y0.shape))
+        x, y = in_region(
+            case, scale * normal(stream, *known.x0.shape), scale * normal(stream, *known.y0.shape)
+        )
         both = torch.cat([x.flatten(), y.flatten()])
-        g, f = (torch.func.hessian(joint(function))(both) for function in (known.lower, known.upper))
+        g, f = (
+            torch.func.hessian(joint(function))(both) for function in (known.lower, known.upper)
+        )
         assert torch.linalg.matrix_norm(g, 2) <= L_g * (1 + 1e-12)
         assert torch.linalg.matrix_norm(f, 2).max() <= L_f * (1 + 1e-12)
         assert torch.linalg.eigvalsh(g[size:, size:])[0] >= -rho_y - 1e-12
@@ -231,10 +270,16 @@ def test_constants_bound_sampled_hessians(case: str) -> None:
 def test_evaluations_batch_and_objectives_are_positive(case: str) -> None:
     known = problem(case)
     assert known.check(known.x0, known.y0) == known.m
-    x, y = (torch.stack(rows) for rows in zip(*(start(known, seed) for seed in range(5)), strict=True))
+    x, y = (
+        torch.stack(rows) for rows in zip(*(start(known, seed) for seed in range(5)), strict=True)
+    )
     f, g = torch.func.vmap(known.upper)(x, y), torch.func.vmap(known.lower)(x, y)
-    torch.testing.assert_close(f, torch.stack([known.upper(*row) for row in zip(x, y, strict=True)]))
-    torch.testing.assert_close(g, torch.stack([known.lower(*row) for row in zip(x, y, strict=True)]))
+    torch.testing.assert_close(
+        f, torch.stack([known.upper(*row) for row in zip(x, y, strict=True)])
+    )
+    torch.testing.assert_close(
+        g, torch.stack([known.lower(*row) for row in zip(x, y, strict=True)])
+    )
     assert (f >= 0).all()
     assert (known.front() >= 0).all()
 
@@ -255,7 +300,9 @@ def test_solution_takes_the_tuned_question(case: str) -> None:
     if known.m > 1:
         assert known.position_error(x.flip(0), w).max() > 1e-3
         asked = known.solution(w[0], scalarization="linear", ideal=[0.0] * known.m, mu=2)
-        assert torch.equal(asked.x, known.exact(w[0], "linear", torch.zeros(known.m, dtype=torch.float64), 2.0).x)
+        assert torch.equal(
+            asked.x, known.exact(w[0], "linear", torch.zeros(known.m, dtype=torch.float64), 2.0).x
+        )
         tuned = bp.MOMEHA.tuned(known, known.x0, known.y0, steps=100)
         assert torch.equal(x[0], known.solution(w[0], mu=tuned.mu, ideal=tuned.ideal).x)
 
@@ -267,5 +314,8 @@ def test_pickling_keeps_everything(case: str, noise: float) -> None:
     copy = pickle.loads(pickle.dumps(known))
     assert torch.equal(copy.front(), known.front())
     x, y = known.start(0)
-    assert torch.equal(copy.upper(x, y, copy.batch("upper", "full")), known.upper(x, y, known.batch("upper", "full")))
+    assert torch.equal(
+        copy.upper(x, y, copy.batch("upper", "full")),
+        known.upper(x, y, known.batch("upper", "full")),
+    )
     assert copy.noise == noise

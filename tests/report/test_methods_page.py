@@ -16,7 +16,8 @@ from bipareto.report.methods import declared, methods_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-#: Table 1 as printed in the MOMEHA paper: scenario, lower level, loop, Hessian-free, preference; its last row stands for two methods
+#: Table 1 as printed in the MOMEHA paper: scenario, lower level, loop, Hessian-free, preference;
+#: its last row stands for two methods
 PRINTED = {
     "moml": ("deterministic", "one minimiser", "nested", "no", "no"),
     "gmoba": ("deterministic", "strongly convex", "single", "no", "no"),
@@ -33,13 +34,21 @@ INVERTING = ("moco", "wc-mhgd", "gmoba")
 
 
 def test_the_page_is_what_the_code_and_the_results_give() -> None:
-    assert (DOCS / "methods.md").read_text("utf-8") == methods_page(DOCS / "results" / "compare"), "run: python benchmarks/compare.py --page"
+    assert (DOCS / "methods.md").read_text("utf-8") == methods_page(DOCS / "results" / "compare"), (
+        "run: python benchmarks/compare.py --page"
+    )
 
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_declarations_are_those_of_the_papers_table(name: str) -> None:
     row = declared(name)
-    assert tuple(row[column] for column in ("scenario", "lower level", "loop", "Hessian-free", "preference")) == PRINTED[name]
+    assert (
+        tuple(
+            row[column]
+            for column in ("scenario", "lower level", "loop", "Hessian-free", "preference")
+        )
+        == PRINTED[name]
+    )
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -53,14 +62,31 @@ def test_nested_methods_are_those_with_a_number_of_inner_steps(name: str) -> Non
 
 
 def test_results_become_columns_and_a_section(tmp_path: Path) -> None:
-    row = {"start": 0, "kkt": 0.25, "gradients": 8, "hessian_products": 0, "seconds": 1.5, "notes": [], "steps": 1, "runs": 2}
+    row = {
+        "start": 0,
+        "kkt": 0.25,
+        "gradients": 8,
+        "hessian_products": 0,
+        "seconds": 1.5,
+        "notes": [],
+        "steps": 1,
+        "runs": 2,
+    }
     rows = [
         row | {"method": "moco", "distance_to_front": 0.5, "notes": ["MoCo is lost here"]},
         row | {"method": "momeha", "distance_to_front": 0.125},
         row | {"method": "momeha", "distance_to_front": 1e-3, "start": 1},
         row | {"method": "forum", "distance_to_front": None},
     ]
-    about = {"problem": "toy", "summary": "a toy", "command": "make toys", "machine": "abacus", "date": "today", "amount": 1000, "preferences": 2}
+    about = {
+        "problem": "toy",
+        "summary": "a toy",
+        "command": "make toys",
+        "machine": "abacus",
+        "date": "today",
+        "amount": 1000,
+        "preferences": 2,
+    }
     (tmp_path / "toy.json").write_text(json.dumps(about | {"starts": [0, 1], "rows": rows}))
     page = methods_page(tmp_path)
     assert "| `MOMEHA` | 1.2e-01 |" in page  # the worse of two starts
@@ -72,7 +98,12 @@ def test_results_become_columns_and_a_section(tmp_path: Path) -> None:
 
 def test_on_a_singular_lower_level_the_hessian_inverting_methods_fail_and_say_so() -> None:
     problem = bp.problems.get("merely-convex", dim=3)
-    found = {c.name: c for c in compare(problem, ["momeha", "wc-penalty", *INVERTING], preferences=2, amount=4000, compile=False)}
+    found = {
+        c.name: c
+        for c in compare(
+            problem, ["momeha", "wc-penalty", *INVERTING], preferences=2, amount=4000, compile=False
+        )
+    }
     assert found["momeha"].distance < 1e-6
     assert found["wc-penalty"].distance < 0.1
     for name in ("momeha", "wc-penalty"):

@@ -25,8 +25,12 @@ pytest.importorskip("plotly", reason="pages need plotly")
 HOSTILE = "</script><img src=x onerror=alert(1)><b>run</b> & $x$ 'q\" %{x}"
 
 
-def made(folder: Path, m: int, per_edge: int, seeds: tuple[int, ...] = (0,), shift: float = 0.0) -> Path:
-    """A folder as `bipareto front --out` writes it, with exact points of a known problem instead of a run."""
+def made(
+    folder: Path, m: int, per_edge: int, seeds: tuple[int, ...] = (0,), shift: float = 0.0
+) -> Path:
+    """A folder as `bipareto front --out` writes it, with exact points of a known problem instead of
+    a run.
+    """
     folder.mkdir(parents=True)
     known = problems.get("quadratic", dim=4, m=m)
     w = grid(m, per_edge).repeat(len(seeds), 1)
@@ -35,7 +39,8 @@ def made(folder: Path, m: int, per_edge: int, seeds: tuple[int, ...] = (0,), shi
     ParetoFront(
         x=torch.stack([point.x for point in exact]),
         y=torch.stack([point.y for point in exact]),
-        objectives=torch.stack([point.objectives for point in exact]) + shift * (1 + torch.arange(runs, dtype=torch.float64)[:, None] % 3),
+        objectives=torch.stack([point.objectives for point in exact])
+        + shift * (1 + torch.arange(runs, dtype=torch.float64)[:, None] % 3),
         preference=w,
         seed=torch.tensor(seeds).repeat_interleave(runs // len(seeds)),
         reason=("steps",) * runs,
@@ -43,9 +48,20 @@ def made(folder: Path, m: int, per_edge: int, seeds: tuple[int, ...] = (0,), shi
         seconds=1.5,
         lower_residual=torch.zeros(runs),
     ).save(folder / "front.npz")
-    asked = {"problem": {"name": "quadratic", "dim": 4, "m": m}, "method": {"name": "momeha", "gamma": 0.5}}
+    asked = {
+        "problem": {"name": "quadratic", "dim": 4, "m": m},
+        "method": {"name": "momeha", "gamma": 0.5},
+    }
     (folder / "front.json").write_text(json.dumps(asked))
-    lines = [{"step": 10 * k, "objectives": [[1 / k] * m] * runs, "gap": [0.1 / k] * runs, "stationarity": [1.0 / k] * runs} for k in range(1, 30)]
+    lines = [
+        {
+            "step": 10 * k,
+            "objectives": [[1 / k] * m] * runs,
+            "gap": [0.1 / k] * runs,
+            "stationarity": [1.0 / k] * runs,
+        }
+        for k in range(1, 30)
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
@@ -65,19 +81,25 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def plane(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ReportRun]]:
+def plane(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Any, ReportRun]]:
     """Two objectives, nine preferences, the run at 1 not finite; the browser prefers dark."""
     folder = tmp_path_factory.mktemp("plane")
     (read,) = read_runs(made(folder / "a", 2, 9))
     broken = read.front.objectives.clone()
     broken[1] = torch.nan
-    run = ReportRun(**{**vars(read), "front": ParetoFront(**{**vars(read.front), "objectives": broken})})
+    run = ReportRun(
+        **{**vars(read), "front": ParetoFront(**{**vars(read.front), "objectives": broken})}
+    )
     with opened(browser, page([run], folder / "a.html"), color_scheme="dark") as tab:
         yield tab, run
 
 
 @pytest.fixture(scope="module")
-def space(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, ReportRun]]:
+def space(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Any, ReportRun]]:
     """Three objectives."""
     folder = tmp_path_factory.mktemp("space")
     (run,) = read_runs(made(folder / "a", 3, 4))
@@ -86,12 +108,18 @@ def space(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tu
 
 
 @pytest.fixture(scope="module")
-def two(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Any, dict[str, Any]]]:
+def two(
+    browser: Any, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Two runs with two and three seeds; the first has a hostile name, and so has the page."""
     folder = tmp_path_factory.mktemp("two")
     (first,) = read_runs(made(folder / "a", 2, 5, seeds=(0, 1)))
     (second,) = read_runs(made(folder / "b", 2, 5, seeds=(0, 1, 2), shift=0.05))
-    report = build([ReportRun(**{**vars(first), "name": HOSTILE, "config": HOSTILE}), second], title=HOSTILE, version="0")
+    report = build(
+        [ReportRun(**{**vars(first), "name": HOSTILE, "config": HOSTILE}), second],
+        title=HOSTILE,
+        version="0",
+    )
     write_page(report, folder / "two.html")
     with opened(browser, folder / "two.html") as tab:
         yield tab, report
@@ -102,7 +130,11 @@ def panel(tab: Any) -> str:
 
 
 def slide(tab: Any, k: int, value: float) -> None:
-    tab.evaluate("([k, v]) => { const s = document.getElementById('weight-' + k); s.value = v; s.dispatchEvent(new Event('input')); }", [k, value])
+    tab.evaluate(
+        "([k, v]) => { const s = document.getElementById('weight-' + k); s.value = v; "
+        "s.dispatchEvent(new Event('input')); }",
+        [k, value],
+    )
 
 
 def background(tab: Any) -> str:
@@ -112,7 +144,13 @@ def background(tab: Any) -> str:
 def test_a_click_selects_a_point_and_its_line_of_code_works(plane: tuple[Any, ReportRun]) -> None:
     tab, _ = plane
     # Where Plotly has drawn the point: SVG has an element for each that is finite.
-    mark = tab.locator("#plot-front .scatterlayer .trace").nth(1).locator("path.point").nth(1).bounding_box()
+    mark = (
+        tab.locator("#plot-front .scatterlayer .trace")
+        .nth(1)
+        .locator("path.point")
+        .nth(1)
+        .bounding_box()
+    )
     tab.mouse.move(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
     tab.mouse.click(mark["x"] + mark["width"] / 2, mark["y"] + mark["height"] / 2)
     tab.wait_for_function("document.querySelector('#panel h3').textContent.startsWith('Point 2 ')")
@@ -141,9 +179,18 @@ def test_the_slider_picks_the_nearest_solution_that_is_finite(plane: tuple[Any, 
 def test_arrow_keys_go_from_point_to_point(plane: tuple[Any, ReportRun]) -> None:
     tab, _ = plane
     tab.focus("#plot-front")
-    for key, point in (("Home", 0), ("ArrowRight", 2), ("ArrowDown", 3), ("ArrowLeft", 2), ("End", 8), ("ArrowRight", 8)):
+    for key, point in (
+        ("Home", 0),
+        ("ArrowRight", 2),
+        ("ArrowDown", 3),
+        ("ArrowLeft", 2),
+        ("End", 8),
+        ("ArrowRight", 8),
+    ):
         tab.keyboard.press(key)
-        assert f"Point {point} of" in panel(tab)  # the largest weight of f1 comes first, having the smallest f1
+        assert f"Point {point} of" in panel(
+            tab
+        )  # the largest weight of f1 comes first, having the smallest f1
     assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
@@ -155,7 +202,10 @@ def test_everything_can_be_reached_by_tab(plane: tuple[Any, ReportRun]) -> None:
         tab.keyboard.press("Tab")
         reached.add(tab.evaluate("document.activeElement.id || document.activeElement.tagName"))
     assert {"theme", "plot-front", "weight-0", "SUMMARY"} <= reached
-    labels = tab.evaluate("[...document.querySelectorAll('[tabindex=\"0\"], input, button')].map(e => e.getAttribute('aria-label'))")
+    labels = tab.evaluate(
+        "[...document.querySelectorAll('[tabindex=\"0\"], input, button')].map(e => "
+        "e.getAttribute('aria-label'))"
+    )
     assert all(labels)
 
 
@@ -170,7 +220,15 @@ def test_dark_light_and_paper(plane: tuple[Any, ReportRun]) -> None:
     tab.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert background(tab) == "rgb(255, 255, 255)"
     assert not tab.is_visible("#sliders")
-    assert max(tab.evaluate("[...document.querySelectorAll('.main-svg')].map(e => e.getBoundingClientRect().right)")) <= 700  # of a sheet's 718
+    assert (
+        max(
+            tab.evaluate(
+                "[...document.querySelectorAll('.main-svg')].map(e => "
+                "e.getBoundingClientRect().right)"
+            )
+        )
+        <= 700
+    )  # of a sheet's 718
     tab.evaluate("dispatchEvent(new Event('afterprint'))")
     tab.emulate_media(media="screen")
     assert background(tab) == "rgb(20, 23, 28)"
@@ -178,17 +236,32 @@ def test_dark_light_and_paper(plane: tuple[Any, ReportRun]) -> None:
 
 def test_three_objectives_have_space_parallels_and_radar(space: tuple[Any, ReportRun]) -> None:
     tab, run = space
-    kinds = tab.evaluate("['front', 'parallel', 'radar'].map(n => document.getElementById('plot-' + n).data.at(-1).type)")
-    assert kinds in (["scatter3d", "scatter", "scatterpolar"], ["scatter", "scatter", "scatterpolar"])  # the latter without WebGL
+    kinds = tab.evaluate(
+        "['front', 'parallel', 'radar'].map(n => document.getElementById('plot-' + "
+        "n).data.at(-1).type)"
+    )
+    assert kinds in (
+        ["scatter3d", "scatter", "scatterpolar"],
+        ["scatter", "scatter", "scatterpolar"],
+    )  # the latter without WebGL
     slide(tab, 1, 0.6)
-    weights = tab.evaluate("[...document.querySelectorAll('#sliders output')].map(o => Number(o.textContent))")
+    weights = tab.evaluate(
+        "[...document.querySelectorAll('#sliders output')].map(o => Number(o.textContent))"
+    )
     assert sum(weights) == pytest.approx(1, abs=2e-3)
     assert weights[1] == pytest.approx(0.6)
-    f, chosen = run.front.objectives, int((run.front.preference - torch.tensor(weights)).square().sum(1).argmin())
+    f, chosen = (
+        run.front.objectives,
+        int((run.front.preference - torch.tensor(weights)).square().sum(1).argmin()),
+    )
     assert f"Point {chosen} of" in panel(tab)
     scaled = (f - f.amin(0)) / (f.amax(0) - f.amin(0))
-    assert tab.evaluate("document.getElementById('plot-parallel').data.at(-1).y") == pytest.approx(scaled[chosen].tolist(), abs=1e-6)
-    assert tab.evaluate("document.getElementById('plot-radar').data[0].r.slice(0, 3)") == pytest.approx((1 - scaled[chosen]).tolist(), abs=1e-6)
+    assert tab.evaluate("document.getElementById('plot-parallel').data.at(-1).y") == pytest.approx(
+        scaled[chosen].tolist(), abs=1e-6
+    )
+    assert tab.evaluate(
+        "document.getElementById('plot-radar').data[0].r.slice(0, 3)"
+    ) == pytest.approx((1 - scaled[chosen]).tolist(), abs=1e-6)
 
 
 def test_a_hostile_name_is_shown_as_text(two: tuple[Any, dict[str, Any]]) -> None:
@@ -204,8 +277,12 @@ def test_a_hostile_name_is_shown_as_text(two: tuple[Any, dict[str, Any]]) -> Non
 
 def test_a_comparison_has_bars_with_the_spread_over_seeds(two: tuple[Any, dict[str, Any]]) -> None:
     tab, report = two
-    bars, dots = tab.evaluate("document.getElementById('plot-hypervolume').data.map(trace => trace.y)")
-    assert bars == pytest.approx([np.mean(list(run["hypervolume_by_seed"].values())) for run in report["runs"]])
+    bars, dots = tab.evaluate(
+        "document.getElementById('plot-hypervolume').data.map(trace => trace.y)"
+    )
+    assert bars == pytest.approx(
+        [np.mean(list(run["hypervolume_by_seed"].values())) for run in report["runs"]]
+    )
     assert bars[0] > bars[1]
     assert len(dots) == 5
     tab.select_option("#run", "1")
@@ -214,19 +291,26 @@ def test_a_comparison_has_bars_with_the_spread_over_seeds(two: tuple[Any, dict[s
 
 def test_runs_of_different_sizes_are_refused(tmp_path: Path) -> None:
     runs = [*read_runs(made(tmp_path / "a", 2, 3)), *read_runs(made(tmp_path / "b", 3, 3))]
-    with pytest.raises(InvalidInput, match=r"has 2 objectives and .*b has 3; write a page for each"):
+    with pytest.raises(
+        InvalidInput, match=r"has 2 objectives and .*b has 3; write a page for each"
+    ):
         build(runs, title="", version="")
 
 
 def test_runs_of_different_problems_are_not_ranked(tmp_path: Path) -> None:
-    runs = [*read_runs(made(tmp_path / "a", 2, 3)), *read_runs(made(tmp_path / "b", 2, 3) / "front.npz")]
+    runs = [
+        *read_runs(made(tmp_path / "a", 2, 3)),
+        *read_runs(made(tmp_path / "b", 2, 3) / "front.npz"),
+    ]
     report = build(runs, title="", version="")
     assert not report["comparable"]
     assert report["exact"] is None
 
 
 @pytest.mark.slow
-def test_ten_thousand_points_and_a_million_steps_open_in_three_seconds(browser: Any, tmp_path: Path) -> None:
+def test_ten_thousand_points_and_a_million_steps_open_in_three_seconds(
+    browser: Any, tmp_path: Path
+) -> None:
     import sys
 
     sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -39,7 +39,10 @@ def words(path: Path) -> str:
     return path.read_text("utf-8")
 
 
-@pytest.mark.parametrize(("m", "legend"), [(1, "exact minimum"), (2, "exact front"), (3, "exact front"), (4, "range of the exact front")])
+@pytest.mark.parametrize(
+    ("m", "legend"),
+    [(1, "exact minimum"), (2, "exact front"), (3, "exact front"), (4, "range of the exact front")],
+)
 def test_every_number_of_objectives_has_a_picture(m: int, legend: str, tmp_path: Path) -> None:
     known = problems.get("sin") if m == 1 else problems.get("quadratic", dim=4, m=m)
     with mpl.rc_context({"svg.fonttype": "none"}):
@@ -68,9 +71,15 @@ def test_a_method_has_one_colour_in_every_picture() -> None:
     points = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
     for names in (["moco", "momeha"], ["momeha", "forum", "moco"]):
         (axes,) = drawing.draw_fronts(dict.fromkeys(names, points)).axes
-        assert [to_hex(dots.get_facecolor()[0]) for dots in axes.collections] == [own[name][0].lower() for name in names]
-        (axes,) = drawing.draw_hypervolumes({f"run {name}": [1.0] for name in names}, methods=names).axes
-        assert [to_hex(bar.get_facecolor()) for bar in axes.patches] == [own[name][0].lower() for name in names]
+        assert [to_hex(dots.get_facecolor()[0]) for dots in axes.collections] == [
+            own[name][0].lower() for name in names
+        ]
+        (axes,) = drawing.draw_hypervolumes(
+            {f"run {name}": [1.0] for name in names}, methods=names
+        ).axes
+        assert [to_hex(bar.get_facecolor()) for bar in axes.patches] == [
+            own[name][0].lower() for name in names
+        ]
     # Two runs of one method, and runs of unknown ones, are told apart from it.
     found = [style["color"] for style in drawing.styles(["a", "momeha", "b", "momeha"])]
     assert found[1] == own["momeha"][0]

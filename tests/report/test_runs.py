@@ -34,10 +34,29 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     (folder / "sweep.yaml").write_text(SWEEP)
     quick = ("--no-compile", "-q")
-    assert call("front", "quadratic", "--dim", 2, "--steps", 40, "--numbers", "plain", "--preferences", 4, "--out", folder / "front", *quick) == 0
+    assert (
+        call(
+            "front",
+            "quadratic",
+            "--dim",
+            2,
+            "--steps",
+            40,
+            "--numbers",
+            "plain",
+            "--preferences",
+            4,
+            "--out",
+            folder / "front",
+            *quick,
+        )
+        == 0
+    )
     assert call("sweep", folder / "sweep.yaml", "--out", folder / "sweep", "-q") == 0
     compare = ("--preferences", 3, "--amount", 400, "--methods", "momeha,moco", "--seed", "0,1")
-    assert call("compare", "quadratic", "--dim", 2, *compare, "--out", folder / "compare", *quick) == 0
+    assert (
+        call("compare", "quadratic", "--dim", 2, *compare, "--out", folder / "compare", *quick) == 0
+    )
     return folder
 
 
@@ -65,8 +84,13 @@ def test_curves_of_slices_stand_side_by_side(folders: Path) -> None:
     assert curves.total == 10
     assert curves.names == ("f1", "f2", "gap", "stationarity")
     assert curves.values.shape == (4, 10, 40)
-    lines = [json.loads(line) for line in (folders / "sweep/slices/00002/metrics.jsonl").read_text().splitlines()]
-    assert curves.values[1, 9].tolist() == pytest.approx([line["objectives"][1][1] for line in lines])
+    lines = [
+        json.loads(line)
+        for line in (folders / "sweep/slices/00002/metrics.jsonl").read_text().splitlines()
+    ]
+    assert curves.values[1, 9].tolist() == pytest.approx(
+        [line["objectives"][1][1] for line in lines]
+    )
     assert curves.low[0].tolist() == pytest.approx(curves.values[0].min(0).tolist())
 
 
@@ -76,7 +100,16 @@ def test_thinning_keeps_every_spike(tmp_path: Path) -> None:
     values[1234, 0], values[4000, 1] = 50.0, -70.0
     with (tmp_path / "metrics.jsonl").open("w") as file:
         for t, row in enumerate(values.tolist()):
-            file.write(json.dumps({"step": 10 * t, "objectives": [[v, v * v] for v in row], "gap": [float("nan")] * 2}) + "\n")
+            file.write(
+                json.dumps(
+                    {
+                        "step": 10 * t,
+                        "objectives": [[v, v * v] for v in row],
+                        "gap": [float("nan")] * 2,
+                    }
+                )
+                + "\n"
+            )
         file.write('{"step": 50000, "obj')  # a line that is being written
     curves = read_curves([Source(tmp_path / "metrics.jsonl", 2)], ["a", "b"], points=100)
     assert curves is not None
@@ -90,7 +123,10 @@ def test_thinning_keeps_every_spike(tmp_path: Path) -> None:
         for bucket in range(50):
             part = values[100 * bucket : 100 * (bucket + 1), run]
             first, second = sorted((part.argmin(), part.argmax()))
-            assert curves.values[0, run, 2 * bucket : 2 * bucket + 2].tolist() == [part[first], part[second]]
+            assert curves.values[0, run, 2 * bucket : 2 * bucket + 2].tolist() == [
+                part[first],
+                part[second],
+            ]
     assert np.isnan(curves.values[2]).all()
 
 
@@ -100,10 +136,22 @@ def test_nothing_recorded_is_nothing_drawn(tmp_path: Path) -> None:
     assert read_curves([Source(tmp_path / "metrics.jsonl", 1)], ["a"]) is None
 
 
-def test_the_page_and_the_figures_are_written(folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_and_the_figures_are_written(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("plotly", reason="pages need plotly")
     out = tmp_path / "pages" / "all.html"
-    words = (folders / "front", folders / "sweep", "--out", out, "--figures", tmp_path / "figures", "--format", "svg", "--json")
+    words = (
+        folders / "front",
+        folders / "sweep",
+        "--out",
+        out,
+        "--figures",
+        tmp_path / "figures",
+        "--format",
+        "svg",
+        "--json",
+    )
     assert call("report", *words) == 0
     found = answer(capsys)
     assert [run["points"] for run in found["runs"]] == [4, 10]
@@ -112,17 +160,26 @@ def test_the_page_and_the_figures_are_written(folders: Path, tmp_path: Path, cap
     assert "src=" not in text.partition("<style>")[0]
     names = {Path(name).name for name in found["files"][1:]}
     assert names == {
-        "front-1.svg", "convergence-1.svg", "front-2.svg", "convergence-2.svg", "comparison.svg", "hypervolume.svg",
-    }  # fmt: skip
+        "front-1.svg",
+        "convergence-1.svg",
+        "front-2.svg",
+        "convergence-2.svg",
+        "comparison.svg",
+        "hypervolume.svg",
+    }
     assert all((tmp_path / "figures" / name).stat().st_size > 1000 for name in names)
     assert call("report", folders / "compare", "--quiet", "--no-certify") == 0
     assert (folders / "compare" / "report.html").exists()
 
 
-def test_folders_without_a_front_are_named(folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_without_a_front_are_named(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(InvalidInput, match="does not exist"):
         read_runs(tmp_path / "nowhere")
-    with pytest.raises(InvalidInput, match="holds no front; give a folder that `bipareto front --out`"):
+    with pytest.raises(
+        InvalidInput, match="holds no front; give a folder that `bipareto front --out`"
+    ):
         read_runs(tmp_path)
     RunFolder(tmp_path / "begun").create(SWEEP, {"runs": 10})
     with pytest.raises(InvalidInput, match="is not finished; look at it with: bipareto watch"):
@@ -149,7 +206,9 @@ def test_watching_a_sweep_that_is_done(folders: Path, capsys: pytest.CaptureFixt
     assert "100.0% of all steps" in capsys.readouterr().out
 
 
-def test_watching_a_sweep_on_its_way(folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watching_a_sweep_on_its_way(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A sweep whose second slice is at step 10 and whose third has not begun."""
     import shutil
 
@@ -184,14 +243,22 @@ def test_the_last_record_of_a_long_file_is_found_from_its_end(tmp_path: Path) ->
     assert last_record(path) is None
     path.write_text('{"step": 1}')
     assert last_record(path) is None  # not whole
-    wide = {"step": 0, "objectives": [[0.123456789] * 2] * 9000}  # a line longer than what is read at a time
+    wide = {
+        "step": 0,
+        "objectives": [[0.123456789] * 2] * 9000,
+    }  # a line longer than what is read at a time
     path.write_text("".join(json.dumps({**wide, "step": t}) + "\n" for t in range(3)) + '{"st')
     found = last_record(path)
     assert found is not None
     assert found["step"] == 2
 
 
-def test_a_page_needs_plotly_and_says_so(folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_page_needs_plotly_and_says_so(
+    folders: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for name in ("plotly", "plotly.offline"):
         monkeypatch.setitem(sys.modules, name, None)
     assert call("report", folders / "front", "--no-certify", "--out", tmp_path / "a.html") == 2

@@ -15,7 +15,10 @@ from bipareto.methods.theory.smoothness import Smoothness
 from bipareto.problem.oracle import noisy
 from helpers import nonconvex
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 METHOD = bp.MOMEHA(gamma=0.2, alpha_theta=0.05, alpha_x=0.05, alpha_y=0.05, c=5.0)
 
@@ -25,19 +28,38 @@ METHOD = bp.MOMEHA(gamma=0.2, alpha_theta=0.05, alpha_x=0.05, alpha_y=0.05, c=5.
 def test_a_front_on_the_gpu_is_the_front_on_the_cpu(compile: bool, method: bp.MOMEHA) -> None:
     plain, x, y = nonconvex()
     twin, *_ = nonconvex(device="cuda")
-    found = bp.front(twin, x.cuda(), y.cuda(), preferences=bp.preferences.grid(2, 5), method=method, steps=300, compile=compile)
-    wanted = bp.front(plain, x, y, preferences=bp.preferences.grid(2, 5), method=method, steps=300, compile=False)
+    found = bp.front(
+        twin,
+        x.cuda(),
+        y.cuda(),
+        preferences=bp.preferences.grid(2, 5),
+        method=method,
+        steps=300,
+        compile=compile,
+    )
+    wanted = bp.front(
+        plain, x, y, preferences=bp.preferences.grid(2, 5), method=method, steps=300, compile=False
+    )
     assert found.x.is_cuda
     torch.testing.assert_close(found.x.cpu(), wanted.x, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(found.resolve_lower().objectives.cpu(), wanted.resolve_lower().objectives, rtol=1e-8, atol=1e-8)
-    torch.testing.assert_close(found[2].best.objectives.cpu(), wanted[2].best.objectives, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(
+        found.resolve_lower().objectives.cpu(),
+        wanted.resolve_lower().objectives,
+        rtol=1e-8,
+        atol=1e-8,
+    )
+    torch.testing.assert_close(
+        found[2].best.objectives.cpu(), wanted[2].best.objectives, rtol=1e-8, atol=1e-8
+    )
 
 
 def test_noise_seeds_and_tuning_work_on_the_gpu() -> None:
     twin, x, y = nonconvex(device="cuda")
     loud = noisy(twin, 0.1, x, y)
     method = bp.MBMOMEHA.tuned(loud, x, y, steps=500)
-    found = bp.front(loud, x, y, preferences=bp.preferences.grid(2, 3), seeds=[0, 1], method=method, steps=500)
+    found = bp.front(
+        loud, x, y, preferences=bp.preferences.grid(2, 3), seeds=[0, 1], method=method, steps=500
+    )
     assert found.reason == ("steps",) * 6
     assert not torch.allclose(found.x[0], found.x[3])
     found.subset(torch.tensor([0, 2]))
@@ -46,9 +68,13 @@ def test_noise_seeds_and_tuning_work_on_the_gpu() -> None:
 def test_what_can_be_asked_of_a_front_on_the_gpu(tmp_path: Path) -> None:
     pytest.importorskip("moocore")
     twin, x, y = nonconvex(device="cuda")
-    found = bp.front(twin, x, y, preferences=bp.preferences.grid(2, 3), method=METHOD, steps=300, compile=False).resolve_lower()
+    found = bp.front(
+        twin, x, y, preferences=bp.preferences.grid(2, 3), method=METHOD, steps=300, compile=False
+    ).resolve_lower()
     corner = found.objectives.amax(0) + 1
-    assert bp.measures.measure(found, corner)["hypervolume"] == pytest.approx(found.hypervolume(corner.tolist()))
+    assert bp.measures.measure(found, corner)["hypervolume"] == pytest.approx(
+        found.hypervolume(corner.tolist())
+    )
     best = found.nondominated()
     assert best.objectives.is_cuda
     assert len(best.preference) == len(best) > 0
@@ -61,15 +87,30 @@ def test_what_can_be_asked_of_a_front_on_the_gpu(tmp_path: Path) -> None:
 def test_admissible_numbers_on_the_gpu_are_those_on_the_cpu() -> None:
     plain, x, y = nonconvex()
     twin, *_ = nonconvex(device="cuda")
-    given = {"constants": Smoothness(5.0, 2.0, 2.0), "mu": 1.0, "ideal": 0.0, "preference": [0.3, 0.7]}
-    found, wanted = bp.MOMEHA.admissible(twin, x.cuda(), y.cuda(), **given), bp.MOMEHA.admissible(plain, x, y, **given)
+    given = {
+        "constants": Smoothness(5.0, 2.0, 2.0),
+        "mu": 1.0,
+        "ideal": 0.0,
+        "preference": [0.3, 0.7],
+    }
+    found, wanted = (
+        bp.MOMEHA.admissible(twin, x.cuda(), y.cuda(), **given),
+        bp.MOMEHA.admissible(plain, x, y, **given),
+    )
     assert found.alpha_x.value == pytest.approx(wanted.alpha_x.value)  # type: ignore[union-attr]
 
 
 def test_the_newcomers_script_of_the_readme_runs_on_the_gpu() -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text()
     space: dict[str, Any] = {}
-    exec(next(block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "from_modules" in block), space)
+    exec(
+        next(
+            block
+            for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+            if "from_modules" in block
+        ),
+        space,
+    )
     front, net = space["front"], space["net_y"]
     assert front.objectives.is_cuda
     assert front.batched
@@ -81,17 +122,35 @@ def test_the_newcomers_script_of_the_readme_runs_on_the_gpu() -> None:
 
 
 def test_modules_with_dropout_and_mixed_precision_on_the_gpu() -> None:
-    y = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Tanh(), nn.Linear(8, 2)).cuda()
+    y = nn.Sequential(
+        nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Tanh(), nn.Linear(8, 2)
+    ).cuda()
     data = torch.randn(32, 3), torch.arange(32) % 2
 
     def loss(x: Any, y: Any, batch: Any) -> torch.Tensor:
-        return x(batch[0]).flatten().softmax(0) @ nn.functional.cross_entropy(y(batch[0]), batch[1], reduction="none")
+        return x(batch[0]).flatten().softmax(0) @ nn.functional.cross_entropy(
+            y(batch[0]), batch[1], reduction="none"
+        )
 
     for autocast in (None, torch.bfloat16):
         problem, x0, y0 = bp.Problem.from_modules(
-            x=nn.Linear(3, 1).cuda(), y=y, lower=loss, upper=[loss, loss], lower_data=data, upper_data=data, autocast=autocast
+            x=nn.Linear(3, 1).cuda(),
+            y=y,
+            lower=loss,
+            upper=[loss, loss],
+            lower_data=data,
+            upper_data=data,
+            autocast=autocast,
         )
-        found = bp.front(problem, x0, y0, preferences=bp.preferences.grid(2, 3), method=METHOD, steps=10, compile=False)
+        found = bp.front(
+            problem,
+            x0,
+            y0,
+            preferences=bp.preferences.grid(2, 3),
+            method=METHOD,
+            steps=10,
+            compile=False,
+        )
         assert found.batched
         assert found.objectives.dtype == torch.float32
         assert bool(torch.isfinite(found.objectives).all())

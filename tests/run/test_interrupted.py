@@ -36,11 +36,15 @@ def press(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return at
 
 
-def test_a_comparison_keeps_the_methods_that_came_to_their_end(press: Callable[[int], None]) -> None:
+def test_a_comparison_keeps_the_methods_that_came_to_their_end(
+    press: Callable[[int], None],
+) -> None:
     problem = bp.problems.get("quadratic", dim=3)
     whole = compare(problem, ["momeha"], preferences=2, amount=400, compile=False)
     press(70)  # the first method makes 50 steps
-    found = compare(problem, ["momeha", "wc-penalty", "moco"], preferences=2, amount=400, compile=False)
+    found = compare(
+        problem, ["momeha", "wc-penalty", "moco"], preferences=2, amount=400, compile=False
+    )
     assert [c.name for c in found] == ["momeha", "wc-penalty", "moco"]
     assert found[0].figures() | {"seconds": 0} == whole[0].figures() | {"seconds": 0}
     assert all(c.front is None and c.notes == (INTERRUPTED,) for c in found[1:])
@@ -49,18 +53,39 @@ def test_a_comparison_keeps_the_methods_that_came_to_their_end(press: Callable[[
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["compare", "quadratic", "--dim", "3", "--preferences", "2", "--no-compile"], 2, "nothing was compared; momeha, moml"),
-        (["front", "quadratic", "--dim", "3", "--steps", "300", "--no-compile"], 0, "of 300 steps: the points are those reached by then"),
-        (["experiment", "nas", "search", "--tiny"], 2, "interrupted, and nothing was kept; with --out FOLDER"),
-        (["experiment", "fewshot", "comparison", "--tiny", "--methods", "momeha"], 2, "interrupted, and nothing was kept; with --out FOLDER"),
+        (
+            ["compare", "quadratic", "--dim", "3", "--preferences", "2", "--no-compile"],
+            2,
+            "nothing was compared; momeha, moml",
+        ),
+        (
+            ["front", "quadratic", "--dim", "3", "--steps", "300", "--no-compile"],
+            0,
+            "of 300 steps: the points are those reached by then",
+        ),
+        (
+            ["experiment", "nas", "search", "--tiny"],
+            2,
+            "interrupted, and nothing was kept; with --out FOLDER",
+        ),
+        (
+            ["experiment", "fewshot", "comparison", "--tiny", "--methods", "momeha"],
+            2,
+            "interrupted, and nothing was kept; with --out FOLDER",
+        ),
         (["demo"], 130, ""),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_a_command_says_that_it_was_interrupted(
-    press: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int,
+    press: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
     said: str,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     press(2)
     with pytest.raises(SystemExit) as left:
@@ -70,7 +95,9 @@ def test_a_command_says_that_it_was_interrupted(
     assert not list(tmp_path.rglob("front.*"))
 
 
-def test_a_search_of_numbers_learns_nothing_from_runs_cut_short(press: Callable[[int], None], tmp_path: Path) -> None:
+def test_a_search_of_numbers_learns_nothing_from_runs_cut_short(
+    press: Callable[[int], None], tmp_path: Path
+) -> None:
     optuna = pytest.importorskip("optuna")
     sweep = {
         "problem": {"name": "quadratic", "options": {"dim": 2}},
@@ -79,7 +106,10 @@ def test_a_search_of_numbers_learns_nothing_from_runs_cut_short(press: Callable[
         "steps": 20,
         "compile": False,
     }
-    search = parse(TuneConfig, {"sweep": sweep, "space": {"mu": {"low": 1, "high": 8}}, "trials": 4, "batch": 2})
+    search = parse(
+        TuneConfig,
+        {"sweep": sweep, "space": {"mu": {"low": 1, "high": 8}}, "trials": 4, "batch": 2},
+    )
     press(30)  # in the second batch
     storage = f"sqlite:///{tmp_path / 'tune.db'}"
     with pytest.raises(KeyboardInterrupt):
@@ -88,7 +118,9 @@ def test_a_search_of_numbers_learns_nothing_from_runs_cut_short(press: Callable[
     assert [trial.state.name for trial in told] == ["COMPLETE", "COMPLETE", "RUNNING", "RUNNING"]
 
 
-def test_the_doctor_says_when_there_is_nothing_to_look_at(press: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_doctor_says_when_there_is_nothing_to_look_at(
+    press: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     press(2)  # the first is a try
     for words, code in ((["front", "quadratic", "--dim", "3", "--no-compile"], 0), (["doctor"], 2)):
         with pytest.raises(SystemExit) as left:

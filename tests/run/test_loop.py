@@ -24,7 +24,9 @@ METHOD = bp.MOMEHA(gamma=0.2, alpha_theta=0.05, alpha_x=0.05, alpha_y=0.05, c=5.
 
 def test_a_solution_says_what_happened() -> None:
     problem, x, y = nonconvex()
-    answer = bp.solve(problem, x, y, preference=[0.7, 0.3], method=METHOD, steps=100, record_every=7, seed=3)
+    answer = bp.solve(
+        problem, x, y, preference=[0.7, 0.3], method=METHOD, steps=100, record_every=7, seed=3
+    )
     assert answer.reason == "steps"
     assert answer.steps == 100
     assert answer.seed == 3
@@ -82,20 +84,29 @@ def exploding(when: str) -> bp.Problem:
         return torch.where(y < -1, torch.full_like(y, math.inf), torch.zeros_like(y))
 
     def upper(x: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([(x + 5).square() + y, (y + 5).square() + (bad(y) if when == "f_2" else 0)])
+        return torch.stack(
+            [(x + 5).square() + y, (y + 5).square() + (bad(y) if when == "f_2" else 0)]
+        )
 
-    return bp.Problem(upper, lambda x, y: 0.5 * (y + 3).square() + 0.01 * x * y + (bad(y) if when == "g" else 0))
+    return bp.Problem(
+        upper, lambda x, y: 0.5 * (y + 3).square() + 0.01 * x * y + (bad(y) if when == "g" else 0)
+    )
 
 
 @pytest.mark.parametrize("term", ["f_2", "g"])
 @pytest.mark.parametrize("compile", [False, "aot_eager"])
-def test_a_run_that_leaves_the_finite_numbers_stops_with_its_last_good_state(term: str, compile: bool | str) -> None:
+def test_a_run_that_leaves_the_finite_numbers_stops_with_its_last_good_state(
+    term: str, compile: bool | str
+) -> None:
     problem, zero = exploding(term), torch.zeros((), dtype=DOUBLE)
-    answer = bp.solve(problem, zero, zero, method=METHOD, steps=400, record_every=50, compile=compile)
+    answer = bp.solve(
+        problem, zero, zero, method=METHOD, steps=400, record_every=50, compile=compile
+    )
     assert answer.reason == "nonfinite"
     assert answer.failure is not None
     assert answer.failure.term == term
-    # The kept state is the one before the step in which the term went bad: exactly `failure.step` plain steps from the start.
+    # The kept state is the one before the step in which the term went bad: exactly `failure.step`
+    # plain steps from the start.
     state = METHOD.init(problem, zero, zero)
     for _ in range(answer.failure.step):
         state, _ = METHOD.step(problem, state)
@@ -105,13 +116,22 @@ def test_a_run_that_leaves_the_finite_numbers_stops_with_its_last_good_state(ter
     assert f"step {answer.failure.step}" in str(answer.failure)
 
 
-@pytest.mark.parametrize("method", [METHOD, bp.WCMHGD(alpha_x=0.05), bp.FORUM(alpha_x=0.05)], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize(
+    "method",
+    [METHOD, bp.WCMHGD(alpha_x=0.05), bp.FORUM(alpha_x=0.05)],
+    ids=lambda m: type(m).__name__,
+)
 @pytest.mark.filterwarnings("ignore:WCMHGD needs a strongly convex")
-def test_a_step_that_has_come_to_zero_is_no_failure_and_no_convergence(method: bp.methods.Method) -> None:
+def test_a_step_that_has_come_to_zero_is_no_failure_and_no_convergence(
+    method: bp.methods.Method,
+) -> None:
     """x stays where it is; how stationary it is cannot be read off a move that is none."""
     problem, x, y = nonconvex()
     ending = replace(method, alpha_x=Cosine(0.05, 20.0))
-    longer, ended = (bp.solve(problem, x, y, method=ending, steps=steps, record_every=1, tol=1e-30) for steps in (30, 20))
+    longer, ended = (
+        bp.solve(problem, x, y, method=ending, steps=steps, record_every=1, tol=1e-30)
+        for steps in (30, 20)
+    )
     assert (longer.reason, longer.steps) == ("steps", 30)
     assert torch.equal(longer.x, ended.x)
     assert torch.equal(longer.history["residual"].isnan(), torch.arange(30) >= 20)
@@ -120,7 +140,13 @@ def test_a_step_that_has_come_to_zero_is_no_failure_and_no_convergence(method: b
 
 def test_steps_that_are_too_large_leave_the_last_finite_state() -> None:
     problem, x, y = nonconvex()
-    answer = bp.solve(problem, x, y, method=bp.MOMEHA(gamma=0.2, alpha_theta=50.0, alpha_x=50.0, alpha_y=50.0), steps=2000)
+    answer = bp.solve(
+        problem,
+        x,
+        y,
+        method=bp.MOMEHA(gamma=0.2, alpha_theta=50.0, alpha_x=50.0, alpha_y=50.0),
+        steps=2000,
+    )
     assert answer.reason == "nonfinite"
     assert answer.failure is not None
     assert all(torch.isfinite(leaf).all() for leaf in (answer.x, answer.y))
@@ -134,7 +160,9 @@ def test_a_gradient_that_is_not_finite_is_named_as_an_update(name: str) -> None:
         return v.square().sqrt() if where == name else 0.0
 
     problem = bp.Problem(
-        lambda x, y: torch.stack([(x - 1).square() + y.square() + cusp(y, "y"), (x + y - 1).square() + 1]),
+        lambda x, y: torch.stack(
+            [(x - 1).square() + y.square() + cusp(y, "y"), (x + y - 1).square() + 1]
+        ),
         lambda x, y: (y - x).square() + cusp(y, "theta") + cusp(x, "x"),
     )
     zero = torch.zeros((), dtype=DOUBLE)
@@ -151,9 +179,22 @@ def test_one_graph_serves_all_numbers() -> None:
     for k in range(4):
         scale = 1 + 0.1 * k
         method = bp.MOMEHA(
-            gamma=0.1 * scale, mu=scale, alpha_theta=0.01 * scale, alpha_x=0.02 * scale, alpha_y=0.03 * scale, c=bp.schedule.Power(scale, 0.1 * scale)
+            gamma=0.1 * scale,
+            mu=scale,
+            alpha_theta=0.01 * scale,
+            alpha_x=0.02 * scale,
+            alpha_y=0.03 * scale,
+            c=bp.schedule.Power(scale, 0.1 * scale),
         )
-        bp.solve(problem, x, y, method=method, preference=[0.5 + 0.01 * k, 0.5 - 0.01 * k], steps=3, compile="aot_eager")
+        bp.solve(
+            problem,
+            x,
+            y,
+            method=method,
+            preference=[0.5 + 0.01 * k, 0.5 - 0.01 * k],
+            steps=3,
+            compile="aot_eager",
+        )
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
@@ -164,7 +205,12 @@ def test_many_problems_can_be_compiled_in_one_process() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             fast = bp.solve(problem, x, y, method=METHOD, steps=4, compile="aot_eager")
-        torch.testing.assert_close(fast.x, bp.solve(problem, x, y, method=METHOD, steps=4, compile=False).x, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(
+            fast.x,
+            bp.solve(problem, x, y, method=METHOD, steps=4, compile=False).x,
+            rtol=1e-10,
+            atol=1e-12,
+        )
 
 
 def test_a_change_of_the_problem_between_runs_is_seen_by_compiled_steps() -> None:
@@ -175,12 +221,19 @@ def test_a_change_of_the_problem_between_runs_is_seen_by_compiled_steps() -> Non
     factor["value"] = 3.0
     second = bp.solve(changing, x, y, method=METHOD, steps=10, compile="aot_eager")
     assert not torch.equal(first.x, second.x)
-    torch.testing.assert_close(second.x, bp.solve(changing, x, y, method=METHOD, steps=10, compile=False).x, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        second.x,
+        bp.solve(changing, x, y, method=METHOD, steps=10, compile=False).x,
+        rtol=1e-10,
+        atol=1e-12,
+    )
 
 
 def test_what_cannot_be_compiled_goes_on_uncompiled() -> None:
     def upper(x: Tensor, y: Tensor) -> Tensor:
-        scale = 1.0 if float(y.detach().sum()) < 1e9 else 2.0  # reads a number: no graph can hold that
+        scale = (
+            1.0 if float(y.detach().sum()) < 1e9 else 2.0
+        )  # reads a number: no graph can hold that
         return torch.stack([x.square().sum() + y.sum(), scale * y.square().sum()])
 
     problem = bp.Problem(upper, lambda x, y: (y - x).square().sum())
@@ -192,7 +245,14 @@ def test_what_cannot_be_compiled_goes_on_uncompiled() -> None:
 
 def test_a_keyboard_interrupt_keeps_what_is_there() -> None:
     problem, x, y = nonconvex()
-    answer = bp.solve(bp.Problem(problem.upper, interrupted_at(problem, 200)), x, y, method=METHOD, steps=1000, record_every=10)
+    answer = bp.solve(
+        bp.Problem(problem.upper, interrupted_at(problem, 200)),
+        x,
+        y,
+        method=METHOD,
+        steps=1000,
+        record_every=10,
+    )
     assert answer.reason == "interrupted"
     assert 0 < answer.steps < 1000
     again = bp.solve(problem, x, y, method=METHOD, steps=answer.steps)
@@ -201,7 +261,14 @@ def test_a_keyboard_interrupt_keeps_what_is_there() -> None:
 
 def test_a_keyboard_interrupt_before_the_first_record_keeps_the_state(tmp_path: Path) -> None:
     problem, x, y = nonconvex()
-    answer = bp.solve(bp.Problem(problem.upper, interrupted_at(problem, 40)), x, y, method=METHOD, steps=1000, record_every=500)
+    answer = bp.solve(
+        bp.Problem(problem.upper, interrupted_at(problem, 40)),
+        x,
+        y,
+        method=METHOD,
+        steps=1000,
+        record_every=500,
+    )
     assert answer.reason == "interrupted"
     assert answer.best.step == answer.steps == 9  # one look at the start, four evaluations a step
     assert torch.equal(answer.x, bp.solve(problem, x, y, method=METHOD, steps=9).x)
@@ -240,21 +307,35 @@ def test_a_packed_state_unpacks_to_itself() -> None:
     state = METHOD.init(problem, x, y, [0.7, 0.3])
     fast = stepper(problem, METHOD, batched=False, compile="aot_eager")
     back = fast.unpack(fast.pack(state, {}))
-    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(back), tree.leaves(state), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(tree.leaves(back), tree.leaves(state), strict=True)
+    )
 
 
 def test_one_problem_is_compiled_for_starts_of_every_structure() -> None:
-    """A dict in another order is the same start; a graph made for the first order must not take one leaf for another."""
+    """A dict in another order is the same start; a graph made for the first order must not take one
+    leaf for another.
+    """
 
     def total(x: Any) -> Tensor:
-        return x if isinstance(x, Tensor) else sum(factor * x[name] for name, factor in (("a", 1.0), ("b", 0.3)) if name in x)
+        return (
+            x
+            if isinstance(x, Tensor)
+            else sum(factor * x[name] for name, factor in (("a", 1.0), ("b", 0.3)) if name in x)
+        )
 
-    problem = bp.Problem(lambda x, y: torch.stack([(total(x) - 1).square() + y.square() + 1, (y - 2).square() + 1]), lambda x, y: (y - total(x)) ** 2)
+    problem = bp.Problem(
+        lambda x, y: torch.stack([(total(x) - 1).square() + y.square() + 1, (y - 2).square() + 1]),
+        lambda x, y: (y - total(x)) ** 2,
+    )
     a, b = torch.tensor(0.5, dtype=DOUBLE), torch.tensor(-1.0, dtype=DOUBLE)
     for start in ({"a": a, "b": b}, {"b": b, "a": a}, {"a": a}, a):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BiparetoWarning)
-            fast, plain = (bp.solve(problem, start, b, method=METHOD, steps=20, compile=compile) for compile in ("aot_eager", False))
+            fast, plain = (
+                bp.solve(problem, start, b, method=METHOD, steps=20, compile=compile)
+                for compile in ("aot_eager", False)
+            )
         assert tree.structure(fast.x) == tree.structure(start)
         torch.testing.assert_close(fast.x, plain.x, rtol=1e-10, atol=1e-10)
 
@@ -268,11 +349,18 @@ def test_a_module_s_parameters_are_a_start() -> None:
         return torch.func.functional_call(net, p, (data,)).squeeze(1) * weight.sigmoid()
 
     problem = bp.Problem(
-        lambda x, y: torch.stack([(predict(y, x) - 1).square().mean(), predict(y, x).square().mean()]),
+        lambda x, y: torch.stack(
+            [(predict(y, x) - 1).square().mean(), predict(y, x).square().mean()]
+        ),
         lambda x, y: (predict(y, x) - data[:, 0]).square().mean(),
     )
     starts = net, {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
-    answer, wanted = (bp.solve(problem, torch.zeros(8, dtype=DOUBLE), start, method=METHOD, steps=20) for start in starts)
+    answer, wanted = (
+        bp.solve(problem, torch.zeros(8, dtype=DOUBLE), start, method=METHOD, steps=20)
+        for start in starts
+    )
     assert set(answer.y) == {"weight", "bias"}
     assert all(torch.equal(answer.y[name], value) for name, value in wanted.y.items())
-    assert all(torch.equal(parameter, starts[1][name]) for name, parameter in net.named_parameters())
+    assert all(
+        torch.equal(parameter, starts[1][name]) for name, parameter in net.named_parameters()
+    )

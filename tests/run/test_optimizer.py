@@ -1,4 +1,6 @@
-"""One's own loop gives what the library's gives, and goes on after a checkpoint as if nothing had happened."""
+"""One's own loop gives what the library's gives, and goes on after a checkpoint as if nothing had
+happened.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,24 @@ def problem(dropout: float = 0.2) -> tuple[Any, Any, Any]:
     stream = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     loaders = [
-        DataLoader(TensorDataset(torch.randn(20, 3, generator=stream), torch.randint(2, (20,), generator=stream)), 4, shuffle=True) for _ in range(3)
+        DataLoader(
+            TensorDataset(
+                torch.randn(20, 3, generator=stream), torch.randint(2, (20,), generator=stream)
+            ),
+            4,
+            shuffle=True,
+        )
+        for _ in range(3)
     ]
     y = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(dropout), nn.Linear(5, 2))
-    return bp.Problem.from_modules(x=nn.Linear(3, 1), y=y, lower=lower, upper=[upper, upper], lower_data=loaders[0], upper_data=loaders[1:])
+    return bp.Problem.from_modules(
+        x=nn.Linear(3, 1),
+        y=y,
+        lower=lower,
+        upper=[upper, upper],
+        lower_data=loaders[0],
+        upper_data=loaders[1:],
+    )
 
 
 def test_its_steps_are_the_loops() -> None:
@@ -48,7 +64,9 @@ def test_its_steps_are_the_loops() -> None:
 
 
 def test_a_checkpoint_goes_on_bit_for_bit() -> None:
-    straight, first, second = (bp.Optimizer(*problem(), METHOD, preferences=WANTED) for _ in range(3))
+    straight, first, second = (
+        bp.Optimizer(*problem(), METHOD, preferences=WANTED) for _ in range(3)
+    )
     for _ in range(9):
         straight.step()
     for _ in range(4):
@@ -62,7 +80,9 @@ def test_a_checkpoint_goes_on_bit_for_bit() -> None:
     assert second.steps == 9
     for name, value in straight.y.items():
         assert torch.equal(second.y[name], value)
-    positions = {entry["role"]: (entry["epoch"], entry["position"]) for entry in second.state_dict()["data"]}
+    positions = {
+        entry["role"]: (entry["epoch"], entry["position"]) for entry in second.state_dict()["data"]
+    }
     assert positions["theta"] == (1, 3)  # five batches an epoch, nine drawn
 
 
@@ -83,7 +103,10 @@ def test_batches_of_ones_own() -> None:
 
 
 def test_an_answer_is_written_back() -> None:
-    x, y = nn.Linear(3, 1), nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.2), nn.Linear(5, 2))
+    x, y = (
+        nn.Linear(3, 1),
+        nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Dropout(0.2), nn.Linear(5, 2)),
+    )
     optimizer = bp.Optimizer(*problem(), METHOD, preferences=WANTED)
     optimizer.step()
     optimizer.write_back(x, y, run=1)
@@ -98,9 +121,15 @@ def test_objectives_with_rows_of_their_own_take_a_list_of_batches() -> None:
     def off(x: torch.Tensor, y: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
         return (y - batch.mean(0)).square().sum() + x.square().sum()
 
-    own = bp.Problem([off, off], lambda x, y, batch: (y - x).square().sum(), sampler=bp.sampler.Minibatches(rows[0], rows, size=4))
+    own = bp.Problem(
+        [off, off],
+        lambda x, y, batch: (y - x).square().sum(),
+        sampler=bp.sampler.Minibatches(rows[0], rows, size=4),
+    )
     for method in (bp.MOMEHA(), bp.MBMOMEHA()):
-        given, drawn = (bp.Optimizer(own, *start, method, preferences=[[0.3, 0.7]]) for _ in range(2))
+        given, drawn = (
+            bp.Optimizer(own, *start, method, preferences=[[0.3, 0.7]]) for _ in range(2)
+        )
         given.step({"lower": rows[0], "upper": [rows[0], rows[1]]})
         drawn.step()  # batches of all rows
         torch.testing.assert_close(given.y, drawn.y)

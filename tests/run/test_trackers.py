@@ -43,22 +43,38 @@ def events(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
     seen = EventAccumulator(str(folder))
     seen.Reload()
-    return {tag: [(event.step, event.value) for event in seen.Scalars(tag)] for tag in seen.Tags()["scalars"]}
+    return {
+        tag: [(event.step, event.value) for event in seen.Scalars(tag)]
+        for tag in seen.Tags()["scalars"]
+    }
 
 
 def test_tensorboard_shows_the_history_of_a_solve(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="tracking with TensorBoard needs tensorboard")
     problem = bp.problems.get("quadratic", dim=2)
     with TensorBoard(tmp_path) as tracker:
-        found = bp.solve(problem, problem.x0, problem.y0, method=bp.MOMEHA(), steps=8, record_every=4, compile=False, callbacks=[tracker])
+        found = bp.solve(
+            problem,
+            problem.x0,
+            problem.y0,
+            method=bp.MOMEHA(),
+            steps=8,
+            record_every=4,
+            compile=False,
+            callbacks=[tracker],
+        )
     shown = events(tmp_path)
     assert {"f1", "f2", "gap", "residual", "lower"} <= shown.keys()
     for i in (0, 1):
         assert [step for step, _ in shown[f"f{i + 1}"]] == found.history["step"].tolist()
-        assert [value for _, value in shown[f"f{i + 1}"]] == pytest.approx(found.history["objectives"][:, i].tolist(), rel=1e-6)
+        assert [value for _, value in shown[f"f{i + 1}"]] == pytest.approx(
+            found.history["objectives"][:, i].tolist(), rel=1e-6
+        )
 
 
-def test_a_tracked_sweep_has_the_same_front_and_names_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracked_sweep_has_the_same_front_and_names_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("tensorboard", reason="tracking with TensorBoard needs tensorboard")
     sweep.sweep(CONFIG, tmp_path / "plain")
     stop = RuntimeError("the machine stops here")
@@ -77,7 +93,9 @@ def test_a_tracked_sweep_has_the_same_front_and_names_its_runs(tmp_path: Path, m
     first, second = (events(tmp_path / f"run/tensorboard/slice 0000{i}") for i in (0, 1))
     assert [step for step, _ in first["f1/run 0"]] == [4, 8, 12]
     assert {tag for tag in first if tag.startswith("f1")} == {"f1/run 0", "f1/run 1"}
-    assert {tag for tag in second if tag.startswith("f1")} == {"f1/run 2"}  # the run that pads the slice is not shown
+    assert {tag for tag in second if tag.startswith("f1")} == {
+        "f1/run 2"
+    }  # the run that pads the slice is not shown
 
 
 @dataclass
@@ -91,16 +109,32 @@ class Server:
     def client(self, tracking_uri: str | None = None) -> SimpleNamespace:
         self.uris.append(tracking_uri)
         return SimpleNamespace(
-            get_experiment_by_name=lambda name: SimpleNamespace(experiment_id=self.experiments[name]) if name in self.experiments else None,
-            create_experiment=lambda name: self.experiments.setdefault(name, str(len(self.experiments))),
-            search_runs=lambda places, query: [run for run in self.runs.values() if query == f"attributes.run_name = '{run.name}'"],
+            get_experiment_by_name=lambda name: (
+                SimpleNamespace(experiment_id=self.experiments[name])
+                if name in self.experiments
+                else None
+            ),
+            create_experiment=lambda name: self.experiments.setdefault(
+                name, str(len(self.experiments))
+            ),
+            search_runs=lambda places, query: [
+                run for run in self.runs.values() if query == f"attributes.run_name = '{run.name}'"
+            ],
             create_run=self.create_run,
             log_batch=self.log_batch,
-            set_terminated=lambda run_id: setattr(self.runs[run_id], "ended", self.runs[run_id].ended + 1),
+            set_terminated=lambda run_id: setattr(
+                self.runs[run_id], "ended", self.runs[run_id].ended + 1
+            ),
         )
 
     def create_run(self, place: str, run_name: str) -> SimpleNamespace:
-        run = SimpleNamespace(info=SimpleNamespace(run_id=f"id-{run_name}"), name=run_name, metrics=[], params={}, ended=0)
+        run = SimpleNamespace(
+            info=SimpleNamespace(run_id=f"id-{run_name}"),
+            name=run_name,
+            metrics=[],
+            params={},
+            ended=0,
+        )
         return self.runs.setdefault(run.info.run_id, run)
 
     def log_batch(self, run_id: str, metrics: Any = (), params: Any = ()) -> None:
@@ -121,7 +155,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Server:
     return found
 
 
-def test_mlflow_gets_every_slice_as_a_run(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_gets_every_slice_as_a_run(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sweep.sweep(replace(CONFIG, track="mlflow"), tmp_path / "run")
     assert list(server.experiments) == [str(tmp_path / "run")]
     assert set(server.uris) == {f"sqlite:///{tmp_path}/run/mlflow.db"}
@@ -131,7 +167,20 @@ def test_mlflow_gets_every_slice_as_a_run(server: Server, tmp_path: Path, monkey
     assert first.params["mu"] == "4.0"
     assert first.ended == 1
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://elsewhere")
-    main_words = ["solve", "quadratic", "--dim", "2", "--steps", "2", "--no-compile", "-q", "--out", str(tmp_path / "one"), "--track", "mlflow"]
+    main_words = [
+        "solve",
+        "quadratic",
+        "--dim",
+        "2",
+        "--steps",
+        "2",
+        "--no-compile",
+        "-q",
+        "--out",
+        str(tmp_path / "one"),
+        "--track",
+        "mlflow",
+    ]
     with pytest.raises(SystemExit) as left:
         main(main_words)
     assert left.value.code == 0
@@ -145,7 +194,12 @@ def test_mlflow_continues_a_run_and_leaves_out_what_is_not_finite(server: Server
         with MLflow("sqlite:///x.db", run="a", parameters={"mu": 4}) as tracker:
             tracker(Record(step, None, info))
     (run,) = server.runs.values()
-    assert run.metrics == [("f1", 1.0, 1), ("residual", 0.5, 1), ("f1", 1.0, 2), ("residual", 0.5, 2)]
+    assert run.metrics == [
+        ("f1", 1.0, 1),
+        ("residual", 0.5, 1),
+        ("f1", 1.0, 2),
+        ("residual", 0.5, 2),
+    ]
     with MLflow(run="many", runs=[f"run {i}" for i in range(1500)]) as tracker:
         tracker(Record(1, None, {"residual": torch.ones(1500)}))
     assert len(server.runs["id-many"].metrics) == 1500
@@ -156,28 +210,51 @@ def test_a_real_mlflow_database(tmp_path: Path) -> None:
     mlflow = pytest.importorskip("mlflow", reason="tracking with MLflow needs mlflow")
     problem, uri = bp.problems.get("quadratic", dim=2), f"sqlite:///{tmp_path}/mlflow.db"
     with MLflow(uri, experiment="e", run="a") as tracker:
-        found = bp.solve(problem, problem.x0, problem.y0, method=bp.MOMEHA(), steps=8, record_every=4, compile=False, callbacks=[tracker])
+        found = bp.solve(
+            problem,
+            problem.x0,
+            problem.y0,
+            method=bp.MOMEHA(),
+            steps=8,
+            record_every=4,
+            compile=False,
+            callbacks=[tracker],
+        )
     with MLflow(uri, experiment="e", run="a") as tracker:
         tracker(Record(12, None, {"objectives": torch.zeros(2)}))
     client = mlflow.MlflowClient(tracking_uri=uri)
     (run,) = client.search_runs([client.get_experiment_by_name("e").experiment_id])
     seen = [(item.step, item.value) for item in client.get_metric_history(run.info.run_id, "f1")]
-    assert seen == [(4, float(found.history["objectives"][0, 0])), (8, float(found.history["objectives"][1, 0])), (12, 0.0)]
+    assert seen == [
+        (4, float(found.history["objectives"][0, 0])),
+        (8, float(found.history["objectives"][1, 0])),
+        (12, 0.0),
+    ]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
-def test_a_missing_package_is_named_before_anything_runs(name: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_before_anything_runs(
+    name: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for module in (name, f"{name}.entities"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InvalidInput, match=rf"tracking needs {name}.*pip install 'bipareto\[{name}\]'"):
+    with pytest.raises(
+        InvalidInput, match=rf"tracking needs {name}.*pip install 'bipareto\[{name}\]'"
+    ):
         sweep.sweep(replace(CONFIG, track=name), tmp_path / "run")
     assert not RunFolder(tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["--track", "tensorboard"], "add --out DIR"), (["--track", "paper", "--out", "{}"], "choose tensorboard or mlflow")]
+    ("words", "message"),
+    [
+        (["--track", "tensorboard"], "add --out DIR"),
+        (["--track", "paper", "--out", "{}"], "choose tensorboard or mlflow"),
+    ],
 )
-def test_wrong_words_are_refused(words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_words_are_refused(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as left:
         main(["solve", "quadratic", "--steps", "2", *(word.format(tmp_path) for word in words)])
     assert left.value.code == 2

@@ -46,8 +46,22 @@ def test_who_applies_and_what_is_refused() -> None:
         compare(problem, ["momeha"], amount=0)
 
 
-def test_the_command_writes_a_table_a_file_and_a_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compare", "quadratic", "--dim", "3", "--methods", "momeha,wc-penalty", "--preferences", "2", "--amount", "400", "--no-compile"]
+def test_the_command_writes_a_table_a_file_and_a_picture(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "compare",
+        "quadratic",
+        "--dim",
+        "3",
+        "--methods",
+        "momeha,wc-penalty",
+        "--preferences",
+        "2",
+        "--amount",
+        "400",
+        "--no-compile",
+    ]
     with pytest.raises(SystemExit) as left:
         main([*words, "--json", "--out", str(tmp_path)])
     assert left.value.code == 0
@@ -58,8 +72,21 @@ def test_the_command_writes_a_table_a_file_and_a_picture(tmp_path: Path, capsys:
     assert {p.name for p in tmp_path.iterdir()} == {"comparison.json", "comparison.png", "fronts"}
 
 
-def test_a_front_can_be_certified_from_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["front", "quadratic", "--dim", "3", "--preferences", "2", "--steps", "400", "--no-compile", "--quiet"]
+def test_a_front_can_be_certified_from_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "front",
+        "quadratic",
+        "--dim",
+        "3",
+        "--preferences",
+        "2",
+        "--steps",
+        "400",
+        "--no-compile",
+        "--quiet",
+    ]
     with pytest.raises(SystemExit):
         main([*words, "--out", str(tmp_path / "run")])
     capsys.readouterr()

@@ -21,7 +21,11 @@ from bipareto.sweep import plan, sweep
 from bipareto.sweep.config import SearchConfig, SweepConfig, TuneConfig, dump, load, to_dict
 from bipareto.sweep.typed import dump_number, load_number, parse
 
-SMALL: dict[str, Any] = {"problem": {"name": "quadratic", "options": {"dim": 2}}, "method": {"numbers": "plain"}, "steps": 10}
+SMALL: dict[str, Any] = {
+    "problem": {"name": "quadratic", "options": {"dim": 2}},
+    "method": {"numbers": "plain"},
+    "steps": 10,
+}
 
 
 def changed(path: str, value: Any) -> dict[str, Any]:
@@ -86,7 +90,11 @@ def test_a_wrong_key_is_named_with_the_remedy(path: str, value: Any, words: str)
     ("path", "value", "words"),
     [
         ("problem.name", "nonsense", "problem 'nonsense' is not known"),
-        ("problem.name", "no.such.module:make", r"problem\.name 'no.such.module:make' cannot be imported"),
+        (
+            "problem.name",
+            "no.such.module:make",
+            r"problem\.name 'no.such.module:make' cannot be imported",
+        ),
         ("problem.options", {"dim": "two"}, r"problem\.options\.dim is 'two'.*whole number"),
         ("problem.options", {"dim": -1}, r"problem\.options .*dim"),
         ("problem.options", {"size": 3}, r"problem\.options\.size is not known.*dim"),
@@ -98,7 +106,9 @@ def test_a_wrong_key_is_named_with_the_remedy(path: str, value: Any, words: str)
         ("preferences.vectors", [[0.2, 0.2, 0.6]], r"preferences\.vectors.*3 entries"),
     ],
 )
-def test_what_only_the_parts_know_is_named_too(path: str, value: Any, words: str, tmp_path: Path) -> None:
+def test_what_only_the_parts_know_is_named_too(
+    path: str, value: Any, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidInput, match=words):
         sweep.sweep(parse(SweepConfig, changed(path, value)), tmp_path / "run")
     assert not (tmp_path / "run/manifest.json").exists()
@@ -109,7 +119,12 @@ def test_a_missing_key_and_a_wrong_file_are_named(tmp_path: Path) -> None:
         parse(SweepConfig, {"steps": 3})
     with pytest.raises(InvalidInput, match="cannot be read"):
         load(SweepConfig, tmp_path / "none.yaml")
-    for text, words in (("a: [1", "is not YAML"), ("steps: 1\nsteps: 2", "'steps' occurs twice"), ("? [1]\n: 2", "is not YAML"), ("", "is None")):
+    for text, words in (
+        ("a: [1", "is not YAML"),
+        ("steps: 1\nsteps: 2", "'steps' occurs twice"),
+        ("? [1]\n: 2", "is not YAML"),
+        ("", "is None"),
+    ):
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(InvalidInput, match=words):
             load(SweepConfig, tmp_path / "bad.yaml")
@@ -142,23 +157,63 @@ def test_numbers_go_there_and_back(value: Any) -> None:
 def test_methods_go_there_and_back(name: str) -> None:
     method = METHODS[name]()
     written = {key: dump_number(value) for key, value in vars(method).items()}
-    assert METHODS[name](**{key: load_number(value, key) for key, value in json.loads(json.dumps(written)).items()}) == method
+    assert (
+        METHODS[name](
+            **{
+                key: load_number(value, key)
+                for key, value in json.loads(json.dumps(written)).items()
+            }
+        )
+        == method
+    )
 
 
 def test_a_search_space_is_checked() -> None:
-    good = {"sweep": SMALL, "space": {"mu": {"low": 1, "high": 2, "log": True}, "gamma": {"choices": [0.1, 0.2]}}}
+    good = {
+        "sweep": SMALL,
+        "space": {"mu": {"low": 1, "high": 2, "log": True}, "gamma": {"choices": [0.1, 0.2]}},
+    }
     assert parse(TuneConfig, good).space["mu"] == SearchConfig(1.0, 2.0, True)
-    for space, words in (({}, "space is"), ({"mu": {"low": 2, "high": 1}}, r"space\.mu: low is 2"), ({"mu": 3}, r"space\.mu is 3.*low, high")):
+    for space, words in (
+        ({}, "space is"),
+        ({"mu": {"low": 2, "high": 1}}, r"space\.mu: low is 2"),
+        ({"mu": 3}, r"space\.mu is 3.*low, high"),
+    ):
         with pytest.raises(InvalidInput, match=words):
             parse(TuneConfig, {"sweep": SMALL, "space": space})
 
 
 # Anything at all: an InvalidInput that names a key, or a configuration that goes there and back.
 
-KEYS = st.sampled_from([*to_dict(parse(SweepConfig, SMALL)), "name", "options", "set", "count", "vectors", "workers", "seconds", "power", "x"])
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["local", "momeha", "pl-sin2", "tuned"])
+KEYS = st.sampled_from(
+    [
+        *to_dict(parse(SweepConfig, SMALL)),
+        "name",
+        "options",
+        "set",
+        "count",
+        "vectors",
+        "workers",
+        "seconds",
+        "power",
+        "x",
+    ]
+)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["local", "momeha", "pl-sin2", "tuned"])
+)
 ANYTHING = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS | st.text(max_size=3) | st.integers(), inner, max_size=4), max_leaves=12
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(KEYS | st.text(max_size=3) | st.integers(), inner, max_size=4)
+    ),
+    max_leaves=12,
 )
 
 
@@ -176,7 +231,9 @@ def refused_or_read(data: Any) -> None:
         config = parse(SweepConfig, data)
     except InvalidInput as error:
         message = str(error)
-        assert any(word in message for word in ("it must be", "is not a key", "is missing", "write")), message
+        assert any(
+            word in message for word in ("it must be", "is not a key", "is missing", "write")
+        ), message
     else:
         assert parse(SweepConfig, to_dict(config)) == config
 
@@ -187,7 +244,20 @@ def test_anything_is_read_or_refused(data: Any) -> None:
 
 
 @given(
-    st.sampled_from(["steps", "seeds", "problem.options", "problem.name", "method.set", "preferences", "engine", "checkpoint", "tol", "compile"]),
+    st.sampled_from(
+        [
+            "steps",
+            "seeds",
+            "problem.options",
+            "problem.name",
+            "method.set",
+            "preferences",
+            "engine",
+            "checkpoint",
+            "tol",
+            "compile",
+        ]
+    ),
     ANYTHING,
 )
 def test_one_odd_value_is_read_or_refused(path: str, value: Any) -> None:
@@ -204,7 +274,9 @@ def test_any_text_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, t
 
 @given(
     st.dictionaries(
-        st.sampled_from(["dim", "m", "seed", "noise", "size"]), st.none() | st.integers(-3, 4) | st.floats(-2, 2) | st.text(max_size=2), max_size=3
+        st.sampled_from(["dim", "m", "seed", "noise", "size"]),
+        st.none() | st.integers(-3, 4) | st.floats(-2, 2) | st.text(max_size=2),
+        max_size=3,
     )
 )
 def test_any_options_of_a_problem_build_or_are_refused(given_options: dict[str, Any]) -> None:
@@ -215,7 +287,13 @@ def test_any_options_of_a_problem_build_or_are_refused(given_options: dict[str, 
 @given(
     st.dictionaries(
         st.sampled_from(["mu", "gamma", "c", "alpha_x", "ideal", "scalarization", "warmup", "nu"]),
-        st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.text(max_size=2) | st.just({"power": [1, 0.25]}) | st.just([0.1, 0.2]),
+        st.none()
+        | st.booleans()
+        | st.integers(-2, 9)
+        | st.floats()
+        | st.text(max_size=2)
+        | st.just({"power": [1, 0.25]})
+        | st.just([0.1, 0.2]),
         max_size=2,
     )
 )
@@ -230,8 +308,19 @@ def test_families_of_preferences_by_name() -> None:
     from bipareto.methods.parts.preferences import named
     from bipareto.sweep.plan import preferences_of
 
-    for family, wanted in (("random", named("random:7", 3)), ("strong", named("strong", 3)), ("das-dennis", named("7", 3))):
-        config = parse(SweepConfig, {"problem": {"name": "quadratic"}, "preferences": {"family": family, "count": 7}})
-        assert [w.tolist() for w in preferences_of(config, MOMEHA(), 3) if w is not None] == wanted.tolist()
-    with pytest.raises(InvalidInput, match=r"preferences.family is 'fair' .* one of das-dennis, random, weak"):
+    for family, wanted in (
+        ("random", named("random:7", 3)),
+        ("strong", named("strong", 3)),
+        ("das-dennis", named("7", 3)),
+    ):
+        config = parse(
+            SweepConfig,
+            {"problem": {"name": "quadratic"}, "preferences": {"family": family, "count": 7}},
+        )
+        assert [
+            w.tolist() for w in preferences_of(config, MOMEHA(), 3) if w is not None
+        ] == wanted.tolist()
+    with pytest.raises(
+        InvalidInput, match=r"preferences.family is 'fair' .* one of das-dennis, random, weak"
+    ):
         parse(SweepConfig, {"problem": {"name": "quadratic"}, "preferences": {"family": "fair"}})

@@ -41,9 +41,12 @@ CONFIG = parse(
         "checkpoint": {"seconds": 0},
     },
 )
-#: for processes that are started from here: they find the package and the tests, and Ray's workers run at full priority
+#: for processes that are started from here: they find the package and the tests, and Ray's workers
+#: run at full priority
 ENVIRONMENT = os.environ | {
-    "PYTHONPATH": os.pathsep.join([str(Path(engines.__file__).parents[3]), str(Path(__file__).parents[1])]),
+    "PYTHONPATH": os.pathsep.join(
+        [str(Path(engines.__file__).parents[3]), str(Path(__file__).parents[1])]
+    ),
     "RAY_AUTH_MODE": "disabled",
     "RAY_worker_niceness": "0",
 }
@@ -67,7 +70,11 @@ def test_errors_come_back_as_they_are(kind: type[engines.Engine]) -> None:
 
 
 def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
-    found = dict(Processes(EngineConfig(workers=1)).run(partial(engine_work.die_once, str(tmp_path)), [0, 1, 2]))
+    found = dict(
+        Processes(EngineConfig(workers=1)).run(
+            partial(engine_work.die_once, str(tmp_path)), [0, 1, 2]
+        )
+    )
     assert found == {0: 0, 1: 2, 2: 4}
     assert (tmp_path / "died").exists()
 
@@ -89,7 +96,13 @@ if __name__ == "__main__":
     script = tmp_path / "parent.py"
     script.write_text(code)
     parent = subprocess.Popen([sys.executable, str(script)], env=ENVIRONMENT)
-    worker = wait_for(lambda: int(text) if (tmp_path / "0").exists() and (text := (tmp_path / "0").read_text()) else None)
+    worker = wait_for(
+        lambda: (
+            int(text)
+            if (tmp_path / "0").exists() and (text := (tmp_path / "0").read_text())
+            else None
+        )
+    )
     parent.kill()
     parent.wait()
     assert wait_for(lambda: not alive(worker))
@@ -108,7 +121,9 @@ def test_without_ray_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
         list(engines.get(EngineConfig(name="ray")).run(engine_work.double, [1]))
 
 
-def test_slices_fit_the_memory_and_the_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slices_fit_the_memory_and_the_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     free = replace(CONFIG, slice=None)
     assert plan.begin(free)[1]["slice"] == 6
     assert plan.begin(replace(free, engine=EngineConfig("processes", workers=2)))[1]["slice"] == 3
@@ -118,8 +133,15 @@ def test_slices_fit_the_memory_and_the_workers(tmp_path: Path, monkeypatch: pyte
 
 def test_a_problem_of_ones_own(tmp_path: Path) -> None:
     """By the name of a function that returns the problem and its start."""
-    config = replace(CONFIG, problem=parse(SweepConfig, {"problem": {"name": "helpers:nonconvex", "options": {"d": 2}}}).problem)
-    front = sweep.sweep(replace(config, method=replace(config.method, name="momeha")), tmp_path / "run")
+    config = replace(
+        CONFIG,
+        problem=parse(
+            SweepConfig, {"problem": {"name": "helpers:nonconvex", "options": {"d": 2}}}
+        ).problem,
+    )
+    front = sweep.sweep(
+        replace(config, method=replace(config.method, name="momeha")), tmp_path / "run"
+    )
     assert len(front) == 6
     measures = json.loads((tmp_path / "run/measures.json").read_text())
     assert "not comparable" in measures["reference_is"]
@@ -139,10 +161,14 @@ def make(scale):
 """
 
 
-def test_a_loss_that_cannot_be_batched_runs_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_that_cannot_be_batched_runs_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "own_problem.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    own = parse(SweepConfig, {"problem": {"name": "own_problem:make", "options": {"scale": 1.0}}}).problem
+    own = parse(
+        SweepConfig, {"problem": {"name": "own_problem:make", "options": {"scale": 1.0}}}
+    ).problem
     config = replace(CONFIG, problem=own, method=replace(CONFIG.method, name="momeha"), seeds=(0,))
     with pytest.warns(BiparetoWarning, match="one run after the other"):
         whole = sweep.sweep(config, tmp_path / "whole")
@@ -153,10 +179,14 @@ def test_a_loss_that_cannot_be_batched_runs_one_by_one(tmp_path: Path, monkeypat
     (tmp_path / "whole/slices/00001/step-000000000040.safetensors").unlink()
     sweep.resume(tmp_path / "whole")
     assert (tmp_path / "whole/front.csv").read_bytes() == written
-    assert [item["step"] for part in attempts(tmp_path / "whole") for item in part if item["step"]] == [36]
+    assert [
+        item["step"] for part in attempts(tmp_path / "whole") for item in part if item["step"]
+    ] == [36]
 
 
-def test_an_interrupted_sweep_says_how_to_go_on(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_sweep_says_how_to_go_on(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from bipareto.run.stepping import Stepper
 
     calls, advance = 0, Stepper.advance
@@ -177,11 +207,15 @@ def test_an_interrupted_sweep_says_how_to_go_on(reference: Path, tmp_path: Path,
 
 
 def test_worker_processes_give_the_same_front(reference: Path, tmp_path: Path) -> None:
-    sweep.sweep(replace(CONFIG, engine=EngineConfig("processes", workers=1)), tmp_path / "run")  # one: each takes seconds to load torch
+    sweep.sweep(
+        replace(CONFIG, engine=EngineConfig("processes", workers=1)), tmp_path / "run"
+    )  # one: each takes seconds to load torch
     assert (tmp_path / "run/front.csv").read_bytes() == (reference / "front.csv").read_bytes()
 
 
-def test_trials_of_a_search_run_as_one_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trials_of_a_search_run_as_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("optuna", reason="tuning needs optuna")
     from bipareto.run import loop
     from bipareto.sweep import tuner
@@ -195,7 +229,10 @@ def test_trials_of_a_search_run_as_one_batch(tmp_path: Path, monkeypatch: pytest
                 "preferences": {"count": 2},
                 "steps": 20,
             },
-            "space": {"mu": {"low": 1, "high": 8, "log": True}, "alpha_x": {"choices": [0.01, 0.1]}},
+            "space": {
+                "mu": {"low": 1, "high": 8, "log": True},
+                "alpha_x": {"choices": [0.01, 0.1]},
+            },
             "trials": 6,
             "batch": 4,
         },
@@ -211,7 +248,9 @@ def test_trials_of_a_search_run_as_one_batch(tmp_path: Path, monkeypatch: pytest
     assert sizes == [8, 4]
     assert found.trials == 6
     assert found.numbers.keys() == {"mu", "alpha_x"}
-    best = sweep.sweep(replace(load(SweepConfig, tmp_path / "best.yaml"), compile=False), tmp_path / "run")
+    best = sweep.sweep(
+        replace(load(SweepConfig, tmp_path / "best.yaml"), compile=False), tmp_path / "run"
+    )
     assert best.hypervolume(found.reference) == pytest.approx(found.value, rel=1e-9)
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(InvalidInput, match=r"pip install 'bipareto\[tune\]'"):
@@ -222,11 +261,24 @@ def test_trials_of_a_search_run_as_one_batch(tmp_path: Path, monkeypatch: pytest
 
 
 def on_ray(path: Path, address: str | None = None, steps: int = 40) -> None:
-    """A sweep in a process of its own: Ray leaves files and threads open, which pytest would call errors."""
+    """A sweep in a process of its own: Ray leaves files and threads open, which pytest would call
+    errors.
+    """
     pytest.importorskip("ray", reason="the ray engine needs ray")
     config = path.with_suffix(".yaml")
-    config.write_text(dump(replace(CONFIG, steps=steps, engine=EngineConfig("ray", workers=2, address=address))))
-    command = [sys.executable, "-m", "bipareto", "sweep", str(config), "--out", str(path), "--quiet"]
+    config.write_text(
+        dump(replace(CONFIG, steps=steps, engine=EngineConfig("ray", workers=2, address=address)))
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "bipareto",
+        "sweep",
+        str(config),
+        "--out",
+        str(path),
+        "--quiet",
+    ]
     subprocess.run(command, check=True, env=ENVIRONMENT)
 
 
@@ -256,8 +308,14 @@ def test_ray_gives_the_same_front_though_a_worker_is_killed(tmp_path: Path) -> N
 
     def kill() -> None:
         for part in (tmp_path / "run/slices").glob("*"):
-            if not killed and list(part.glob("step-*")) and not (part / "result.safetensors").exists():
-                killed.append(json.loads((part / "attempts.jsonl").read_text().splitlines()[-1])["pid"])
+            if (
+                not killed
+                and list(part.glob("step-*"))
+                and not (part / "result.safetensors").exists()
+            ):
+                killed.append(
+                    json.loads((part / "attempts.jsonl").read_text().splitlines()[-1])["pid"]
+                )
                 os.kill(killed[0], signal.SIGKILL)
 
     with beside(kill):
@@ -266,7 +324,9 @@ def test_ray_gives_the_same_front_though_a_worker_is_killed(tmp_path: Path) -> N
     assert killed
     assert len(taken) == 4, "three slices, one of them twice"
     assert max(item["step"] for item in taken) > 0, "the slice went on from its checkpoint"
-    assert (tmp_path / "run/front.csv").read_bytes() == (tmp_path / "reference/front.csv").read_bytes()
+    assert (tmp_path / "run/front.csv").read_bytes() == (
+        tmp_path / "reference/front.csv"
+    ).read_bytes()
 
 
 @pytest.mark.slow
@@ -279,16 +339,28 @@ def test_two_ray_nodes_share_a_sweep(tmp_path: Path) -> None:
     def note() -> None:
         for item in (item for part in attempts(tmp_path / "run") for item in part):
             try:
-                nodes.add(Path(f"/proc/{item['pid']}/stat").read_text().rpartition(")")[2].split()[1])  # the parent: its raylet
+                nodes.add(
+                    Path(f"/proc/{item['pid']}/stat").read_text().rpartition(")")[2].split()[1]
+                )  # the parent: its raylet
             except FileNotFoundError:
                 continue
 
     common = ["--num-cpus", "1", "--block", "--disable-usage-stats"]
-    starts = [["--head", "--port", str(port), "--include-dashboard", "false"], ["--address", f"127.0.0.1:{port}"]]
+    starts = [
+        ["--head", "--port", str(port), "--include-dashboard", "false"],
+        ["--address", f"127.0.0.1:{port}"],
+    ]
     running = []
     try:
         for words in starts:
-            running.append(subprocess.Popen([ray, "start", *words, *common], env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            running.append(
+                subprocess.Popen(
+                    [ray, "start", *words, *common],
+                    env=ENVIRONMENT,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
             time.sleep(15)
         with beside(note):
             on_ray(tmp_path / "run", address=f"127.0.0.1:{port}", steps=steps)
@@ -297,4 +369,6 @@ def test_two_ray_nodes_share_a_sweep(tmp_path: Path) -> None:
             process.terminate()
             process.wait(60)
     assert len(nodes) == 2
-    assert (tmp_path / "run/front.csv").read_bytes() == (tmp_path / "reference/front.csv").read_bytes()
+    assert (tmp_path / "run/front.csv").read_bytes() == (
+        tmp_path / "reference/front.csv"
+    ).read_bytes()

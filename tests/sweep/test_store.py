@@ -61,7 +61,9 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, index: int, step: int) -> None:
     monkeypatch.setattr(SliceFolder, "_save", saving)
 
 
-def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int = 1, step: int = 24) -> Path:
+def stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, index: int = 1, step: int = 24
+) -> Path:
     with monkeypatch.context() as patch:
         stop_at(patch, index, step)
         with pytest.raises(KeyError):
@@ -89,25 +91,45 @@ def test_a_run_folder_holds_what_it_promises(reference: Path) -> None:
 def test_drive_goes_on_bit_for_bit(compile: bool | str, noise: float) -> None:
     problem = get("quadratic", dim=3, noise=noise)
     method = MOMEHA()
-    state = tree.stack([method.init(problem, problem.x0, problem.y0, w) for w in ([0.3, 0.7], [0.6, 0.4])])
+    state = tree.stack(
+        [method.init(problem, problem.x0, problem.y0, w) for w in ([0.3, 0.7], [0.6, 0.4])]
+    )
     seen: list[Record] = []
 
     def run(resume: Snapshot | None = None, callbacks: Any = ()) -> Run:
         return drive(
-            problem, method, state, [0, 1], m=2, steps=23, batched=True, compile=compile, record_every=5, tol=None, callbacks=callbacks,
-            progress=False, resume=resume,
-        )  # fmt: skip
+            problem,
+            method,
+            state,
+            [0, 1],
+            m=2,
+            steps=23,
+            batched=True,
+            compile=compile,
+            record_every=5,
+            tol=None,
+            callbacks=callbacks,
+            progress=False,
+            resume=resume,
+        )
 
     whole = run(callbacks=[seen.append])
     at = seen[1]
     history = {name: values[:2] for name, values in whole.history.items()}
     again = run(Snapshot(at.step, at.state, at.best, dict(at.ended), history))
     for name in ("state", "best", "history"):
-        assert all(torch.equal(a, b) for a, b in zip(tree.leaves(getattr(whole, name)), tree.leaves(getattr(again, name)), strict=True)), name
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(
+                tree.leaves(getattr(whole, name)), tree.leaves(getattr(again, name)), strict=True
+            )
+        ), name
     assert again.steps == whole.steps
 
 
-def test_a_stopped_run_goes_on_where_it_was(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_goes_on_where_it_was(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = stopped(tmp_path, monkeypatch)
     found = sweep.status(path)
     assert (found.state, found.slices_done) == ("stopped", 1)
@@ -119,11 +141,18 @@ def test_a_stopped_run_goes_on_where_it_was(reference: Path, tmp_path: Path, mon
 
 def test_runs_that_ended_early_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps far too large leave the finite numbers; what is known of such runs outlives a crash."""
-    wild = replace(CONFIG, method=replace(CONFIG.method, set={"alpha_x": 1e9}), preferences=replace(CONFIG.preferences, count=1), steps=60)
+    wild = replace(
+        CONFIG,
+        method=replace(CONFIG.method, set={"alpha_x": 1e9}),
+        preferences=replace(CONFIG.preferences, count=1),
+        steps=60,
+    )
     whole = sweep.sweep(wild, tmp_path / "whole")
     assert all(whole.failure)
     stop = max(failure.step for failure in whole.failure if failure)
-    monkeypatch.setattr("bipareto.run.results.Watch.finished", lambda self: False)  # so that the sweep goes on, to be stopped
+    monkeypatch.setattr(
+        "bipareto.run.results.Watch.finished", lambda self: False
+    )  # so that the sweep goes on, to be stopped
     with monkeypatch.context() as patch:
         stop_at(patch, 0, stop // 4 * 4 + 8)
         with pytest.raises(KeyError):
@@ -134,7 +163,9 @@ def test_runs_that_ended_early_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "header", "empty"])
-def test_a_damaged_checkpoint_gives_way_to_the_one_before(damage: str, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
+    damage: str, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = stopped(tmp_path, monkeypatch)
     newest = RunFolder(path).slice(1).checkpoints()[-1]
     data = bytearray(newest.read_bytes())
@@ -149,7 +180,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(damage: str, reference
     assert (path / "front.csv").read_bytes() == (reference / "front.csv").read_bytes()
 
 
-def test_damaged_metrics_begin_the_slice_anew(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_metrics_begin_the_slice_anew(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = stopped(tmp_path, monkeypatch)
     metrics = RunFolder(path).slice(1).path / "metrics.jsonl"
     data = bytearray(metrics.read_bytes())
@@ -161,7 +194,9 @@ def test_damaged_metrics_begin_the_slice_anew(reference: Path, tmp_path: Path, m
     assert (path / "front.csv").read_bytes() == (reference / "front.csv").read_bytes()
 
 
-def test_a_damaged_result_is_computed_again(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_result_is_computed_again(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = stopped(tmp_path, monkeypatch)
     result = RunFolder(path).slice(0).path / "result.safetensors"
     result.write_bytes(result.read_bytes()[:-3])
@@ -171,7 +206,9 @@ def test_a_damaged_result_is_computed_again(reference: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("where", ["metrics", "checkpoint"])
-def test_a_full_disk_is_one_clear_error(where: str, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_one_clear_error(
+    where: str, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "run"
     calls = 0
 
@@ -181,7 +218,9 @@ def test_a_full_disk_is_one_clear_error(where: str, reference: Path, tmp_path: P
         if calls > 12:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    target = "bipareto.sweep.durable.os.fsync" if where == "metrics" else "bipareto.sweep.durable._sync"
+    target = (
+        "bipareto.sweep.durable.os.fsync" if where == "metrics" else "bipareto.sweep.durable._sync"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(target, full)
         with pytest.raises(StoreError, match=r"the disk is full.*bipareto resume"):
@@ -209,14 +248,27 @@ def test_a_folder_in_use_and_an_empty_one_are_refused(reference: Path, tmp_path:
 def test_a_slice_is_kept_for_what_it_was_begun_with(tmp_path: Path) -> None:
     part = SliceFolder(tmp_path / "slice")
     long = [list(range(50))]
-    owner = {"data": "digits", "settings": {"batch": 6, "sizes": (3, 4), "clip": None}, "trials": long}
+    owner = {
+        "data": "digits",
+        "settings": {"batch": 6, "sizes": (3, 4), "clip": None},
+        "trials": long,
+    }
     with part.held():
         part.claim({"data": "letters"}, "search")
         part.claim(owner, "search")  # nothing was computed yet, so nothing is lost
         (part.path / "step-000000000001.safetensors").touch()
         part.claim(owner, "search")
-    other = {"data": "digits", "settings": {"batch": 8, "sizes": (3, 5), "clip": None}, "trials": [*long, []], "new": 1}
-    said = r"slice holds another search \(batch = 6, not 8; sizes = \[3, 4\], not \[3, 5\]; trials; new\); use another folder, or the same settings"
+    other = {
+        "data": "digits",
+        "settings": {"batch": 8, "sizes": (3, 5), "clip": None},
+        "trials": [*long, []],
+        "new": 1,
+    }
+    said = (
+        r"slice holds another search \(batch = 6, not 8; sizes = \[3, 4\], not \[3, 5\]; trials; "
+        r"new\); "
+        "use another folder, or the same settings"
+    )
     written = (part.path / "owner.json").read_bytes()
     for done in (False, True):
         if done:
@@ -230,7 +282,9 @@ def test_a_slice_is_kept_for_what_it_was_begun_with(tmp_path: Path) -> None:
         part.claim(owner, "search")
 
 
-def test_other_versions_are_told(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_are_told(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = stopped(tmp_path, monkeypatch)
     manifest = RunFolder(path).manifest()
     manifest["versions"]["torch"] = "1.0"
@@ -257,9 +311,14 @@ def test_tensor_files_keep_values_kinds_and_strides(tmp_path: Path) -> None:
         assert found[name].numel() == 0 or found[name].stride() == value.stride()
 
 
-def test_without_safetensors_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_safetensors_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    for ask in (lambda: write_tensors(tmp_path / "a", {}, {}), lambda: read_tensors(tmp_path / "a")):
+    for ask in (
+        lambda: write_tensors(tmp_path / "a", {}, {}),
+        lambda: read_tensors(tmp_path / "a"),
+    ):
         with pytest.raises(InvalidInput, match=r"pip install 'bipareto\[store\]'"):
             ask()
     assert not list(tmp_path.iterdir())
@@ -277,7 +336,8 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
             read_tensors(path)
 
 
-#: goes on with argv[1], but only when the file argv[3] is there; says by argv[2] that it holds the run
+#: goes on with argv[1], but only when the file argv[3] is there; says by argv[2] that it holds the
+#: run
 HELD = """
 import sys, time
 from pathlib import Path
@@ -294,14 +354,22 @@ sweep.resume(sys.argv[1])
 """
 
 
-def test_of_two_processes_that_resume_one_run_one_refuses(reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_processes_that_resume_one_run_one_refuses(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = stopped(tmp_path, monkeypatch)
     entered, go = tmp_path / "entered", tmp_path / "go"
     first = subprocess.Popen([sys.executable, "-c", HELD, run, entered, go])
     try:
         wait_for(lambda: entered.exists() or first.poll() is not None)
         assert entered.exists()
-        second = subprocess.run([sys.executable, "-m", "bipareto", "resume", run, "-q"], capture_output=True, text=True, check=False, timeout=60)
+        second = subprocess.run(
+            [sys.executable, "-m", "bipareto", "resume", run, "-q"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         assert second.returncode == 2
         assert f"is being run by process {first.pid} on" in second.stderr
         assert "Traceback" not in second.stderr
@@ -318,10 +386,14 @@ def test_of_two_processes_that_resume_one_run_one_refuses(reference: Path, tmp_p
 
 
 def child(path: Path) -> int:
-    """A forked process that runs the sweep; it has torch already, so its time goes into the sweep."""
+    """A forked process that runs the sweep; it has torch already, so its time goes into the
+    sweep.
+    """
     pid = os.fork()
     if pid == 0:
-        torch.set_num_threads(1)  # the parent's other threads are not forked: work given to them would never end
+        torch.set_num_threads(
+            1
+        )  # the parent's other threads are not forked: work given to them would never end
         try:
             sweep.sweep(CONFIG, path)
         finally:
@@ -335,7 +407,10 @@ def kill_and_resume(path: Path, reference: Path, seconds: float) -> bool:
     time.sleep(seconds)
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
-    finished = {file.parent.name: file.stat().st_mtime_ns for file in path.glob("slices/*/result.safetensors")}
+    finished = {
+        file.parent.name: file.stat().st_mtime_ns
+        for file in path.glob("slices/*/result.safetensors")
+    }
     if RunFolder(path).exists():
         sweep.resume(path)
     else:
@@ -363,7 +438,10 @@ def test_kill_at_a_few_moments(reference: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kill_at_twenty_random_moments(reference: Path, tmp_path: Path) -> None:
     whole, moments = lifetime(tmp_path / "timed"), random.Random(0)
-    alive = sum(kill_and_resume(tmp_path / str(index), reference, moments.uniform(0.02, 1) * whole) for index in range(20))
+    alive = sum(
+        kill_and_resume(tmp_path / str(index), reference, moments.uniform(0.02, 1) * whole)
+        for index in range(20)
+    )
     assert alive >= 10
 
 
@@ -375,7 +453,9 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     run = f"{sys.executable} -m bipareto"
     script = f"mount -t tmpfs -o size=96k none /mnt && {{ {run} sweep {config} --out /mnt/run -q; echo code $?; "
     script += f"mount -o remount,size=64m /mnt && {run} resume /mnt/run -q --json; }}"
-    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, check=False
+    )
     if "code" not in done.stdout:
         pytest.skip(f"no private tmpfs here: {done.stderr.strip()}")
     assert "code 2" in done.stdout

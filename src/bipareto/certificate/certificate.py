@@ -1,17 +1,22 @@
-"""What can be said of a point (x, y), whoever computed it: is the lower level solved, and is anything left to gain above?
+"""What can be said of a point (x, y), whoever computed it: is the lower level solved, and is
+anything left to gain above?
 
 Three questions, each answered by numbers that need no knowledge of the truth:
 
-- *Feasible?*  The gap g - v_gamma of the Moreau envelope and ||grad_y g||, both zero exactly at lower stationary points; and
-  what kind of stationary point it is, because the envelope's constraint holds at lower *maxima* as well.
-- *Pareto stationary in the paper's sense?*  min ||sum_i lambda_i grad f_i + p (grad g - grad v_gamma)|| over lambda in the
-  simplex and p >= 0.  At a feasible point grad g - grad v_gamma vanishes, and the number says nothing.
-- *Pareto stationary in the bilevel sense?*  min ||sum_i lambda_i grad f_i + B nu||, B = [g_xy; g_yy], with multipliers nu on
-  grad_y g = 0: zero at every Pareto point with a regular lower level, whatever method found it.  Where it is not zero its
-  minimiser is, with the opposite sign, a direction along the lower solutions in which all objectives fall.
+- *Feasible?*  The gap g - v_gamma of the Moreau envelope and ||grad_y g||, both zero exactly at
+  lower stationary points; and what kind of stationary point it is, because the envelope's
+  constraint holds at lower *maxima* as well.
+- *Pareto stationary in the paper's sense?*  min ||sum_i lambda_i grad f_i + p (grad g - grad
+  v_gamma)|| over lambda in the simplex and p >= 0.  At a feasible point grad g - grad v_gamma
+  vanishes, and the number says nothing.
+- *Pareto stationary in the bilevel sense?*  min ||sum_i lambda_i grad f_i + B nu||, B = [g_xy;
+  g_yy], with multipliers nu on grad_y g = 0: zero at every Pareto point with a regular lower level,
+  whatever method found it.  Where it is not zero its minimiser is, with the opposite sign, a
+  direction along the lower solutions in which all objectives fall.
 
-All curvature comes from one subspace that grows by one Hessian product at a time (`inspection.Subspace`), so that the whole certificate
-costs at most `budget` gradient evaluations, a Hessian product counted as two, in any dimension.
+All curvature comes from one subspace that grows by one Hessian product at a time
+(`inspection.Subspace`), so that the whole certificate costs at most `budget` gradient evaluations,
+a Hessian product counted as two, in any dimension.
 """
 
 from __future__ import annotations
@@ -24,7 +29,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.certificate.inspection import SETTLED, Curvature, Point, Subspace, conic_minimum, constraint_gradient, gap_of, proximal_point
+from bipareto.certificate.inspection import (
+    SETTLED,
+    Curvature,
+    Point,
+    Subspace,
+    conic_minimum,
+    constraint_gradient,
+    gap_of,
+    proximal_point,
+)
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
@@ -43,25 +57,25 @@ NEAR = 0.05
 class Certificate:
     """What `certify` found at one point.  Norms are Euclidean over all of (x, y).
 
-    gap: g - v_gamma, zero exactly where grad_y g = 0.
-    lower_residual: ||grad_y g||.
-    lower_curvature: "minimum", "maximum", "saddle" or "degenerate" (an eigenvalue of g_yy that is zero to rounding).
-    lower_eigenvalues: smallest and largest eigenvalue of g_yy, as far as the products show.
-    stationarity: min ||sum lambda_i grad f_i + p (grad g - grad v_gamma)||, None where the constraint gradient vanishes.
-    stationarity_multipliers: (lambda, p) of that minimum, or None.
-    paper_stationarity: the same norm at the paper's lambda = w tau/s, p = c/s; None unless preference, mu and c were given.
-    constraint_gradient: ||grad g - grad v_gamma||; Assumption 3 asks that it is not zero at infeasible points.
-    kkt: min ||sum lambda_i grad f_i + [g_xy; g_yy] nu|| over lambda in the simplex and nu, as far as the products reach.
-    kkt_multipliers: lambda of that minimum.
-    kkt_lower: a lower bound on the same minimum, equal to kkt where the multipliers nu are settled.
-    qp_slack: how far the two small quadratic programs are from their own optimality conditions, relative to their scale.
-    common_descent: whether a direction is left in which all objectives fall along the lower solutions: True where kkt_lower, False
-        where kkt is at least or at most tol max ||grad f_i||, None between (not settled within the budget).
-    objectives: f (m,).
-    gamma, rho_y: what the envelope was taken with, and the weak convexity that was given or seen (at this point only).
-    proximal_residual: ||grad h|| at the proximal point found.
-    gradients: gradient evaluations spent, a Hessian product counted as two.
-    notes: what a reader should know before trusting the numbers, in words.
+    gap: g - v_gamma, zero exactly where grad_y g = 0. lower_residual: ||grad_y g||.
+    lower_curvature: "minimum", "maximum", "saddle" or "degenerate" (an eigenvalue of g_yy that is
+    zero to rounding). lower_eigenvalues: smallest and largest eigenvalue of g_yy, as far as the
+    products show. stationarity: min ||sum lambda_i grad f_i + p (grad g - grad v_gamma)||, None
+    where the constraint gradient vanishes. stationarity_multipliers: (lambda, p) of that minimum,
+    or None. paper_stationarity: the same norm at the paper's lambda = w tau/s, p = c/s; None unless
+    preference, mu and c were given. constraint_gradient: ||grad g - grad v_gamma||; Assumption 3
+    asks that it is not zero at infeasible points. kkt: min ||sum lambda_i grad f_i + [g_xy; g_yy]
+    nu|| over lambda in the simplex and nu, as far as the products reach. kkt_multipliers: lambda of
+    that minimum. kkt_lower: a lower bound on the same minimum, equal to kkt where the multipliers
+    nu are settled. qp_slack: how far the two small quadratic programs are from their own optimality
+    conditions, relative to their scale. common_descent: whether a direction is left in which all
+    objectives fall along the lower solutions: True where kkt_lower, False
+        where kkt is at least or at most tol max ||grad f_i||, None between (not settled within the
+        budget).
+    objectives: f (m,). gamma, rho_y: what the envelope was taken with, and the weak convexity that
+    was given or seen (at this point only). proximal_residual: ||grad h|| at the proximal point
+    found. gradients: gradient evaluations spent, a Hessian product counted as two. notes: what a
+    reader should know before trusting the numbers, in words.
     """
 
     gap: float
@@ -96,9 +110,12 @@ class Certificate:
         if self.paper_stationarity is not None:
             paper += f"; {self.paper_stationarity:.3e} with the paper's multipliers"
         lines = [
-            f"lower level   {self.lower_curvature}, ||grad_y g|| = {self.lower_residual:.3e}, curvature {low:.3g} to {high:.3g}",
-            f"gap           {self.gap:.3e} (gamma = {self.gamma:.3g}), ||grad g - grad v_gamma|| = {self.constraint_gradient:.3e}",
-            f"kkt           {self.kkt:.3e} at lambda = ({lam}): {descent} common descent direction is left",
+            f"lower level   {self.lower_curvature}, ||grad_y g|| = {self.lower_residual:.3e}, "
+            f"curvature {low:.3g} to {high:.3g}",
+            f"gap           {self.gap:.3e} (gamma = {self.gamma:.3g}), ||grad g - grad v_gamma|| = "
+            f"{self.constraint_gradient:.3e}",
+            f"kkt           {self.kkt:.3e} at lambda = ({lam}): {descent} common descent direction "
+            "is left",
             f"stationarity  {paper}",
             f"cost          {self.gradients} gradient evaluations",
         ]
@@ -126,20 +143,28 @@ def certify(
     Args:
         problem: f and g; a problem with a sampler is taken on all its data (role "full").
         x, y: the point, trees or modules.
-        gamma: of the Moreau envelope, below 1/(2 rho_y); None takes 0.45/rho_y, or 1/L where g curves upwards, as probed here.
-        preference, mu, ideal, c: w, mu, z and the penalty; with the first, second and fourth the paper's own multipliers are tried too.
+        gamma: of the Moreau envelope, below 1/(2 rho_y); None takes 0.45/rho_y, or 1/L where g
+            curves upwards, as probed here.
+        preference, mu, ideal, c: w, mu, z and the penalty; with the first, second and fourth the
+            paper's own multipliers are tried too.
         scalarization: which one w, mu and z belong to.
-        rho_y: weak convexity of g in y where it is known; a gamma at or above 1/(2 rho_y) is then refused.
-        tol: `common_descent` asks for a kkt residual above tol times the longest grad f_i (never below rounding).
+        rho_y: weak convexity of g in y where it is known; a gamma at or above 1/(2 rho_y) is then
+            refused.
+        tol: `common_descent` asks for a kkt residual above tol times the longest grad f_i (never
+            below rounding).
         budget: gradient evaluations at most.
         seed: of the random directions.
 
-    Warns when the point is not near lower stationarity, when gamma is too large for the curvature seen, and when g does not
-    look smooth; the same sentences are in `notes`.  Up to 2 budget float64 vectors of the length of (x, y) are held at a time; a
-    smaller budget serves where that is too much.
+    Warns when the point is not near lower stationarity, when gamma is too large for the curvature
+    seen, and when g does not look smooth; the same sentences are in `notes`.  Up to 2 budget
+    float64 vectors of the length of (x, y) are held at a time; a smaller budget serves where that
+    is too much.
 
     >>> import torch
-    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
+    >>> problem = Problem(
+    ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
+    ...     lower=lambda x, y: (y - x)**2,
+    ... )
     >>> half = torch.tensor(0.5, dtype=torch.float64)
     >>> certificate = certify(problem, half, half, gamma=1.0)
     >>> certificate.kkt < 1e-12, certificate.lower_curvature, certificate.common_descent
@@ -149,13 +174,21 @@ def certify(
     _check_numbers(gamma, rho_y, mu, c)
     at = Point(problem, x, y, budget)
     notes: list[str] = []
-    weights = _paper_weights(at.f, preference, mu, ideal, scalarization) if preference is not None and mu is not None else None
+    weights = (
+        _paper_weights(at.f, preference, mu, ideal, scalarization)
+        if preference is not None and mu is not None
+        else None
+    )
 
     space = Subspace(at, seed)
     space.grow(max(at.left() - 2 * FIRST_PRODUCTS, 0))
     low, high = space.eigenvalues
     seen = max(-low, 0.0)
-    gamma = gamma if gamma is not None else min(0.45 / seen if seen > 0 else math.inf, 1 / space.scale if space.scale > 0 else 1.0)
+    gamma = (
+        gamma
+        if gamma is not None
+        else min(0.45 / seen if seen > 0 else math.inf, 1 / space.scale if space.scale > 0 else 1.0)
+    )
     proximal = proximal_point(at, gamma, max(high, 0.0))
     space.grow(4)
     if space.slack > SETTLED:
@@ -165,7 +198,8 @@ def certify(
     seen = max(-low, 0.0)
     if gamma * 2 * seen >= 1:
         notes.append(
-            f"gamma = {gamma:g} is not below 1/(2 rho_y): g_yy has the eigenvalue {low:.4g} here, so rho_y >= {seen:.4g} and gamma must be "
+            f"gamma = {gamma:g} is not below 1/(2 rho_y): g_yy has the eigenvalue {low:.4g} here, "
+            f"so rho_y >= {seen:.4g} and gamma must be "
             f"< {1 / (2 * seen):.4g}; the gap and the stationarity may be meaningless"
         )
     notes += _remarks(at, space)
@@ -182,11 +216,15 @@ def certify(
     descent = True if kkt_lower > small else False if kkt <= small else None
     if descent is None:
         notes.append(
-            f"kkt was not settled within {budget} gradient evaluations (it lies between {kkt_lower:.3g} and {kkt:.3g}, slack {space.slack:.2g}): "
+            f"kkt was not settled within {budget} gradient evaluations (it lies between "
+            f"{kkt_lower:.3g} and {kkt:.3g}, slack {space.slack:.2g}): "
             "g_yy is too ill-conditioned for more to be said, or budget too small"
         )
     if not proximal.solved:
-        notes.append(f"the proximal point was solved only to ||grad h|| = {proximal.residual:.3g}: gap and stationarity are that inexact")
+        notes.append(
+            f"the proximal point was solved only to ||grad h|| = {proximal.residual:.3g}: gap and "
+            "stationarity are that inexact"
+        )
     for note in notes:
         warnings.warn(note, BiparetoWarning, stacklevel=2)
     return Certificate(
@@ -195,7 +233,9 @@ def certify(
         lower_curvature=kind,
         lower_eigenvalues=(low, high),
         stationarity=None if cone is None else cone.norm,
-        stationarity_multipliers=None if cone is None else (tuple(cone.weights.tolist()), cone.multiplier),
+        stationarity_multipliers=None
+        if cone is None
+        else (tuple(cone.weights.tolist()), cone.multiplier),
         paper_stationarity=paper,
         constraint_gradient=size,
         kkt=kkt,
@@ -212,52 +252,79 @@ def certify(
     )
 
 
-def _check_numbers(gamma: float | None, rho_y: float | None, mu: float | None, c: float | None) -> None:
+def _check_numbers(
+    gamma: float | None, rho_y: float | None, mu: float | None, c: float | None
+) -> None:
     for name, value in (("gamma", gamma), ("mu", mu), ("c", c)):
         if value is not None and not value > 0:
             raise InvalidInput(f"{name} = {value}; it must be > 0")
     if gamma is not None and rho_y is not None and rho_y > 0 and gamma >= 1 / (2 * rho_y):
-        raise InvalidInput(f"gamma = {gamma:g} is not below 1/(2 rho_y) = {1 / (2 * rho_y):g} (rho_y = {rho_y:g}); take e.g. {0.45 / rho_y:g}")
+        raise InvalidInput(
+            f"gamma = {gamma:g} is not below 1/(2 rho_y) = {1 / (2 * rho_y):g} (rho_y = "
+            f"{rho_y:g}); take e.g. {0.45 / rho_y:g}"
+        )
 
 
 def _paper_weights(f: Tensor, preference: Any, mu: float, ideal: Any, name: str) -> Tensor:
     """w_i tau_i, the weights that the scalarization puts on the gradients, shape (m,)."""
     z = as_ideal(ideal).start(f)
-    wrong = [f"z_{i + 1} = {a:g} >= f_{i + 1} = {b:g}" for i, (a, b) in enumerate(zip(z.tolist(), f.tolist(), strict=True)) if a >= b]
+    wrong = [
+        f"z_{i + 1} = {a:g} >= f_{i + 1} = {b:g}"
+        for i, (a, b) in enumerate(zip(z.tolist(), f.tolist(), strict=True))
+        if a >= b
+    ]
     if wrong:
-        raise InvalidInput(f"the ideal point is not below the objectives here ({', '.join(wrong)}); pass a smaller ideal")
+        raise InvalidInput(
+            f"the ideal point is not below the objectives here ({', '.join(wrong)}); pass a "
+            "smaller ideal"
+        )
     w = as_preference(preference, f.shape[0]).to(f)
-    return scalarizations.get(name).weights(f, w, z, torch.as_tensor(mu, dtype=f.dtype, device=f.device))
+    return scalarizations.get(name).weights(
+        f, w, z, torch.as_tensor(mu, dtype=f.dtype, device=f.device)
+    )
 
 
 def _remarks(at: Point, space: Subspace) -> list[str]:
     """What is wrong with the point itself: far from lower stationarity, or not smooth."""
     found = []
-    distance = float(at.g_y.norm()) / space.scale if space.scale > 0 else math.inf if float(at.g_y.norm()) > 0 else 0.0
+    distance = (
+        float(at.g_y.norm()) / space.scale
+        if space.scale > 0
+        else math.inf
+        if float(at.g_y.norm()) > 0
+        else 0.0
+    )
     if distance > NEAR * at.y_size:
         found.append(
-            f"the point is not near lower stationarity: ||grad_y g|| = {float(at.g_y.norm()):.3g} with curvature up to {space.scale:.3g} puts it "
-            f"about {distance:.2g} away (||y|| = {float(at.y_flat.norm()):.3g}); lower_curvature and kkt speak of stationary points: re-solve y first"
+            f"the point is not near lower stationarity: ||grad_y g|| = {float(at.g_y.norm()):.3g} "
+            f"with curvature up to {space.scale:.3g} puts it "
+            f"about {distance:.2g} away (||y|| = {float(at.y_flat.norm()):.3g}); lower_curvature "
+            "and kkt speak of stationary points: re-solve y first"
         )
     jump = _jump(at, space)
     if jump is not None:
         found.append(
-            f"g does not look twice differentiable here: its gradient jumps by {jump:.3g} over a step that its Hessian does not explain; "
+            f"g does not look twice differentiable here: its gradient jumps by {jump:.3g} over a "
+            "step that its Hessian does not explain; "
             "lower_curvature and kkt rest on that Hessian"
         )
     return found
 
 
 def _jump(at: Point, space: Subspace) -> float | None:
-    """By how much grad_y g jumps beside the point along a random direction, None where its Hessian explains the change.
+    """By how much grad_y g jumps beside the point along a random direction, None where its Hessian
+    explains the change.
 
-    A kink's jump stays when the step shrinks tenfold; the error of a smooth function's linear model falls a hundredfold.
+    A kink's jump stays when the step shrinks tenfold; the error of a smooth function's linear model
+    falls a hundredfold.
     """
     v, image = space.V[0], space.HV[0]
     length = at.eps ** (1 / 3) * at.y_size
 
     def unexplained(step: float) -> float:
-        _, gradient = at.lower(torch.cat([at.flat[: at.split].double(), at.y_flat.double() + step * v]))
+        _, gradient = at.lower(
+            torch.cat([at.flat[: at.split].double(), at.y_flat.double() + step * v])
+        )
         return float((gradient[at.split :] - at.g_y - step * image).norm())
 
     first = unexplained(length)

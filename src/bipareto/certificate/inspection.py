@@ -1,4 +1,5 @@
-"""A point looked at closely within a budget of gradients: values and products, one growing subspace, the proximal point.
+"""A point looked at closely within a budget of gradients: values and products, one growing
+subspace, the proximal point.
 
 What `certificate` says of a point rests on these.
 """
@@ -40,7 +41,8 @@ SETTLED = 1e-7
 
 
 class Point:
-    """The problem at one point, flat and counted: f (m,), J (m, d) its gradients, g's gradient, and Hessian products of g.
+    """The problem at one point, flat and counted: f (m,), J (m, d) its gradients, g's gradient, and
+    Hessian products of g.
 
     Everything derived is float64; the functions are evaluated in the point's own dtype.
     """
@@ -55,18 +57,31 @@ class Point:
             self.f = problem.upper(x, y, problem.batch("upper", "full")).double()
         m = self.f.shape[0]
         if budget < m + 20:
-            raise InvalidInput(f"budget = {budget} gradient evaluations; {m} objectives need at least {m + 20}")
-        rows = [torch.func.grad(curvature.objective_in_both(problem, i, x, y))(self.flat) for i in range(m)]
+            raise InvalidInput(
+                f"budget = {budget} gradient evaluations; {m} objectives need at least {m + 20}"
+            )
+        rows = [
+            torch.func.grad(curvature.objective_in_both(problem, i, x, y))(self.flat)
+            for i in range(m)
+        ]
         self.spent += m
         self.J = torch.stack(rows).double()
         self._lower = curvature.lower_in_both(problem, x, y)
-        self._product = curvature.hessian(self._lower, self.flat)  # one gradient, kept for all products
+        self._product = curvature.hessian(
+            self._lower, self.flat
+        )  # one gradient, kept for all products
         self.spent += 1
         self.g, self.grad_g = self.lower(self.flat)
-        if not (torch.isfinite(self.f).all() and torch.isfinite(self.J).all() and torch.isfinite(self.grad_g).all()):
+        if not (
+            torch.isfinite(self.f).all()
+            and torch.isfinite(self.J).all()
+            and torch.isfinite(self.grad_g).all()
+        ):
             raise InvalidInput(
-                f"there is no certificate at a point where a value or gradient is not finite: f = {self.f.tolist()}, g = {self.g}, "
-                f"||grad f_i|| = {self.J.norm(dim=1).tolist()}, ||grad g|| = {float(self.grad_g.norm())}"
+                "there is no certificate at a point where a value or gradient is not finite: f = "
+                f"{self.f.tolist()}, g = {self.g}, "
+                f"||grad f_i|| = {self.J.norm(dim=1).tolist()}, ||grad g|| = "
+                f"{float(self.grad_g.norm())}"
             )
 
     @property
@@ -100,8 +115,10 @@ class Point:
         found = self._product(v.to(self.flat.dtype)).double()
         if not torch.isfinite(found).all():
             raise InvalidInput(
-                f"the curvature of g is not finite here (a Hessian product holds {int((~torch.isfinite(found)).sum())} NaN or infinite entries of "
-                f"{found.numel()}); g must be twice differentiable at the point, e.g. replace sqrt(v) by sqrt(v + 1e-8)"
+                "the curvature of g is not finite here (a Hessian product holds "
+                f"{int((~torch.isfinite(found)).sum())} NaN or infinite entries of "
+                f"{found.numel()}); g must be twice differentiable at the point, e.g. replace "
+                "sqrt(v) by sqrt(v + 1e-8)"
             )
         return found
 
@@ -115,12 +132,14 @@ class Point:
 
 
 class Subspace:
-    """Orthonormal directions V in y with their images B V, grown until the spectrum of g_yy and the kkt residual are settled.
+    """Orthonormal directions V in y with their images B V, grown until the spectrum of g_yy and the
+    kkt residual are settled.
 
-    One product B v costs a Hessian product and gives both g_yy v and g_xy v, so one space serves two purposes: Ritz values of
-    g_yy, and the least-squares problem min ||sum lambda_i grad f_i + B V s||.  New directions are, in turns, the y-part of its
-    residual r (as in MINRES: the rate of conjugate gradients on g_yy, not on its square), its gradient B^T r (which cannot
-    stall), and the residuals of the two extreme Ritz pairs (as in Lanczos' method).
+    One product B v costs a Hessian product and gives both g_yy v and g_xy v, so one space serves
+    two purposes: Ritz values of g_yy, and the least-squares problem min ||sum lambda_i grad f_i + B
+    V s||.  New directions are, in turns, the y-part of its residual r (as in MINRES: the rate of
+    conjugate gradients on g_yy, not on its square), its gradient B^T r (which cannot stall), and
+    the residuals of the two extreme Ritz pairs (as in Lanczos' method).
     """
 
     def __init__(self, at: Point, seed: int) -> None:
@@ -139,7 +158,9 @@ class Subspace:
         self._add(curvature.normal(at.g_y, torch.Generator().manual_seed(seed)))
 
     def grow(self, reserve: int) -> None:
-        """Go on until the spectrum and the kkt residual are settled, or no more than `reserve` gradients are left."""
+        """Go on until the spectrum and the kkt residual are settled, or no more than `reserve`
+        gradients are left.
+        """
         self._reserve = reserve
         sources = [self._for_kkt, self._for_lowest, self._for_kkt, self._for_highest]
         turn = idle = 0
@@ -175,7 +196,8 @@ class Subspace:
         """Let the multipliers use one more column of B V."""
         for _ in range(2):
             q = q - (self.Q[: self.rank] @ q) @ self.Q[: self.rank]
-        # What B maps to rounding is its null space; such an image is noise, and would be blown up by huge multipliers.
+        # What B maps to rounding is its null space; such an image is noise, and would be blown up
+        # by huge multipliers.
         if float(q.norm()) <= 1e3 * self.at.eps * self.scale:
             return
         self.Q[self.rank] = q / q.norm()
@@ -211,8 +233,9 @@ class Subspace:
     def kkt_lower(self, kind: Curvature) -> float:
         """A lower bound on the true minimum, given that the space has seen the smallest curvature.
 
-        u = r - P r, P the projection on the range of B, has B^T u = 0, so the minimum is at least min_i <u, grad f_i>/||u||; and P r, orthogonal
-        to what the space holds, is no longer than ||B^T r||/sigma, sigma = min |eigenvalue of g_yy| where all are of one sign.
+        u = r - P r, P the projection on the range of B, has B^T u = 0, so the minimum is at least
+        min_i <u, grad f_i>/||u||; and P r, orthogonal to what the space holds, is no longer than
+        ||B^T r||/sigma, sigma = min |eigenvalue of g_yy| where all are of one sign.
         """
         size = float(self.residual.norm())
         if size == 0 or self.slack <= SETTLED or self.size == self.at.y_flat.numel():
@@ -229,13 +252,18 @@ class Subspace:
         return self._ritz_residual(-1)
 
     def _ritz_residual(self, end: int) -> Iterator[Tensor]:
-        """g_yy u - theta u for the Ritz pair at one end of the spectrum, unless that pair is settled."""
+        """g_yy u - theta u for the Ritz pair at one end of the spectrum, unless that pair is
+        settled.
+        """
         values, vectors = self._ritz()
         u = vectors[:, end].to(self.V.device)
         residual = u @ self.HV[: self.size] - float(values[end]) * (u @ self.V[: self.size])
-        # A random start sees every eigenvalue: where nothing but rounding is left the space holds them all.
+        # A random start sees every eigenvalue: where nothing but rounding is left the space holds
+        # them all.
         rounding = 100 * self.at.eps * self.scale
-        accuracy = max(0.2 * abs(float(values[end])), math.sqrt(self.at.eps) * self.scale)  # enough for its sign
+        accuracy = max(
+            0.2 * abs(float(values[end])), math.sqrt(self.at.eps) * self.scale
+        )  # enough for its sign
         if float(residual.norm()) > (rounding if self.size < 20 else accuracy):
             yield residual
 
@@ -250,7 +278,9 @@ class Subspace:
         return float(values[0]), float(values[-1])
 
     def kind(self, unit: float) -> Curvature:
-        """What the spectrum says; eigenvalues below sqrt(eps) times the curvature's scale, or times `unit`, count as zero."""
+        """What the spectrum says; eigenvalues below sqrt(eps) times the curvature's scale, or times
+        `unit`, count as zero.
+        """
         low, high = self.eigenvalues
         zero = math.sqrt(self.at.eps) * max(self.scale, unit)
         if low < -zero:
@@ -259,7 +289,9 @@ class Subspace:
 
 
 class Proximal(NamedTuple):
-    """theta* - y (d_y,), g and its gradient (d,) at theta*, ||grad h|| there, and whether that met the tolerance."""
+    """theta* - y (d_y,), g and its gradient (d,) at theta*, ||grad h|| there, and whether that met
+    the tolerance.
+    """
 
     shift: Tensor
     g: float
@@ -271,8 +303,9 @@ class Proximal(NamedTuple):
 def proximal_point(at: Point, gamma: float, curvature: float) -> Proximal:
     """argmin_s h(s) = g(x, y + s) + ||s||^2/(2 gamma) by L-BFGS.
 
-    `envelope.proximal_point` solves the same problem with Hessian products, without a bound on their number; here every
-    gradient counts, h is strongly convex and well conditioned, and a limited memory does with one gradient per iteration.
+    `envelope.proximal_point` solves the same problem with Hessian products, without a bound on
+    their number; here every gradient counts, h is strongly convex and well conditioned, and a
+    limited memory does with one gradient per iteration.
 
     Args:
         curvature: a typical curvature of g in y, for the first step.
@@ -300,13 +333,24 @@ def proximal_point(at: Point, gamma: float, curvature: float) -> Proximal:
         s, change = trial - shift, trial_slope - slope
         if float(s @ change) > 0:
             pairs = [*pairs[-19:], (s, change)]
-        shift, h, slope, g, gradient, length = trial, trial_h, trial_slope, trial_g, trial_gradient, 1.0
+        shift, h, slope, g, gradient, length = (
+            trial,
+            trial_h,
+            trial_slope,
+            trial_g,
+            trial_gradient,
+            1.0,
+        )
     residual = float(slope.norm())
-    return Proximal(shift, g, gradient, residual, residual <= max(target, 1e-4 * float(at.g_y.norm())))
+    return Proximal(
+        shift, g, gradient, residual, residual <= max(target, 1e-4 * float(at.g_y.norm()))
+    )
 
 
 def _quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]], first: float) -> Tensor:
-    """The L-BFGS direction from the pairs (step, change of gradient), newest last; `first` is the step without pairs."""
+    """The L-BFGS direction from the pairs (step, change of gradient), newest last; `first` is the
+    step without pairs.
+    """
     q = slope
     kept = []
     for s, change in reversed(pairs):
@@ -326,7 +370,8 @@ def _quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]], first: floa
 def gap_of(at: Point, proximal: Proximal, gamma: float) -> float:
     """g(x, y) - g(x, theta*) - ||theta* - y||^2/(2 gamma).
 
-    Near a stationary point this difference drowns in the rounding of g; there -<grad_y g, theta* - y>/2, which equals it up to third order, does not.
+    Near a stationary point this difference drowns in the rounding of g; there -<grad_y g, theta* -
+    y>/2, which equals it up to third order, does not.
     """
     direct = at.g - proximal.g - float(proximal.shift @ proximal.shift) / (2 * gamma)
     if direct > 1e4 * at.eps * max(abs(at.g), abs(proximal.g)):
@@ -334,16 +379,23 @@ def gap_of(at: Point, proximal: Proximal, gamma: float) -> float:
     return abs(0.5 * float(at.g_y @ proximal.shift))
 
 
-def constraint_gradient(at: Point, space: Subspace, proximal: Proximal, gamma: float) -> tuple[Tensor, float]:
-    """grad g - grad v_gamma (d,), and how large the errors of theta* and of rounding in it may be."""
+def constraint_gradient(
+    at: Point, space: Subspace, proximal: Proximal, gamma: float
+) -> tuple[Tensor, float]:
+    """grad g - grad v_gamma (d,), and how large the errors of theta* and of rounding in it may
+    be.
+    """
     in_x = at.grad_g[: at.split] - proximal.gradient[: at.split]
     in_y = at.g_y + proximal.shift / gamma
     strong = max(1 / gamma + min(space.eigenvalues[0], 0.0), 0.1 / gamma)
-    return torch.cat([in_x, in_y]), (space.scale + 1 / gamma) * (proximal.residual / strong + at.eps * at.y_size)
+    return torch.cat([in_x, in_y]), (space.scale + 1 / gamma) * (
+        proximal.residual / strong + at.eps * at.y_size
+    )
 
 
 def simplex_minimum(rows: Tensor) -> tuple[Tensor, float]:
-    """lambda (m,) in the simplex that makes ||sum_i lambda_i rows_i|| smallest, and its relative optimality slack.
+    """lambda (m,) in the simplex that makes ||sum_i lambda_i rows_i|| smallest, and its relative
+    optimality slack.
 
     Args:
         rows: (m, d), float64.
@@ -357,7 +409,9 @@ def simplex_minimum(rows: Tensor) -> tuple[Tensor, float]:
 
 
 class Conic(NamedTuple):
-    """lambda (m,) and p of `conic_minimum`, the smallest norm, and the relative slack of its optimality conditions."""
+    """lambda (m,) and p of `conic_minimum`, the smallest norm, and the relative slack of its
+    optimality conditions.
+    """
 
     weights: Tensor
     multiplier: float
@@ -368,8 +422,8 @@ class Conic(NamedTuple):
 def conic_minimum(rows: Tensor, normal: Tensor) -> Conic:
     """min ||sum_i lambda_i rows_i + p normal|| over lambda in the simplex and p >= 0, exactly.
 
-    With p free the rows are projected off the normal; as a function of p the minimum over lambda is convex, so where the free p comes
-    out negative the constrained one is zero.
+    With p free the rows are projected off the normal; as a function of p the minimum over lambda is
+    convex, so where the free p comes out negative the constrained one is zero.
 
     Args:
         rows: (m, d), float64.

@@ -1,6 +1,7 @@
 """The command line.
 
-Nothing heavy is imported here: torch and its like are loaded by the commands that need them, so that help is immediate.
+Nothing heavy is imported here: torch and its like are loaded by the commands that need them, so
+that help is immediate.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from bipareto.errors import BiparetoError
 __all__ = ["add_command", "app", "main"]
 
 # Plain help: it is compact, and Rich's would take twice the time to start.
-app = typer.Typer(no_args_is_help=True, add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
 
 
 def _version(asked: bool) -> None:
@@ -37,7 +43,12 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def bipareto(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and leave."
+        ),
+    ] = False,
 ) -> None:
     """Multi-objective bilevel learning: which x serves several objectives best,
     when a lower problem answers each x with its own y?
@@ -67,13 +78,16 @@ for command in (sweep, resume, ls, tune, report, watch):
 
 
 def add_command(name: str, command: Any) -> None:
-    """Add a command, a function or a Typer application with commands of its own; one that is there already stays.
+    """Add a command, a function or a Typer application with commands of its own; one that is there
+    already stays.
 
     Args:
         name: the word after `bipareto`.
         command: what an entry point of the group "bipareto.commands" holds.
     """
-    if name in {info.name or info.callback.__name__ for info in app.registered_commands if info.callback}:
+    if name in {
+        info.name or info.callback.__name__ for info in app.registered_commands if info.callback
+    }:
         return
     if name in {group.name for group in app.registered_groups}:
         return

@@ -21,9 +21,19 @@ __all__ = ["certify"]
 
 
 def certify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `bipareto front --out` wrote.")],
-    index: Annotated[int | None, typer.Option("--index", "-i", metavar="N", help="One run of it, in full; else a table of all.")] = None,
-    gamma: Annotated[float | None, typer.Option("--gamma", metavar="G", help="Of the Moreau envelope; else the method's own.")] = None,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A folder that `bipareto front --out` wrote.")
+    ],
+    index: Annotated[
+        int | None,
+        typer.Option(
+            "--index", "-i", metavar="N", help="One run of it, in full; else a table of all."
+        ),
+    ] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option("--gamma", metavar="G", help="Of the Moreau envelope; else the method's own."),
+    ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -65,25 +75,46 @@ def certify(
     for i in range(len(found)) if index is None else [index]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BiparetoWarning)  # the same sentences are in the notes
-            certificates[i] = certificate.certify(known, tree.select(found.x, i), tree.select(found.y, i), envelope_gamma)
+            certificates[i] = certificate.certify(
+                known, tree.select(found.x, i), tree.select(found.y, i), envelope_gamma
+            )
     if index is not None:
         out.say(str(certificates[index]))
     else:
         rows = [
             [
-                str(i), c.lower_curvature, f"{c.lower_residual:.1e}", f"{c.gap:.1e}", f"{c.kkt:.1e}",
-                {True: "yes", False: "no", None: "perhaps"}[c.common_descent], "-" if c.stationarity is None else f"{c.stationarity:.1e}",
+                str(i),
+                c.lower_curvature,
+                f"{c.lower_residual:.1e}",
+                f"{c.gap:.1e}",
+                f"{c.kkt:.1e}",
+                {True: "yes", False: "no", None: "perhaps"}[c.common_descent],
+                "-" if c.stationarity is None else f"{c.stationarity:.1e}",
                 str(c.gradients),
             ]
             for i, c in certificates.items()
-        ]  # fmt: skip
-        header = ["run", "lower level", "||grad_y g||", "gap", "kkt", "descent left", "stationarity", "gradients"]
+        ]
+        header = [
+            "run",
+            "lower level",
+            "||grad_y g||",
+            "gap",
+            "kkt",
+            "descent left",
+            "stationarity",
+            "gradients",
+        ]
         out.table(f"{known.name}: certificates of {len(rows)} points", header, rows, left=2)
         out.say(_verdict(list(certificates.values())))
     for i, c in certificates.items():
         for note in c.notes:
             out.warn(f"run {i}: {note}")
-    out.result({"run": str(run), "certificates": [{"index": i, **asdict(c)} for i, c in certificates.items()]})
+    out.result(
+        {
+            "run": str(run),
+            "certificates": [{"index": i, **asdict(c)} for i, c in certificates.items()],
+        }
+    )
 
 
 def _verdict(certificates: list[Certificate]) -> str:
@@ -95,9 +126,15 @@ def _verdict(certificates: list[Certificate]) -> str:
     if left == 0:
         gain = f"No direction is left that improves all objectives: {worst}."
     else:
-        gain = f"{left} of {points} may still improve in all objectives at once; {worst}, and more steps may make it smaller."
+        gain = (
+            f"{left} of {points} may still improve in all objectives at once; {worst}, "
+            "and more steps may make it smaller."
+        )
     residual = max(c.lower_residual for c in certificates)
-    return f"The lower level is at a minimum at {minima} of {points} points, with ||grad_y g|| {residual:.1e} at most. {gain}"
+    return (
+        f"The lower level is at a minimum at {minima} of {points} points, "
+        f"with ||grad_y g|| {residual:.1e} at most. {gain}"
+    )
 
 
 def _asked(run: Path) -> dict[str, Any]:
@@ -106,6 +143,10 @@ def _asked(run: Path) -> dict[str, Any]:
         asked: dict[str, Any] = json.loads((run / "front.json").read_text(encoding="utf-8"))
         return {"problem": dict(asked["problem"]), "method": dict(asked["method"])}
     except FileNotFoundError as error:
-        raise InvalidInput(f"{run} holds no front.json; give a folder that `bipareto front ... --out DIR` wrote") from error
+        raise InvalidInput(
+            f"{run} holds no front.json; give a folder that `bipareto front ... --out DIR` wrote"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{run / 'front.json'} cannot be read ({error}); write the front again") from error
+        raise InvalidInput(
+            f"{run / 'front.json'} cannot be read ({error}); write the front again"
+        ) from error

@@ -17,12 +17,47 @@ __all__ = ["compare"]
 
 def compare(
     problem: ProblemName,
-    methods: Annotated[str, typer.Option("--methods", metavar="NAME,NAME,..|all", help="Which methods; all that apply to the problem.")] = "all",
-    preferences: Annotated[int, typer.Option("--preferences", metavar="N", min=1, help="How many along each edge of the simplex.")] = 11,
-    budget: Annotated[str, typer.Option("--budget", metavar="KIND", help="oracles (gradients per run) or seconds (per method).")] = "oracles",
-    amount: Annotated[float | None, typer.Option("--amount", metavar="N", help="How much of it: 80,000 gradients or 20 seconds.")] = None,
-    seed: Annotated[list[str] | None, typer.Option("--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable.")] = None,
-    start: Annotated[int, typer.Option("--start", metavar="N", min=0, help="0 for the problem's own start, else its N-th random one.")] = 0,
+    methods: Annotated[
+        str,
+        typer.Option(
+            "--methods",
+            metavar="NAME,NAME,..|all",
+            help="Which methods; all that apply to the problem.",
+        ),
+    ] = "all",
+    preferences: Annotated[
+        int,
+        typer.Option(
+            "--preferences", metavar="N", min=1, help="How many along each edge of the simplex."
+        ),
+    ] = 11,
+    budget: Annotated[
+        str,
+        typer.Option(
+            "--budget", metavar="KIND", help="oracles (gradients per run) or seconds (per method)."
+        ),
+    ] = "oracles",
+    amount: Annotated[
+        float | None,
+        typer.Option(
+            "--amount", metavar="N", help="How much of it: 80,000 gradients or 20 seconds."
+        ),
+    ] = None,
+    seed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable."
+        ),
+    ] = None,
+    start: Annotated[
+        int,
+        typer.Option(
+            "--start",
+            metavar="N",
+            min=0,
+            help="0 for the problem's own start, else its N-th random one.",
+        ),
+    ] = 0,
     dim: Dim = None,
     noise: Noise = 0.0,
     option: Options = None,
@@ -55,11 +90,23 @@ def compare(
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="comparison.json")
     known, asked = known_problem(problem, option, dim, noise)
-    names = comparison.applicable(known) if methods == "all" else [name.strip() for name in methods.split(",") if name.strip()]
+    names = (
+        comparison.applicable(known)
+        if methods == "all"
+        else [name.strip() for name in methods.split(",") if name.strip()]
+    )
     seeds = values.seeds(seed or ["0"])
     kind = cast("comparison.Budget", budget)
     found = comparison.compare(
-        known, names, preferences=preferences, budget=kind, amount=amount, seeds=seeds, start=start, compile=compiled, progress=out.progress
+        known,
+        names,
+        preferences=preferences,
+        budget=kind,
+        amount=amount,
+        seeds=seeds,
+        start=start,
+        compile=compiled,
+        progress=out.progress,
     )
     notes: dict[str, list[str]] = {}
     for c in found:
@@ -68,7 +115,18 @@ def compare(
     remarks = [f"{', '.join(whose)}: {note}" for note, whose in notes.items()]
     if all(c.front is None for c in found):
         raise InvalidInput(f"nothing was compared; {'; '.join(remarks) or 'name some --methods'}")
-    header = ["method", "runs", "steps", "distance", "kkt", "hypervolume", "gap", "gradients", "Hessian products", "seconds"]
+    header = [
+        "method",
+        "runs",
+        "steps",
+        "distance",
+        "kkt",
+        "hypervolume",
+        "gap",
+        "gradients",
+        "Hessian products",
+        "seconds",
+    ]
     data = [c.figures() for c in found]
     rows = []
     for c, row in zip(found, data, strict=True):
@@ -76,23 +134,53 @@ def compare(
             rows.append([c.name, *"-" * 9])
             continue
         figures = [f"{c.distance:.2e}", f"{c.kkt:.2e}", f"{c.hypervolume:.5g}", f"{c.gap:.2e}"]
-        rows.append([c.name, str(row["runs"]), str(c.steps), *figures, str(c.gradients), str(c.hessian_products), f"{c.seconds:.1f}"])
-    out.table(f"{known.name}: worst figures over the runs, hypervolume of all of them; the lower level solved again", header, rows)
+        rows.append(
+            [
+                c.name,
+                str(row["runs"]),
+                str(c.steps),
+                *figures,
+                str(c.gradients),
+                str(c.hessian_products),
+                f"{c.seconds:.1f}",
+            ]
+        )
+    out.table(
+        f"{known.name}: worst figures over the runs, hypervolume of all of them; the lower level "
+        "solved again",
+        header,
+        rows,
+    )
     for remark in remarks:
         out.warn(remark)
     result = {
-        "problem": asked, "budget": budget, "amount": amount, "seeds": seeds, "start": start, "reference": known.reference.tolist(), "methods": data,
-    }  # fmt: skip
+        "problem": asked,
+        "budget": budget,
+        "amount": amount,
+        "seeds": seeds,
+        "start": start,
+        "reference": known.reference.tolist(),
+        "methods": data,
+    }
     if out_dir is not None:
         from bipareto.fronts.tables import write_metrics
         from bipareto.report import plot_comparison
 
-        (out_dir / "comparison.json").write_text(json.dumps(values.finite(result), indent=2) + "\n", encoding="utf-8")
-        plot_comparison({c.name: c.front.objectives for c in found if c.front is not None}, known, out_dir / "comparison.png")
+        (out_dir / "comparison.json").write_text(
+            json.dumps(values.finite(result), indent=2) + "\n", encoding="utf-8"
+        )
+        plot_comparison(
+            {c.name: c.front.objectives for c in found if c.front is not None},
+            known,
+            out_dir / "comparison.png",
+        )
         ensure_folder(out_dir / "fronts")
         for c in found:
             if c.front is not None:
                 c.front.save(out_dir / "fronts" / f"{c.name}.npz")
                 write_metrics(c.front, out_dir / "fronts" / f"{c.name}.jsonl")
-        out.say(f"wrote comparison.json, comparison.png and fronts/ to {out_dir}; look at it: bipareto report {out_dir}")
+        out.say(
+            f"wrote comparison.json, comparison.png and fronts/ to {out_dir}; look at it: bipareto "
+            f"report {out_dir}"
+        )
     out.result(result)

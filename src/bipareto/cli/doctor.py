@@ -25,7 +25,12 @@ FILE = "run.npz"
 
 
 def doctor(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A folder that `bipareto front --out` or `bipareto sweep` wrote.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A folder that `bipareto front --out` or `bipareto sweep` wrote."
+        ),
+    ],
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -51,7 +56,13 @@ def doctor(
         out.say(f"{run}: {case.runs} runs, nothing found")
     for diagnosis in found:
         out.say(str(diagnosis))
-    out.result({"run": str(run), "runs": case.runs, "diagnoses": [asdict(diagnosis) for diagnosis in found]})
+    out.result(
+        {
+            "run": str(run),
+            "runs": case.runs,
+            "diagnoses": [asdict(diagnosis) for diagnosis in found],
+        }
+    )
     if found:
         raise typer.Exit(1)
 
@@ -68,8 +79,12 @@ def write_run(found: ParetoFront, path: Path) -> None:
     from bipareto.problem import tree
 
     assert found.run is not None
-    arrays = {f"history.{name}": value for name, value in found.run.history.items() if name != "step"}
-    arrays |= {f"state.{i}": leaf for i, leaf in enumerate(tree.leaves(found.run.state))} | {"preference": found.preference}
+    arrays = {
+        f"history.{name}": value for name, value in found.run.history.items() if name != "step"
+    }
+    arrays |= {f"state.{i}": leaf for i, leaf in enumerate(tree.leaves(found.run.state))} | {
+        "preference": found.preference
+    }
     failure = json.dumps([None if f is None else [f.step, f.term] for f in found.failure])
     saved: dict[str, Any] = {name: value.detach().cpu().numpy() for name, value in arrays.items()}
     np.savez_compressed(path / FILE, failure=np.array(failure), **saved)
@@ -95,18 +110,44 @@ def _read(run: Path) -> Case:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         missing = Path(str(error.filename)).name
-        raise InvalidInput(f"{run} holds no {missing}; give a folder that `bipareto front ... --out DIR` or `bipareto sweep` wrote") from error
+        raise InvalidInput(
+            f"{run} holds no {missing}; give a folder that `bipareto front ... --out DIR` or "
+            "`bipareto sweep` wrote"
+        ) from error
     known = problems.get(asked["problem"].pop("name"), **asked["problem"])
     kind = METHODS[asked["method"].pop("name")]
     words = {f.name: asked["method"][f.name] for f in fields(kind)}
     method = kind(
-        **{name: values.parse(text) if isinstance(text, str) else tuple(text) if isinstance(text, list) else text for name, text in words.items()}
+        **{
+            name: values.parse(text)
+            if isinstance(text, str)
+            else tuple(text)
+            if isinstance(text, list)
+            else text
+            for name, text in words.items()
+        }
     )
     tensors = {name: torch.from_numpy(value) for name, value in arrays.items() if name != "failure"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)
         template = method.begin(method.prepare(known, known.x0, known.y0), None)
-    state = tree.rebuild(template, [tensors[f"state.{i}"] for i in range(len(tree.leaves(template)))])
-    history = {name.removeprefix("history."): value for name, value in tensors.items() if name.startswith("history.")}
+    state = tree.rebuild(
+        template, [tensors[f"state.{i}"] for i in range(len(tree.leaves(template)))]
+    )
+    history = {
+        name.removeprefix("history."): value
+        for name, value in tensors.items()
+        if name.startswith("history.")
+    }
     failure = [None if f is None else Failure(*f) for f in json.loads(str(arrays["failure"]))]
-    return Case(known, method, state.x, state.y, tensors["preference"], history, failure, state, (known.x0, known.y0))
+    return Case(
+        known,
+        method,
+        state.x,
+        state.y,
+        tensors["preference"],
+        history,
+        failure,
+        state,
+        (known.x0, known.y0),
+    )

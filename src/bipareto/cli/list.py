@@ -13,7 +13,9 @@ __all__ = ["list_"]
 
 
 def list_(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of tables.")
+    ] = False,
 ) -> None:
     """Show the problems with known fronts, and the methods.
 
@@ -26,16 +28,29 @@ def list_(
     from bipareto.problems import PROBLEMS, options
 
     out = Output(as_json)
-    known = [{"name": name, "summary": cls.summary, "options": _plain(options(name))} for name, cls in PROBLEMS.items()]
-    methods = [{"name": name, "summary": _first_line(cls), "numbers": _plain(_defaults(cls))} for name, cls in METHODS.items()]
+    known = [
+        {"name": name, "summary": cls.summary, "options": _plain(options(name))}
+        for name, cls in PROBLEMS.items()
+    ]
+    methods = [
+        {"name": name, "summary": _first_line(cls), "numbers": _plain(_defaults(cls))}
+        for name, cls in METHODS.items()
+    ]
     if as_json:
         out.result({"problems": known, "methods": methods})
         return
     header = ["name", "what", "options (-o key=value) and defaults"]
-    out.table("Problems with a known front", header, [_row(entry, "options") for entry in known], left=3)
-    header[2] = "numbers (--set key=value) and defaults; without --set they are tuned to the problem"
+    out.table(
+        "Problems with a known front", header, [_row(entry, "options") for entry in known], left=3
+    )
+    header[2] = (
+        "numbers (--set key=value) and defaults; without --set they are tuned to the problem"
+    )
     out.table("Methods", header, [_row(entry, "numbers") for entry in methods], left=3)
-    out.say("RECONSTRUCTED: parts of the method are not in what could be read of its paper and code; docs/methods.md says which.")
+    out.say(
+        "RECONSTRUCTED: parts of the method are not in what could be read of its paper and code; "
+        "docs/methods.md says which."
+    )
     out.say("Try: bipareto front pl-sin2 --dim 20 --steps 20000 --out runs/pl-sin2")
 
 
@@ -54,5 +69,12 @@ def _plain(defaults: dict[str, Any]) -> dict[str, Any]:
 
 
 def _row(entry: dict[str, Any], key: str) -> list[str]:
-    written = {name: ",".join(map(str, value)) if isinstance(value, list) else value for name, value in entry[key].items()}
-    return [entry["name"], entry["summary"], "  ".join(f"{name}={value}" for name, value in written.items())]
+    written = {
+        name: ",".join(map(str, value)) if isinstance(value, list) else value
+        for name, value in entry[key].items()
+    }
+    return [
+        entry["name"],
+        entry["summary"],
+        "  ".join(f"{name}={value}" for name, value in written.items()),
+    ]

@@ -18,7 +18,15 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Output", "claim_experiment", "ensure_experiment", "ensure_folder", "fail", "prefixes", "results_of"]
+__all__ = [
+    "Output",
+    "claim_experiment",
+    "ensure_experiment",
+    "ensure_folder",
+    "fail",
+    "prefixes",
+    "results_of",
+]
 
 
 class Output:
@@ -52,19 +60,33 @@ class Output:
         """One paragraph of words."""
         self.console.print(text, markup=False, soft_wrap=True)
 
-    def table(self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> None:
-        """An aligned table; the first `left` columns are words, the others what must stay in one piece: numbers, commands.
+    def table(
+        self, title: str, header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1
+    ) -> None:
+        """An aligned table; the first `left` columns are words, the others what must stay in one
+        piece: numbers, commands.
 
-        Where a terminal is narrow, words and headers are wrapped and the space between columns halved.  Nothing is cut: a table
-        that is still too wide keeps its width, and the terminal folds its lines.
+        Where a terminal is narrow, words and headers are wrapped and the space between columns
+        halved.  Nothing is cut: a table that is still too wide keeps its width, and the terminal
+        folds its lines.
         """
         from rich import box
         from rich.table import Table
 
         columns = [(name, [row[index] for row in rows]) for index, name in enumerate(header)]
-        natural = [max(0, *(len(line) for text in (name, *cells) for line in text.splitlines())) for name, cells in columns]
+        natural = [
+            max(0, *(len(line) for text in (name, *cells) for line in text.splitlines()))
+            for name, cells in columns
+        ]
         least = [
-            max(0, *(len(word) for text in (name, *cells) for word in (text.split() if index < left or text is name else [text])))
+            max(
+                0,
+                *(
+                    len(word)
+                    for text in (name, *cells)
+                    for word in (text.split() if index < left or text is name else [text])
+                ),
+            )
             for index, (name, cells) in enumerate(columns)
         ]
         tight = sum(least) + 3 * len(columns) + 1 > self.console.width
@@ -72,7 +94,14 @@ class Output:
         spare = max(0, self.console.width - frame - sum(least))
         wanted = sum(natural) - sum(least)
         share = min(1.0, spare / wanted) if wanted else 0.0
-        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, collapse_padding=tight, pad_edge=not tight, show_edge=not tight)
+        table = Table(
+            title=title,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            collapse_padding=tight,
+            pad_edge=not tight,
+            show_edge=not tight,
+        )
         for index, name in enumerate(header):
             width = least[index] + int(share * (natural[index] - least[index]))
             table.add_column(name, justify="left" if index < left else "right", width=width)
@@ -116,24 +145,42 @@ OWNERS = {
 def ensure_folder(path: Path | None, option: str = "--out", own: str | None = None) -> None:
     """Make the folder of --out, or of another option, before the work, not after it.
 
-    With `own`, one of `OWNERS`, a folder that belongs to something else is refused: the files of both have the same names.
+    With `own`, one of `OWNERS`, a folder that belongs to something else is refused: the files of
+    both have the same names.
     """
-    others = [name for name in OWNERS if own is not None and path is not None and OWNERS[name] != OWNERS[own] and (path / name).exists()]
+    others = [
+        name
+        for name in OWNERS
+        if own is not None
+        and path is not None
+        and OWNERS[name] != OWNERS[own]
+        and (path / name).exists()
+    ]
     if others:
-        raise InvalidInput(f"{option} {path} already holds {OWNERS[others[0]]} ({others[0]}); choose another folder")
+        raise InvalidInput(
+            f"{option} {path} already holds {OWNERS[others[0]]} ({others[0]}); choose another "
+            "folder"
+        )
     if path is not None:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InvalidInput(f"{option} {path} cannot be made ({error.strerror}); choose another folder") from error
+            raise InvalidInput(
+                f"{option} {path} cannot be made ({error.strerror}); choose another folder"
+            ) from error
 
 
 def ensure_experiment(path: Path | None, name: str) -> None:
-    """Make the folder of --out for the experiment of that name; one that holds something else, another experiment included, is refused."""
+    """Make the folder of --out for the experiment of that name; one that holds something else,
+    another experiment included, is refused.
+    """
     ensure_folder(path, own="experiment.json")
     held = None if path is None else _experiment(path)
     if held not in (None, name):
-        raise InvalidInput(f"--out {path} already holds another experiment ({held}, says experiment.json); choose another folder")
+        raise InvalidInput(
+            f"--out {path} already holds another experiment ({held}, says experiment.json); choose "
+            "another folder"
+        )
 
 
 def _experiment(path: Path) -> str | None:
@@ -143,11 +190,16 @@ def _experiment(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(f"{path / 'experiment.json'} does not say whose the folder is ({type(error).__name__}); choose another folder") from error
+        raise InvalidInput(
+            f"{path / 'experiment.json'} does not say whose the folder is "
+            f"({type(error).__name__}); choose another folder"
+        ) from error
 
 
 def claim_experiment(path: Path | None, name: str) -> None:
-    """Write down whose a folder is before the first run: results.json comes with the first results, and a run may be stopped before."""
+    """Write down whose a folder is before the first run: results.json comes with the first results,
+    and a run may be stopped before.
+    """
     if path is not None:
         from bipareto.sweep.durable import write_text
 
@@ -155,28 +207,42 @@ def claim_experiment(path: Path | None, name: str) -> None:
 
 
 def results_of(run: Path, name: str, command: str) -> dict[str, Any]:
-    """results.json of a run of the experiment of that name; `command` makes one, for the message."""
+    """results.json of a run of the experiment of that name; `command` makes one, for the
+    message.
+    """
     path, held = run / "results.json", _experiment(run)
     if held not in (None, name):
-        raise InvalidInput(f"{run} holds another experiment ({held}, says experiment.json); the right one is made with: {command}")
+        raise InvalidInput(
+            f"{run} holds another experiment ({held}, says experiment.json); the right one is made "
+            f"with: {command}"
+        )
     if not run.exists():
         raise InvalidInput(f"{run} does not exist; it is made with: {command}")
     if not path.exists():
-        remedy = f"it is made with: {command}" if held is None else "go on with the command that began it"
+        remedy = (
+            f"it is made with: {command}"
+            if held is None
+            else "go on with the command that began it"
+        )
         raise InvalidInput(f"{run} holds no results.json; {remedy}")
     try:
         return json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        raise InvalidInput(f"{path} is no JSON ({error}); call the command that wrote it again") from error
+        raise InvalidInput(
+            f"{path} is no JSON ({error}); call the command that wrote it again"
+        ) from error
 
 
 def prefixes(runs: Sequence[Path]) -> list[str]:
-    """What the files that are drawn of each run begin with: the names of their folders, which must differ."""
+    """What the files that are drawn of each run begin with: the names of their folders, which must
+    differ.
+    """
     names = [run.resolve().name for run in runs]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise InvalidInput(
-            f"two of the runs are named {twice[0]}, so their pictures would have the same names; draw them one by one, each with --out"
+            f"two of the runs are named {twice[0]}, so their pictures would have the same names; "
+            "draw them one by one, each with --out"
         )
     return names
 

@@ -22,14 +22,38 @@ __all__ = ["report", "watch"]
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of fronts, sweeps and comparisons, or files of fronts.")],
-    page: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="The page; else report.html in the first folder.")] = None,
-    title: Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Of the page; else the names of the runs.")] = None,
-    certified: Annotated[
-        bool | None, typer.Option("--certify/--no-certify", help="Certify every point of known problems; by default where they are few and small.")
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Folders of fronts, sweeps and comparisons, or files of fronts."
+        ),
+    ],
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="The page; else report.html in the first folder."
+        ),
     ] = None,
-    figures: Annotated[Path | None, typer.Option("--figures", metavar="DIR", help="Also write the figures for publication there.")] = None,
-    form: Annotated[str, typer.Option("--format", metavar="KIND", help="Of these figures: pdf, png or svg.")] = "pdf",
+    title: Annotated[
+        str | None,
+        typer.Option("--title", metavar="TEXT", help="Of the page; else the names of the runs."),
+    ] = None,
+    certified: Annotated[
+        bool | None,
+        typer.Option(
+            "--certify/--no-certify",
+            help="Certify every point of known problems; by default where they are few and small.",
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None,
+        typer.Option(
+            "--figures", metavar="DIR", help="Also write the figures for publication there."
+        ),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="KIND", help="Of these figures: pdf, png or svg.")
+    ] = "pdf",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -56,16 +80,29 @@ def report(
     target = page or (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html"
     with out.listening():
         found = [run for path in runs for run in read_runs(path)]
-        data = build(found, title=title or ", ".join(str(path) for path in runs), version=__version__, certified=certified)
+        data = build(
+            found,
+            title=title or ", ".join(str(path) for path in runs),
+            version=__version__,
+            certified=certified,
+        )
         ensure_folder(target.parent)
         write_page(data, target)
         written = [str(target)]
         if figures is not None:
             ensure_folder(figures)
             written += _figures(found, data, figures, form)
-    out.say(f"wrote {', '.join(written)} ({target.stat().st_size / 1e6:.1f} MB page, {sum(len(run.front) for run in found)} points)")
-    measured = [{"name": run["name"], "points": len(run["seed"]), "hypervolume": run["hypervolume"]} for run in data["runs"]]
-    out.result({"page": str(target), "files": written, "reference": data["reference"], "runs": measured})
+    out.say(
+        f"wrote {', '.join(written)} ({target.stat().st_size / 1e6:.1f} MB page, "
+        f"{sum(len(run.front) for run in found)} points)"
+    )
+    measured = [
+        {"name": run["name"], "points": len(run["seed"]), "hypervolume": run["hypervolume"]}
+        for run in data["runs"]
+    ]
+    out.result(
+        {"page": str(target), "files": written, "reference": data["reference"], "runs": measured}
+    )
 
 
 def _figures(found: list[ReportRun], data: dict[str, Any], folder: Path, form: str) -> list[str]:
@@ -81,21 +118,38 @@ def _figures(found: list[ReportRun], data: dict[str, Any], folder: Path, form: s
 
     for i, run in enumerate(found):
         suffix = f"-{i + 1}" if len(found) > 1 else ""
-        drawn.plot_front(run.front, run.known, target(f"front{suffix}"), title=run.name.replace("$", r"\$"))
+        drawn.plot_front(
+            run.front, run.known, target(f"front{suffix}"), title=run.name.replace("$", r"\$")
+        )
         if data["m"] > 2:
-            drawn.plot_radar(run.front, target(f"radar{suffix}"), names=run.known.names if run.known else None)
+            drawn.plot_radar(
+                run.front, target(f"radar{suffix}"), names=run.known.names if run.known else None
+            )
         if (curves := read_curves(run.sources, data["names"])) is not None:
             drawn.plot_convergence(curves, target(f"convergence{suffix}"))
     if len(found) > 1 and data["comparable"]:
         fronts, methods = {run.name: run.front for run in found}, [run.method for run in found]
-        drawn.plot_comparison({name: front.objectives for name, front in fronts.items()}, found[0].known, target("comparison"), methods=methods)
-        drawn.plot_hypervolumes(fronts, data["reference"], target("hypervolume"), methods=methods, exact=data["exact_hypervolume"])
+        drawn.plot_comparison(
+            {name: front.objectives for name, front in fronts.items()},
+            found[0].known,
+            target("comparison"),
+            methods=methods,
+        )
+        drawn.plot_hypervolumes(
+            fronts,
+            data["reference"],
+            target("hypervolume"),
+            methods=methods,
+            exact=data["exact_hypervolume"],
+        )
     return [str(path) for path in written]
 
 
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a sweep.")],
-    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often to look.")] = 1.0,
+    every: Annotated[
+        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often to look.")
+    ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -124,7 +178,10 @@ def watch(
                 time.sleep(every)
                 seen = progress(run)
                 live.update(_view(seen))
-    data = seen._asdict() | {"path": str(seen.path), "slices": [part._asdict() for part in seen.slices]}
+    data = seen._asdict() | {
+        "path": str(seen.path),
+        "slices": [part._asdict() for part in seen.slices],
+    }
     out.result(data | {"slowest": None if seen.slowest is None else seen.slowest._asdict()})
 
 
@@ -135,19 +192,46 @@ def _view(seen: Progress) -> RenderableType:
     from rich.text import Text
 
     lines = Table.grid(padding=(0, 2))
-    left = max((part.left for part in seen.slices if part.left is not None and part.state != "done"), default=None)
+    left = max(
+        (part.left for part in seen.slices if part.left is not None and part.state != "done"),
+        default=None,
+    )
     rows: list[tuple[str, Any]] = [
-        ("run", Text(f"{seen.path}: {seen.method} on {seen.problem}, {seen.runs} runs, {seen.state}")),
-        ("progress", Text(f"{seen.done:.1%} of all steps" + ("" if left is None or seen.state != "running" else f", about {_clock(left)} left"))),
+        (
+            "run",
+            Text(f"{seen.path}: {seen.method} on {seen.problem}, {seen.runs} runs, {seen.state}"),
+        ),
+        (
+            "progress",
+            Text(
+                f"{seen.done:.1%} of all steps"
+                + (
+                    ""
+                    if left is None or seen.state != "running"
+                    else f", about {_clock(left)} left"
+                )
+            ),
+        ),
         ("", ProgressBar(total=1.0, completed=seen.done, width=50)),
     ]
     if seen.hypervolume is not None and seen.reference is not None:
         corner = ", ".join(f"{value:.5g}" for value in seen.reference)
-        rows.append(("hypervolume", Text(f"{seen.hypervolume:.6g} so far, up to ({corner}), {seen.reference_is}")))
+        rows.append(
+            (
+                "hypervolume",
+                Text(f"{seen.hypervolume:.6g} so far, up to ({corner}), {seen.reference_is}"),
+            )
+        )
     if seen.slowest is not None:
         slow = seen.slowest
         rows.append(
-            ("slowest", Text(f"slice {slow.number}, runs {slow.first}-{slow.last}: step {slow.step} of {slow.steps}, {_clock(slow.left)} left"))
+            (
+                "slowest",
+                Text(
+                    f"slice {slow.number}, runs {slow.first}-{slow.last}: step {slow.step} of "
+                    f"{slow.steps}, {_clock(slow.left)} left"
+                ),
+            )
         )
     if seen.worst is not None:
         rows.append(("farthest", Text(f"run {seen.worst[0]}, residual {seen.worst[1]:.3g}")))
@@ -161,4 +245,10 @@ def _clock(seconds: float | None) -> str:
     if seconds is None:
         return "?"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes // 60} h {minutes % 60:02d} min" if minutes >= 60 else f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+    return (
+        f"{minutes // 60} h {minutes % 60:02d} min"
+        if minutes >= 60
+        else f"{minutes} min {rest:02d} s"
+        if minutes
+        else f"{rest} s"
+    )

@@ -20,17 +20,39 @@ __all__ = ["ls", "resume", "sweep", "tune"]
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="What to run.")]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-Engine = Annotated[str | None, typer.Option("--engine", metavar="NAME", help="local, processes or ray; changes no number.")]
-Workers = Annotated[int | None, typer.Option("--workers", metavar="N", min=1, help="Slices at a time; by default one per core.")]
-Address = Annotated[str | None, typer.Option("--address", metavar="HOST:PORT", help="An existing Ray cluster, or auto.")]
-Track = Annotated[str | None, typer.Option("--track", metavar="NAME", help="Also show records in tensorboard or mlflow; changes no number.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")]
+Engine = Annotated[
+    str | None,
+    typer.Option("--engine", metavar="NAME", help="local, processes or ray; changes no number."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", min=1, help="Slices at a time; by default one per core."
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option("--address", metavar="HOST:PORT", help="An existing Ray cluster, or auto."),
+]
+Track = Annotated[
+    str | None,
+    typer.Option(
+        "--track",
+        metavar="NAME",
+        help="Also show records in tensorboard or mlflow; changes no number.",
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No tables, no words, no progress bar.")]
 
 
 def sweep(
     config: Config,
-    out_dir: Annotated[Path, typer.Option("--out", metavar="RUN", help="The folder of the run, which must be new.")],
+    out_dir: Annotated[
+        Path, typer.Option("--out", metavar="RUN", help="The folder of the run, which must be new.")
+    ],
     engine: Engine = None,
     workers: Workers = None,
     address: Address = None,
@@ -89,7 +111,10 @@ def resume(
 
     out = Output(as_json, quiet)
     if (run / "experiment.json").exists():
-        raise InvalidInput(f"{run} holds an experiment, which goes on when its own command is called again with --out {run}")
+        raise InvalidInput(
+            f"{run} holds an experiment, which goes on when its own command is called again with "
+            f"--out {run}"
+        )
     with out.listening():
         RunFolder(run).manifest()
         wanted = _engine(load(SweepConfig, RunFolder(run).config).engine, engine, workers, address)
@@ -98,7 +123,9 @@ def resume(
 
 
 def ls(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look for runs.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look for runs.")] = Path(
+        "runs"
+    ),
     as_json: Json = False,
 ) -> None:
     """List the runs of `bipareto sweep` and how far they are.
@@ -124,22 +151,44 @@ def ls(
         except BiparetoError as error:
             out.warn(f"{manifest.parent}: {error}")
     rows = [
-        [str(item.path), item.problem, item.method, item.state, str(item.runs), f"{item.slices_done}/{item.slices}", f"{item.progress:.0%}"]
+        [
+            str(item.path),
+            item.problem,
+            item.method,
+            item.state,
+            str(item.runs),
+            f"{item.slices_done}/{item.slices}",
+            f"{item.progress:.0%}",
+        ]
         for item in found
     ]
     if found:
         header = ["run", "problem", "method", "state", "runs", "slices", "steps"]
         out.table(f"{len(found)} run{'' if len(found) == 1 else 's'} in {folder}", header, rows, 4)
     else:
-        out.say(f"no folder of `bipareto sweep` under {folder}; pages of other fronts: bipareto report DIR")
+        out.say(
+            f"no folder of `bipareto sweep` under {folder}; pages of other fronts: bipareto report "
+            "DIR"
+        )
     out.result({"runs": [{**item._asdict(), "path": str(item.path)} for item in found]})
 
 
 def tune(
     config: Config,
-    storage: Annotated[str | None, typer.Option("--storage", metavar="URL", help="Any of Optuna's; by default an SQLite file beside --out.")] = None,
-    study: Annotated[str, typer.Option("--study", metavar="NAME", help="Trials of one name add up.")] = "tune",
-    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where best.yaml and the storage go.")] = Path("runs/tune"),
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            "--storage",
+            metavar="URL",
+            help="Any of Optuna's; by default an SQLite file beside --out.",
+        ),
+    ] = None,
+    study: Annotated[
+        str, typer.Option("--study", metavar="NAME", help="Trials of one name add up.")
+    ] = "tune",
+    out_dir: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where best.yaml and the storage go.")
+    ] = Path("runs/tune"),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -167,17 +216,24 @@ def tune(
     if not quiet:
         numbers = ", ".join(f"{name} = {value:.5g}" for name, value in found.numbers.items())
         out.say(
-            f"best of {found.trials} trials: {found.measure} {found.value:.6g} at {numbers}; run it: bipareto sweep {out_dir / 'best.yaml'} --out RUN"
+            f"best of {found.trials} trials: {found.measure} {found.value:.6g} at {numbers}; run "
+            f"it: bipareto sweep {out_dir / 'best.yaml'} --out RUN"
         )
     out.result({**found._asdict(), "config": str(out_dir / "best.yaml")})
 
 
-def _engine(given: EngineConfig, name: str | None, workers: int | None, address: str | None) -> EngineConfig:
+def _engine(
+    given: EngineConfig, name: str | None, workers: int | None, address: str | None
+) -> EngineConfig:
     """The configured engine, with what the command line says on top."""
     from bipareto.sweep.config import EngineConfig, to_dict
     from bipareto.sweep.typed import parse
 
-    changes = {key: value for key, value in (("name", name), ("workers", workers), ("address", address)) if value is not None}
+    changes = {
+        key: value
+        for key, value in (("name", name), ("workers", workers), ("address", address))
+        if value is not None
+    }
     try:
         return parse(EngineConfig, to_dict(given) | changes)
     except InvalidInput as error:
@@ -192,9 +248,23 @@ def _tell(out: Output, found: ParetoFront, path: Path) -> None:
     measures = json.loads((path / "measures.json").read_text("utf-8"))
     failed = sum(failure is not None for failure in found.failure)
     if failed:
-        out.warn(f"{failed} of {len(found)} runs left the finite numbers; the first: {next(filter(None, found.failure))}")
+        out.warn(
+            f"{failed} of {len(found)} runs left the finite numbers; the first: "
+            f"{next(filter(None, found.failure))}"
+        )
     if not out.quiet:
         corner = ", ".join(f"{value:.6g}" for value in measures["reference"])
-        out.say(f"{len(found)} runs: hypervolume {measures['hypervolume']:.6g} up to ({corner}), lower level solved")
+        out.say(
+            f"{len(found)} runs: hypervolume {measures['hypervolume']:.6g} up to ({corner}), lower "
+            "level solved"
+        )
         out.say(f"wrote front.csv, front.npz and measures.json to {path}")
-    out.result({"run": str(path), "runs": len(found), "failed": failed, "seconds": found.seconds, **measures})
+    out.result(
+        {
+            "run": str(path),
+            "runs": len(found),
+            "failed": failed,
+            "seconds": found.seconds,
+            **measures,
+        }
+    )

@@ -1,7 +1,8 @@
 """Values as people write them on the command line, and the way back.
 
-Numbers, fractions (1/3), vectors (0.7,0.3), true and false, words, and the small values of the library: schedules such as
-power(5,0.45), ideal points such as tracked(0.1), hypergradients such as cg(20,1e-8).  What `show` prints, `parse` reads.
+Numbers, fractions (1/3), vectors (0.7,0.3), true and false, words, and the small values of the
+library: schedules such as power(5,0.45), ideal points such as tracked(0.1), hypergradients such as
+cg(20,1e-8).  What `show` prints, `parse` reads.
 """
 
 from __future__ import annotations
@@ -66,17 +67,22 @@ def _number(node: ast.expr) -> float:
 def _form(name: str, arguments: list[Any]) -> Any:
     known = typed.forms()
     if name.lower() not in known:
-        raise InvalidInput(f"{name}(...) is not known; choose one of {', '.join(f'{form}(...)' for form in known)}")
+        raise InvalidInput(
+            f"{name}(...) is not known; choose one of {', '.join(f'{form}(...)' for form in known)}"
+        )
     form = known[name.lower()]
     try:
         return form(*arguments)
     except TypeError as error:
         wanted = inspect.signature(form).parameters
-        raise InvalidInput(f"{name} was given {len(arguments)} values; write {name}({', '.join(wanted)})") from error
+        raise InvalidInput(
+            f"{name} was given {len(arguments)} values; write {name}({', '.join(wanted)})"
+        ) from error
 
 
 def show(value: Any) -> Any:
-    """A method's number as JSON: numbers stay numbers, a constant schedule is its number, others are the text `parse` reads.
+    """A method's number as JSON: numbers stay numbers, a constant schedule is its number, others
+    are the text `parse` reads.
 
     >>> from bipareto.schedule import Constant, Power
     >>> show(Constant(0.1)), show(Power(5.0, 0.45))
@@ -105,7 +111,9 @@ def numbers(text: str, name: str) -> list[float]:
     value = parse(text)
     found = value if isinstance(value, tuple) else (value,)
     if not all(isinstance(number, (int, float)) for number in found):
-        raise InvalidInput(f"{name} {text!r} is not a list of numbers; write them with commas, e.g. 0.7,0.3")
+        raise InvalidInput(
+            f"{name} {text!r} is not a list of numbers; write them with commas, e.g. 0.7,0.3"
+        )
     return [float(number) for number in found]
 
 
@@ -118,7 +126,9 @@ def seeds(texts: Iterable[str]) -> list[int]:
     try:
         return [int(part) for text in texts for part in text.split(",")]
     except ValueError as error:
-        raise InvalidInput(f"--seed {' '.join(texts)!r} is not a list of whole numbers; write e.g. --seed 0,1,2") from error
+        raise InvalidInput(
+            f"--seed {' '.join(texts)!r} is not a list of whole numbers; write e.g. --seed 0,1,2"
+        ) from error
 
 
 def names(texts: Iterable[str]) -> list[str]:
@@ -130,7 +140,9 @@ def names(texts: Iterable[str]) -> list[str]:
     return [word.strip() for text in texts for word in text.split(",") if word.strip()]
 
 
-def pairs(texts: Iterable[str], flag: str, owner: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def pairs(
+    texts: Iterable[str], flag: str, owner: str, defaults: Mapping[str, Any]
+) -> dict[str, Any]:
     """key=value options as a dict, their keys and kinds checked against the defaults.
 
     Args:
@@ -148,13 +160,16 @@ def pairs(texts: Iterable[str], flag: str, owner: str, defaults: Mapping[str, An
         key = key.strip().replace("-", "_")
         if not equals:
             raise InvalidInput(
-                f"{flag} {text!r} is not of the form key=value, e.g. {flag} {next(iter(defaults))}={show(next(iter(defaults.values())))}"
+                f"{flag} {text!r} is not of the form key=value, e.g. {flag} "
+                f"{next(iter(defaults))}={show(next(iter(defaults.values())))}"
             )
         if key not in defaults:
             raise InvalidInput(f"{owner} has no {key!r}; choose one of {', '.join(defaults)}")
         found[key] = parse(value)
         if (kind := typed.wanted(defaults[key], found[key])) is not None:
-            raise InvalidInput(f"{flag} {text!r}: {key} must be {kind}, e.g. {key}={show(defaults[key])}")
+            raise InvalidInput(
+                f"{flag} {text!r}: {key} must be {kind}, e.g. {key}={show(defaults[key])}"
+            )
     return found
 
 

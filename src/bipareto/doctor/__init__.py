@@ -1,15 +1,22 @@
 """Diagnoses: what is wrong with a run, the numbers that say so, and the remedy.
 
-`diagnose` looks at a finished front or solution, `Watch` is a callback that does the same on the way and warns, and
-`bipareto doctor RUN` reads a folder.  Every diagnosis is made from measured numbers at the states of the runs, on all the data:
+`diagnose` looks at a finished front or solution, `Watch` is a callback that does the same on the
+way and warns, and `bipareto doctor RUN` reads a folder.  Every diagnosis is made from measured
+numbers at the states of the runs, on all the data:
 
-- *steps-too-large*: a run left the finite numbers, or moves of x, y or theta turn back on themselves without becoming smaller.
-- *theta-lags*: theta is further from the proximal point theta*(x, y) than half the distance that it is there to measure.
-- *lower-maximum*: y stands where g has negative curvature and hardly any slope; the envelope's constraint holds there too.
-- *penalty-too-weak*: solving the lower level again changes the objectives visibly, and the gap g - v_gamma has not been falling.
+- *steps-too-large*: a run left the finite numbers, or moves of x, y or theta turn back on
+  themselves without becoming smaller.
+- *theta-lags*: theta is further from the proximal point theta*(x, y) than half the distance that it
+  is there to measure.
+- *lower-maximum*: y stands where g has negative curvature and hardly any slope; the envelope's
+  constraint holds there too.
+- *penalty-too-weak*: solving the lower level again changes the objectives visibly, and the gap g -
+  v_gamma has not been falling.
 - *penalty-too-strong*: the objectives stand still although all of them could fall together.
-- *features-collapse*: g has lost its curvature in y since the start and the objectives have not gained: x makes y useless.
-- *scale-drowns*: one objective is so much larger that another is not served even where the preference asks for it most.
+- *features-collapse*: g has lost its curvature in y since the start and the objectives have not
+  gained: x makes y useless.
+- *scale-drowns*: one objective is so much larger that another is not served even where the
+  preference asks for it most.
 - *preference-without-effect*: different preferences end at one point.
 """
 
@@ -34,16 +41,22 @@ from bipareto.run.results import Record, Solution
 __all__ = ["Case", "Diagnosis", "Watch", "diagnose", "examine"]
 
 
-def diagnose(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = None) -> list[Diagnosis]:
+def diagnose(
+    found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = None
+) -> list[Diagnosis]:
     """What is wrong with a front or a solution; an empty list is a clean bill of health.
 
     Args:
-        found: what `front` or `solve` returned (not loaded from a file: the runs' states are needed).
+        found: what `front` or `solve` returned (not loaded from a file: the runs' states are
+            needed).
         start: (x0, y0); with it, features that collapse can be seen.
 
     >>> import torch
     >>> from bipareto.loop import solve
-    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
+    >>> problem = Problem(
+    ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
+    ...     lower=lambda x, y: (y - x)**2,
+    ... )
     >>> zero = torch.zeros((), dtype=torch.float64)
     >>> diagnose(solve(problem, zero, zero, steps=2000))
     []
@@ -54,20 +67,54 @@ def diagnose(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = No
 def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> Case:
     if isinstance(found, Solution):
         if found.problem is None:
-            raise InvalidInput("this solution does not know its problem; pass what bipareto.solve returned")
+            raise InvalidInput(
+                "this solution does not know its problem; pass what bipareto.solve returned"
+            )
         one = tree.map_(lambda leaf: leaf[None], found.state)
-        history = {name: values[:, None] for name, values in found.history.items() if name != "step"}
-        w = torch.full((1, found.objectives.shape[0]), torch.nan) if found.preference is None else found.preference[None]
-        return Case(found.problem, found.method, one.x, one.y, w.double(), history, [found.failure], one, start, batched=False)
+        history = {
+            name: values[:, None] for name, values in found.history.items() if name != "step"
+        }
+        w = (
+            torch.full((1, found.objectives.shape[0]), torch.nan)
+            if found.preference is None
+            else found.preference[None]
+        )
+        return Case(
+            found.problem,
+            found.method,
+            one.x,
+            one.y,
+            w.double(),
+            history,
+            [found.failure],
+            one,
+            start,
+            batched=False,
+        )
     if found.run is None or found.problem is None or found.method is None:
-        raise InvalidInput("this front holds no run states (it was loaded from a file or filtered); use `bipareto doctor RUN`, or the front itself")
+        raise InvalidInput(
+            "this front holds no run states (it was loaded from a file or filtered); use `bipareto "
+            "doctor RUN`, or the front itself"
+        )
     state = found.run.state
     history = {name: values for name, values in found.run.history.items() if name != "step"}
-    return Case(found.problem, found.method, state.x, state.y, found.preference, history, found.failure, state, start, found.batched)
+    return Case(
+        found.problem,
+        found.method,
+        state.x,
+        state.y,
+        found.preference,
+        history,
+        found.failure,
+        state,
+        start,
+        found.batched,
+    )
 
 
 class Watch:
-    """A callback that examines a run on its way and warns, once for every trouble: `front(..., callbacks=[Watch(problem, method)])`.
+    """A callback that examines a run on its way and warns, once for every trouble: `front(...,
+    callbacks=[Watch(problem, method)])`.
 
     Args:
         problem, method: those that are run.
@@ -75,7 +122,14 @@ class Watch:
         every: records between two examinations; `solve` and `front` make about 200 records in all.
     """
 
-    def __init__(self, problem: Problem, method: Method, *, start: tuple[Tree, Tree] | None = None, every: int = 50) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        method: Method,
+        *,
+        start: tuple[Tree, Tree] | None = None,
+        every: int = 50,
+    ) -> None:
         self.problem, self.method, self.start, self.every = problem, method, start, every
         self.found: dict[str, Diagnosis] = {}
         self._seen: list[dict[str, Tensor]] = []
@@ -94,8 +148,21 @@ class Watch:
         runs = state.t.shape[0]
         failure = [record.ended[r].failure if r in record.ended else None for r in range(runs)]
         history = {name: torch.stack([seen[name] for seen in self._seen]) for name in self._seen[0]}
-        w = getattr(state, "preference", torch.full((runs, history["objectives"].shape[-1]), torch.nan))
-        case = Case(self.problem, self.method, state.x, state.y, w.double(), history, failure, state, self.start, batched)
+        w = getattr(
+            state, "preference", torch.full((runs, history["objectives"].shape[-1]), torch.nan)
+        )
+        case = Case(
+            self.problem,
+            self.method,
+            state.x,
+            state.y,
+            w.double(),
+            history,
+            failure,
+            state,
+            self.start,
+            batched,
+        )
         for diagnosis in examine(case):
             if diagnosis.name not in self.found:
                 self.found[diagnosis.name] = diagnosis
@@ -103,13 +170,22 @@ class Watch:
 
 
 def examine(case: Case) -> list[Diagnosis]:
-    """All diagnoses of a case, most urgent first.  What a trouble found earlier explains is not reported again for the same run."""
-    if case.alive and not len(case.history.get("objectives", ())):  # a folder of a run that was stopped at once has no such column
-        raise InvalidInput("these runs were stopped before anything was recorded: there is nothing to examine; let them make more steps")
+    """All diagnoses of a case, most urgent first.  What a trouble found earlier explains is not
+    reported again for the same run.
+    """
+    if case.alive and not len(
+        case.history.get("objectives", ())
+    ):  # a folder of a run that was stopped at once has no such column
+        raise InvalidInput(
+            "these runs were stopped before anything was recorded: there is nothing to examine; "
+            "let them make more steps"
+        )
     found: list[Diagnosis] = []
     rest = case  # one object as long as nothing is found: it keeps what it has computed
     for look in LOOKS:
         if seen := look(rest):
             found += seen
-            rest = replace(case, ignored=frozenset(r for diagnosis in found for r in diagnosis.runs))
+            rest = replace(
+                case, ignored=frozenset(r for diagnosis in found for r in diagnosis.runs)
+            )
     return found

@@ -1,4 +1,6 @@
-"""The single looks: each takes a case and returns the diagnoses it finds, none for a healthy one."""
+"""The single looks: each takes a case and returns the diagnoses it finds, none for a healthy
+one.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ LAG = 0.5
 NEGATIVE = 0.01
 #: a share that is visible
 VISIBLE = 0.1
-#: solving the lower level again may worsen an objective by this share of its span; the gap of a penalty that works halves
+#: solving the lower level again may worsen an objective by this share of its span; the gap of a
+#: penalty that works halves
 WORSE, HALVES = 0.35, 0.5
 #: a change below this share is standing still
 STILL = 0.01
@@ -42,31 +45,57 @@ UNSERVED = 0.01
 ONE_POINT = 1e-3
 
 
-def _diagnosis(name: str, seen_by_run: Mapping[int, Mapping[str, float]], seen: str, remedy: str) -> list[Diagnosis]:
-    """One diagnosis for the runs that have it, with the numbers of the worst (the first key of its numbers decides); none for none."""
+def _diagnosis(
+    name: str, seen_by_run: Mapping[int, Mapping[str, float]], seen: str, remedy: str
+) -> list[Diagnosis]:
+    """One diagnosis for the runs that have it, with the numbers of the worst (the first key of its
+    numbers decides); none for none.
+    """
     if not seen_by_run:
         return []
     worst = max(seen_by_run.values(), key=lambda numbers: abs(next(iter(numbers.values()))))
     numbers = {key: float(value) for key, value in worst.items()}
-    return [Diagnosis(name, tuple(sorted(seen_by_run)), seen.format(**numbers), remedy.format(**numbers), numbers)]
+    return [
+        Diagnosis(
+            name,
+            tuple(sorted(seen_by_run)),
+            seen.format(**numbers),
+            remedy.format(**numbers),
+            numbers,
+        )
+    ]
 
 
 def _left_the_numbers(case: Case) -> list[Diagnosis]:
-    bad = {r: {"step": float(failure.step)} for r, failure in enumerate(case.failure) if failure is not None}
+    bad = {
+        r: {"step": float(failure.step)}
+        for r, failure in enumerate(case.failure)
+        if failure is not None
+    }
     terms = sorted({failure.term for failure in case.failure if failure is not None})
     remedy = "divide alpha_theta, alpha_x and alpha_y by ten, or take the numbers of MOMEHA.tuned"
-    return _diagnosis("steps-too-large", bad, f"{', '.join(terms)} left the finite numbers (step {{step:.0f}})", remedy)
+    return _diagnosis(
+        "steps-too-large",
+        bad,
+        f"{', '.join(terms)} left the finite numbers (step {{step:.0f}})",
+        remedy,
+    )
 
 
 def _back_and_forth(case: Case) -> list[Diagnosis]:
-    """Walk on from the last state, on all the data, and compare the net displacement with the path."""
+    """Walk on from the last state, on all the data, and compare the net displacement with the
+    path.
+    """
     if not hasattr(case.state, "theta") or not case.alive:
-        return []  # the others take their weights from small quadratic programs and zigzag by nature
+        # the others take their weights from small quadratic programs and zigzag by nature
+        return []
     walk = _walk(case)
     found: dict[int, dict[str, float]] = {}
     blocks: dict[int, str] = {}
     for name in ("theta", "y", "x"):
-        points = torch.stack([tree.ravel(getattr(state, name), batch_dims=1).double() for state in walk])
+        points = torch.stack(
+            [tree.ravel(getattr(state, name), batch_dims=1).double() for state in walk]
+        )
         moves = points.diff(dim=0).norm(dim=2)
         path, net = moves.sum(0), (points[-1] - points[0]).norm(dim=1)
         size = points[0].norm(dim=1) + 1e-12
@@ -75,23 +104,40 @@ def _back_and_forth(case: Case) -> list[Diagnosis]:
         wide = path / len(moves) > 1e-4 * size
         for r in case.alive:
             share = float(net[r] / path[r].clamp_min(1e-300))
-            if (not math.isfinite(share)) or (share < RETURNING and bool(lasting[r]) and bool(wide[r])):
-                found[r] = {name: float(value[r].nan_to_num(math.inf)) for name, value in (("path", path), ("net", net))}
+            if (not math.isfinite(share)) or (
+                share < RETURNING and bool(lasting[r]) and bool(wide[r])
+            ):
+                found[r] = {
+                    name: float(value[r].nan_to_num(math.inf))
+                    for name, value in (("path", path), ("net", net))
+                }
                 blocks[r] = name
     names = ", ".join(f"alpha_{name}" for name in sorted(set(blocks.values())))
     return _diagnosis(
-        "steps-too-large", found, f"{', '.join(sorted(set(blocks.values())))} goes back and forth: {PROBE_STEPS} more steps walk {{path:.3g}} "
-        "and end {net:.3g} away", f"divide {names} by four",
-    )  # fmt: skip
+        "steps-too-large",
+        found,
+        f"{', '.join(sorted(set(blocks.values())))} goes back and forth: {PROBE_STEPS} more steps "
+        f"walk {{path:.3g}} "
+        "and end {net:.3g} away",
+        f"divide {names} by four",
+    )
 
 
 def _walk(case: Case) -> list[State]:
     m = case.objectives.shape[1]
-    batches = {role: case.problem.batch(level_of(role), "full") for role in case.method.roles(m)} if case.problem.sampler is not None else {}
+    batches = (
+        {role: case.problem.batch(level_of(role), "full") for role in case.method.roles(m)}
+        if case.problem.sampler is not None
+        else {}
+    )
     state, walk = case.state, [case.state]
     step = stepper(case.problem, case.method, batched=case.batched)
     for _ in range(PROBE_STEPS):
-        each = [] if case.batched else [step(tree.select(state, r), batches)[0] for r in range(case.runs)]
+        each = (
+            []
+            if case.batched
+            else [step(tree.select(state, r), batches)[0] for r in range(case.runs)]
+        )
         state = step(state, batches)[0] if case.batched else tree.stack(each)
         walk.append(state)
     return walk
@@ -103,16 +149,24 @@ def _theta_lags(case: Case) -> list[Diagnosis]:
         return []
     found: dict[int, dict[str, float]] = {}
     for value in set(gamma.tolist()):
-        target = envelope.proximal_point(case.problem, case.x, case.y, value, tol=1e-8, max_iter=50, batched=case.batched).y
-        lag, there = (tree.ravel(tree.sub(a, target), batch_dims=1).double().norm(dim=1) for a in (theta, case.y))
+        target = envelope.proximal_point(
+            case.problem, case.x, case.y, value, tol=1e-8, max_iter=50, batched=case.batched
+        ).y
+        lag, there = (
+            tree.ravel(tree.sub(a, target), batch_dims=1).double().norm(dim=1)
+            for a in (theta, case.y)
+        )
         size = tree.ravel(case.y, batch_dims=1).double().norm(dim=1)
         for r in case.alive:
             if gamma[r] == value and lag[r] > LAG * there[r] and lag[r] > 0.02 * (1 + size[r]):
                 found[r] = {"lag": float(lag[r]), "there": float(there[r])}
     return _diagnosis(
-        "theta-lags", found, "||theta - theta*|| = {lag:.3g}, while ||y - theta*|| = {there:.3g} is what theta is to measure",
+        "theta-lags",
+        found,
+        "||theta - theta*|| = {lag:.3g}, while ||y - theta*|| = {there:.3g} is what theta is to "
+        "measure",
         "raise alpha_theta to alpha_y (at most 1/(L + 1/gamma)), or lower alpha_x and alpha_y",
-    )  # fmt: skip
+    )
 
 
 def _curves_down(case: Case, r: int) -> bool:
@@ -131,20 +185,30 @@ def _lower_maximum(case: Case) -> list[Diagnosis]:
         flat = tree.ravel(y)
         slope = torch.func.grad(curvature.lower_in_y(case.problem, x, y))(flat)
         # Solved again from a little beside y: where g is exactly level nothing would move.
-        nudged = flat + 1e-3 * (1 + flat.abs()) * curvature.normal(flat, torch.Generator().manual_seed(0))
+        nudged = flat + 1e-3 * (1 + flat.abs()) * curvature.normal(
+            flat, torch.Generator().manual_seed(0)
+        )
         one = tree.map_(lambda leaf: leaf[None], (x, tree.unravel(nudged, y)))
-        left = tree.select(envelope.solve_lower(case.problem, *one, tol=1e-8, max_iter=50, batched=case.batched).y, 0)
-        # Near stationary: a Newton step along the slope would move y by little of what leaving the place moves it.
+        left = tree.select(
+            envelope.solve_lower(case.problem, *one, tol=1e-8, max_iter=50, batched=case.batched).y,
+            0,
+        )
+        # Near stationary: a Newton step along the slope would move y by little of what leaving the
+        # place moves it.
         solved = tree.ravel(left)
         with torch.no_grad():
             fall = float(case.problem.lower(x, y, batch) - case.problem.lower(x, left, batch))
         if float(slope.norm()) / scale < 0.25 * float((solved - flat).norm()) and fall > 0:
             found[r] = {"low": low, "high": high, "fall": fall, "slope": float(slope.norm())}
     return _diagnosis(
-        "lower-maximum", found, "g curves downwards at y (from {low:.3g} to {high:.3g}) with slope {slope:.3g}: a maximum or saddle of the lower "
+        "lower-maximum",
+        found,
+        "g curves downwards at y (from {low:.3g} to {high:.3g}) with slope {slope:.3g}: a maximum "
+        "or saddle of the lower "
         "level; g falls by {fall:.3g} when y leaves it",
-        "keep alpha_theta = alpha_y, lower alpha_y or raise gamma (below 1/(2 rho_y)), start y elsewhere, or warm it up (warmup=300)",
-    )  # fmt: skip
+        "keep alpha_theta = alpha_y, lower alpha_y or raise gamma (below 1/(2 rho_y)), start y "
+        "elsewhere, or warm it up (warmup=300)",
+    )
 
 
 def _penalty_too_weak(case: Case) -> list[Diagnosis]:
@@ -152,24 +216,39 @@ def _penalty_too_weak(case: Case) -> list[Diagnosis]:
     if gap is None or not case.alive:
         return []
     gap, records = gap.double(), len(gap)
-    early, late = gap[: max(records // 4, 1)].median(0).values, gap[-max(records // 4, 1) :].median(0).values
+    early, late = (
+        gap[: max(records // 4, 1)].median(0).values,
+        gap[-max(records // 4, 1) :].median(0).values,
+    )
     change = ((case.resolved - case.objectives) / case.span).amax(1)
     c = case.number("c")
     found = {
-        r: {"change": 100 * float(change[r]), "early": float(early[r]), "late": float(late[r]), "c": float("nan") if c is None else float(c[r])}
+        r: {
+            "change": 100 * float(change[r]),
+            "early": float(early[r]),
+            "late": float(late[r]),
+            "c": float("nan") if c is None else float(c[r]),
+        }
         for r in case.alive
-        # At a lower maximum the gap is zero and solving again leaves for another basin: that is another trouble.
+        # At a lower maximum the gap is zero and solving again leaves for another basin: that is
+        # another trouble.
         if change[r] > WORSE and late[r] > HALVES * early[r].abs() and not _curves_down(case, r)
     }
     return _diagnosis(
-        "penalty-too-weak", found, "an objective worsens by {change:.3g} % of its span when the lower level is solved again, and the gap "
-        "g - v_gamma does not fall (median {early:.3g} in the first quarter of the run, {late:.3g} in the last; c = {c:.3g})",
+        "penalty-too-weak",
+        found,
+        "an objective worsens by {change:.3g} % of its span when the lower level is solved again, "
+        "and the gap "
+        "g - v_gamma does not fall (median {early:.3g} in the first quarter of the run, {late:.3g} "
+        "in the last; c = {c:.3g})",
         "raise c tenfold, or let it grow: c=Power(10 * c_0, 0.45)",
-    )  # fmt: skip
+    )
 
 
 def _standing_still(case: Case) -> dict[int, float]:
-    """Runs whose objectives moved by less than `STILL` of their size in the second half of the records, and by how much."""
+    """Runs whose objectives moved by less than `STILL` of their size in the second half of the
+    records, and by how much.
+    """
     seen = case.history["objectives"].double()
     half = seen[len(seen) // 2 :]
     moved = ((half.amax(0) - half.amin(0)) / half.abs().amax(0).clamp_min(1e-12)).amax(1)
@@ -191,15 +270,22 @@ def _penalty_too_strong(case: Case) -> list[Diagnosis]:
         if seen.common_descent and share > VISIBLE:
             found[r] = {"share": 100 * share, "moved": 100 * moved, "c": float(c[r])}
     return _diagnosis(
-        "penalty-too-strong", found, "in the second half of the run the objectives moved by {moved:.2g} % only, although a common descent direction "
-        "with {share:.3g} % of their slope is left (c = {c:.3g})", "lower c tenfold, or raise alpha_x or the number of steps",
-    )  # fmt: skip
+        "penalty-too-strong",
+        found,
+        "in the second half of the run the objectives moved by {moved:.2g} % only, although a "
+        "common descent direction "
+        "with {share:.3g} % of their slope is left (c = {c:.3g})",
+        "lower c tenfold, or raise alpha_x or the number of steps",
+    )
 
 
 def _slopes(problem: Problem, x: Tree, y: Tree) -> float:
     both = tree.ravel((x, y))
     m = problem.upper(x, y, problem.batch("upper", "full")).shape[0]
-    return max(float(torch.func.grad(curvature.objective_in_both(problem, i, x, y))(both).norm()) for i in range(m))
+    return max(
+        float(torch.func.grad(curvature.objective_in_both(problem, i, x, y))(both).norm())
+        for i in range(m)
+    )
 
 
 def _features_collapse(case: Case) -> list[Diagnosis]:
@@ -207,7 +293,9 @@ def _features_collapse(case: Case) -> list[Diagnosis]:
         return []
     x0, y0 = case.start
     one = tree.map_(lambda leaf: leaf[None], x0), tree.map_(lambda leaf: leaf[None], y0)
-    begun = tree.select(envelope.solve_lower(case.problem, *one, tol=1e-6, max_iter=30, batched=False).y, 0)
+    begun = tree.select(
+        envelope.solve_lower(case.problem, *one, tol=1e-6, max_iter=30, batched=False).y, 0
+    )
     with torch.no_grad():
         before = case.problem.upper(x0, begun, case.problem.batch("upper", "full")).double()
     first = extreme_curvatures(case.problem, x0, begun)[1]
@@ -218,10 +306,15 @@ def _features_collapse(case: Case) -> list[Diagnosis]:
         if now < LOST * first and bool((case.resolved[r] > 0.99 * before).all()):
             found[r] = {"ratio": first / max(now, 1e-300), "now": now, "first": first}
     return _diagnosis(
-        "features-collapse", found, "g's curvature in y has fallen from {first:.3g} to {now:.3g} and no objective is better than at the start: x "
-        "closes the gap by making y useless", "warm y up before x moves (warmup=300), lower c tenfold and alpha_x, or keep x from switching data off "
+        "features-collapse",
+        found,
+        "g's curvature in y has fallen from {first:.3g} to {now:.3g} and no objective is better "
+        "than at the start: x "
+        "closes the gap by making y useless",
+        "warm y up before x moves (warmup=300), lower c tenfold and alpha_x, or keep x from "
+        "switching data off "
         "(softmax weights instead of sigmoids, say)",
-    )  # fmt: skip
+    )
 
 
 def _scale_drowns(case: Case) -> list[Diagnosis]:
@@ -244,12 +337,22 @@ def _scale_drowns(case: Case) -> list[Diagnosis]:
         above = seen[:, r] - z
         ratio = (above.amax(1) / above[:, i].clamp_min(1e-300)).min()
         if share < UNSERVED and ratio > 1 / VISIBLE:
-            found[r] = {"ratio": float(ratio), "i": i + 1, "share": 100 * float(share), "large": float(above[-1].max()), "small": float(above[-1, i])}
+            found[r] = {
+                "ratio": float(ratio),
+                "i": i + 1,
+                "share": 100 * float(share),
+                "large": float(above[-1].max()),
+                "small": float(above[-1, i]),
+            }
     return _diagnosis(
-        "scale-drowns", found, "objective {i:.0f} ({small:.3g} above the ideal point) carries at most {share:.2g} % of the weight even where it is "
+        "scale-drowns",
+        found,
+        "objective {i:.0f} ({small:.3g} above the ideal point) carries at most {share:.2g} % of "
+        "the weight even where it is "
         "preferred most, because another ({large:.3g}) is {ratio:.3g} times as large",
-        "divide each objective by its size (the larger one by {ratio:.3g}), or give an ideal point per objective",
-    )  # fmt: skip
+        "divide each objective by its size (the larger one by {ratio:.3g}), or give an ideal point "
+        "per objective",
+    )
 
 
 def _no_effect(case: Case) -> list[Diagnosis]:
@@ -262,15 +365,33 @@ def _no_effect(case: Case) -> list[Diagnosis]:
     if spread < 0.2 or width > ONE_POINT:
         return []
     mu = case.number("mu")
-    found = {r: {"width": 100 * width, "spread": spread, "mu": float("nan") if mu is None else float(mu[r])} for r in runs}
+    found = {
+        r: {
+            "width": 100 * width,
+            "spread": spread,
+            "mu": float("nan") if mu is None else float(mu[r]),
+        }
+        for r in runs
+    }
     return _diagnosis(
-        "preference-without-effect", found, "preferences {spread:.2g} apart give objectives within {width:.2g} % of each other (mu = {mu:.3g})",
-        "raise mu (4 m over the mean objective is a good start) and the steps; if that changes nothing, the objectives do not conflict",
-    )  # fmt: skip
+        "preference-without-effect",
+        found,
+        "preferences {spread:.2g} apart give objectives within {width:.2g} % of each other (mu = "
+        "{mu:.3g})",
+        "raise mu (4 m over the mean objective is a good start) and the steps; if that changes "
+        "nothing, the objectives do not conflict",
+    )
 
 
 #: in the order of urgency: what an earlier one explains is not looked at again
 LOOKS: tuple[Callable[[Case], list[Diagnosis]], ...] = (
-    _left_the_numbers, _back_and_forth, _theta_lags, _lower_maximum, _penalty_too_weak, _features_collapse, _penalty_too_strong, _scale_drowns,
+    _left_the_numbers,
+    _back_and_forth,
+    _theta_lags,
+    _lower_maximum,
+    _penalty_too_weak,
+    _features_collapse,
+    _penalty_too_strong,
+    _scale_drowns,
     _no_effect,
-)  # fmt: skip
+)

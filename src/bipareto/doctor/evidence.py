@@ -21,7 +21,9 @@ __all__ = ["Case", "Diagnosis", "extreme_curvatures"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """One trouble: its name, which runs have it (places on the run axis), the numbers seen, and what to do, in words."""
+    """One trouble: its name, which runs have it (places on the run axis), the numbers seen, and
+    what to do, in words.
+    """
 
     name: str
     runs: tuple[int, ...]
@@ -31,15 +33,17 @@ class Diagnosis:
 
     def __str__(self) -> str:
         which = ", ".join(map(str, self.runs[:6])) + (", ..." if len(self.runs) > 6 else "")
-        return f"{self.name} (run{'s' if len(self.runs) > 1 else ''} {which}): {self.seen}. Remedy: {self.remedy}"
+        runs = "runs" if len(self.runs) > 1 else "run"
+        return f"{self.name} ({runs} {which}): {self.seen}. Remedy: {self.remedy}"
 
 
 @dataclass(frozen=True)
 class Case:
     """What is examined: R runs stacked along a first axis.
 
-    x, y: as the runs left them, not re-solved; state: the methods' own states, or None; preference (R, m), NaN without;
-    history: name -> (records, R, ...); failure: one per run; start: (x0, y0) where it is known.
+    x, y: as the runs left them, not re-solved; state: the methods' own states, or None; preference
+    (R, m), NaN without; history: name -> (records, R, ...); failure: one per run; start: (x0, y0)
+    where it is known.
     """
 
     problem: Problem
@@ -64,15 +68,25 @@ class Case:
     def alive(self) -> list[int]:
         """The runs whose last state is finite and that are not ignored."""
         leaves = [*tree.leaves(self.x), *tree.leaves(self.y)]
-        finite = torch.stack([torch.isfinite(leaf).reshape(self.runs, -1).all(1) for leaf in leaves]).all(0).tolist()
-        return [r for r in range(self.runs) if finite[r] and self.failure[r] is None and r not in self.ignored]
+        finite = (
+            torch.stack([torch.isfinite(leaf).reshape(self.runs, -1).all(1) for leaf in leaves])
+            .all(0)
+            .tolist()
+        )
+        return [
+            r
+            for r in range(self.runs)
+            if finite[r] and self.failure[r] is None and r not in self.ignored
+        ]
 
     @cached_property
     def solved(self) -> envelope.LowerSolution:
         """The lower level of all runs solved again, from the returned y."""
         size = max(float(tree.norm(self.y)), 1.0)
         tol = 1e-8 if tree.first_leaf(self.y).dtype == torch.float64 else 1e-5 * size
-        return envelope.solve_lower(self.problem, self.x, self.y, tol=tol, max_iter=50, batched=self.batched)
+        return envelope.solve_lower(
+            self.problem, self.x, self.y, tol=tol, max_iter=50, batched=self.batched
+        )
 
     @cached_property
     def objectives(self) -> Tensor:
@@ -88,7 +102,9 @@ class Case:
         """f(x, y) on all data (R, m)."""
         batch = self.problem.batch("upper", "full")
         with torch.no_grad():
-            return torch.stack([self.problem.upper(*self.point(r, y), batch) for r in range(self.runs)]).double()
+            return torch.stack(
+                [self.problem.upper(*self.point(r, y), batch) for r in range(self.runs)]
+            ).double()
 
     def point(self, r: int, y: Tree | None = None) -> tuple[Tree, Tree]:
         """(x, y) of one run."""
@@ -96,11 +112,19 @@ class Case:
 
     @cached_property
     def span(self) -> Tensor:
-        """How far each objective travels (R, m): over the records of a run, over the front, and never below a fifth of its size."""
+        """How far each objective travels (R, m): over the records of a run, over the front, and
+        never below a fifth of its size.
+        """
         seen = self.history["objectives"].double()
         own = seen.amax(0) - seen.amin(0)
-        front = (self.resolved[self.alive].amax(0) - self.resolved[self.alive].amin(0)) if self.alive else own.amax(0)
-        return torch.maximum(torch.maximum(own, front), 0.2 * self.objectives.abs()).clamp_min(1e-12)
+        front = (
+            (self.resolved[self.alive].amax(0) - self.resolved[self.alive].amin(0))
+            if self.alive
+            else own.amax(0)
+        )
+        return torch.maximum(torch.maximum(own, front), 0.2 * self.objectives.abs()).clamp_min(
+            1e-12
+        )
 
     @cached_property
     def curvature(self) -> dict[int, tuple[float, float]]:
@@ -108,7 +132,9 @@ class Case:
         return {r: extreme_curvatures(self.problem, *self.point(r)) for r in self.alive}
 
     def number(self, name: str) -> Tensor | None:
-        """A number of the method per run (R,) at the last step: gamma, mu, or a schedule such as c."""
+        """A number of the method per run (R,) at the last step: gamma, mu, or a schedule such
+        as c.
+        """
         knobs = getattr(self.state, "knobs", None)
         value = getattr(knobs, name, None)
         if value is None or self.state is None:
@@ -121,4 +147,6 @@ def extreme_curvatures(problem: Problem, x: Tree, y: Tree) -> tuple[float, float
     """Smallest and largest curvature of g in y at a point, as far as twenty products show."""
     flat = tree.ravel(y)
     start = curvature.normal(flat, torch.Generator().manual_seed(0))
-    return curvature.lanczos(curvature.hessian(curvature.lower_in_y(problem, x, y), flat), start, 20)
+    return curvature.lanczos(
+        curvature.hessian(curvature.lower_in_y(problem, x, y), flat), start, 20
+    )

@@ -24,20 +24,31 @@ __all__ = ["join_runs", "run_states"]
 SLICE = 1024
 
 
-def run_states(problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]) -> tuple[Run, bool]:
-    """All runs in slices of equal size (each new size would compile anew), or one by one where vmap cannot batch.
+def run_states(
+    problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]
+) -> tuple[Run, bool]:
+    """All runs in slices of equal size (each new size would compile anew), or one by one where vmap
+    cannot batch.
 
     Ctrl-C ends the slice at hand and all that would come after it.
     """
     first = tree.stack(states[:1])
     try:
-        stepper(problem, method, batched=True)(first, draw(problem, method.roles(options["m"]), 0, seeds[:1]))
+        stepper(problem, method, batched=True)(
+            first, draw(problem, method.roles(options["m"]), 0, seeds[:1])
+        )
     except NotBatchable as error:
-        warnings.warn(f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4)
+        warnings.warn(
+            f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4
+        )
         single: list[Run] = []
         for state, seed in zip(states, seeds, strict=True):
             stopped = _interrupted(single)
-            single.append(not_begun(state, 1, options["m"], False) if stopped else drive(problem, method, state, [seed], batched=False, **options))
+            single.append(
+                not_begun(state, 1, options["m"], False)
+                if stopped
+                else drive(problem, method, state, [seed], batched=False, **options)
+            )
         return join_runs([_as_batch(run) for run in single]), False
     size = min(SLICE, len(states))
     parts: list[Run] = []
@@ -49,7 +60,13 @@ def run_states(problem: Problem, method: Method, states: list[State], seeds: lis
         missing = size - len(part)
         label = f"runs {begin + 1}-{begin + len(part)} of {len(states)}"
         run = drive(
-            problem, method, tree.stack(part + part[-1:] * missing), part_seeds + part_seeds[-1:] * missing, batched=True, label=label, **options
+            problem,
+            method,
+            tree.stack(part + part[-1:] * missing),
+            part_seeds + part_seeds[-1:] * missing,
+            batched=True,
+            label=label,
+            **options,
         )
         parts.append(_first(run, len(part)))
     return join_runs(parts), True
@@ -63,20 +80,32 @@ def _as_batch(run: Run) -> Run:
     def lead(value: Any) -> Any:
         return tree.map_(lambda leaf: leaf[None], value)
 
-    history = {name: values if name == "step" else values[:, None] for name, values in run.history.items()}
+    history = {
+        name: values if name == "step" else values[:, None] for name, values in run.history.items()
+    }
     return replace(run, state=lead(run.state), best=lead(run.best), history=history)
 
 
 def _first(run: Run, count: int) -> Run:
-    history = {name: values if name == "step" else values[:, :count] for name, values in run.history.items()}
+    history = {
+        name: values if name == "step" else values[:, :count]
+        for name, values in run.history.items()
+    }
     return replace(
-        run, state=tree.select(run.state, slice(count)), best=tree.select(run.best, slice(count)), history=history,
-        steps=run.steps[:count], reason=run.reason[:count], failure=run.failure[:count],
-    )  # fmt: skip
+        run,
+        state=tree.select(run.state, slice(count)),
+        best=tree.select(run.best, slice(count)),
+        history=history,
+        steps=run.steps[:count],
+        reason=run.reason[:count],
+        failure=run.failure[:count],
+    )
 
 
 def join_runs(runs: list[Run]) -> Run:
-    """Several runs with a first axis as one; they were recorded at the same steps, as far as they went."""
+    """Several runs with a first axis as one; they were recorded at the same steps, as far as they
+    went.
+    """
     if len(runs) == 1:
         return runs[0]
 
@@ -86,7 +115,16 @@ def join_runs(runs: list[Run]) -> Run:
     # Runs that ended early have fewer records, or none; NaN keeps the histories rectangular.
     longest = max(runs, key=lambda run: len(run.history["step"])).history
     history = {
-        name: torch.cat([_lengthened(run.history.get(name, rows.new_empty(0, len(run.steps), *rows.shape[2:])), len(rows)) for run in runs], dim=1)
+        name: torch.cat(
+            [
+                _lengthened(
+                    run.history.get(name, rows.new_empty(0, len(run.steps), *rows.shape[2:])),
+                    len(rows),
+                )
+                for run in runs
+            ],
+            dim=1,
+        )
         for name, rows in longest.items()
         if name != "step"
     } | {"step": longest["step"]}

@@ -1,7 +1,7 @@
 """Pictures for publication, by matplotlib: numbers in, a figure out, one function each.
 
-Colours are Okabe and Ito's, which most eyes tell apart, with a marker of its own for each; a method has the same ones in every
-picture.  A weight is shown by viridis.
+Colours are Okabe and Ito's, which most eyes tell apart, with a marker of its own for each; a method
+has the same ones in every picture.  A weight is shown by viridis.
 """
 
 from __future__ import annotations
@@ -18,13 +18,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "MARKERS", "draw_convergence", "draw_front", "draw_fronts", "draw_hypervolumes", "draw_radar", "labels_for", "save", "styles"]
+__all__ = [
+    "COLOURS",
+    "MARKERS",
+    "draw_convergence",
+    "draw_front",
+    "draw_fronts",
+    "draw_hypervolumes",
+    "draw_radar",
+    "labels_for",
+    "save",
+    "styles",
+]
 
 #: Okabe and Ito's colours
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 #: a marker for each of them
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-#: A method's colour and marker.  MOMEHA's forms share a colour, and so do MOML and DARTS, which meet in no experiment.
+#: A method's colour and marker.  MOMEHA's forms share a colour, and so do MOML and DARTS, which
+#: meet in no experiment.
 _OF_METHOD = {
     "momeha": (COLOURS[0], "o"),
     "mb-momeha": (COLOURS[0], "p"),
@@ -46,22 +58,33 @@ def labels_for(m: int, names: Sequence[str] | None = None) -> Sequence[str]:
 
 
 def styles(names: Sequence[str]) -> list[dict[str, Any]]:
-    """A colour and a marker for each name: a method's own where it first occurs; the others take, in their order, colours that are left.
+    """A colour and a marker for each name: a method's own where it first occurs; the others take,
+    in their order, colours that are left.
 
-    >>> [style["color"] for style in styles(["moco", "momeha", "momeha"])] == [COLOURS[3], COLOURS[0], COLOURS[1]]
+    >>> colours = [style["color"] for style in styles(["moco", "momeha", "momeha"])]
+    >>> colours == [COLOURS[3], COLOURS[0], COLOURS[1]]
     True
     """
     taken = {_OF_METHOD[name][0] for name in names if name in _OF_METHOD}
     pairs = list(zip(COLOURS, MARKERS, strict=True))
     left = cycle([pair for pair in pairs if pair[0] not in taken] or pairs)
-    own = [_OF_METHOD[name] if name in _OF_METHOD and name not in names[:i] else next(left) for i, name in enumerate(names)]
+    own = [
+        _OF_METHOD[name] if name in _OF_METHOD and name not in names[:i] else next(left)
+        for i, name in enumerate(names)
+    ]
     return [{"color": colour, "marker": marker} for colour, marker in own]
 
 
 def save(figure: Figure, path: str | PathLike[str]) -> None:
-    """Write a figure; the ending of the path decides the format.  No version or date goes in: equal fronts give equal files."""
+    """Write a figure; the ending of the path decides the format.  No version or date goes in: equal
+    fronts give equal files.
+    """
     kind = str(path).rpartition(".")[2].lower()
-    nothing: dict[str, dict[str, Any]] = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    nothing: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "pdf": {"CreationDate": None},
+        "svg": {"Date": None},
+    }
     figure.savefig(path, dpi=150, metadata=nothing.get(kind))
 
 
@@ -73,13 +96,19 @@ def _figure(width: float = 6.4, height: float = 4.8) -> Figure:
 
 
 def draw_front(
-    objectives: Tensor, *, preference: Tensor | None = None, exact: Tensor | None = None, names: Sequence[str] | None = None, title: str = ""
+    objectives: Tensor,
+    *,
+    preference: Tensor | None = None,
+    exact: Tensor | None = None,
+    names: Sequence[str] | None = None,
+    title: str = "",
 ) -> Figure:
     """A front: one axis per objective up to three, parallel coordinates beyond.
 
     Args:
         objectives: (R, m).
-        preference: (R, m); points are coloured by the weight of the first objective.  None, or NaN, gives one colour.
+        preference: (R, m); points are coloured by the weight of the first objective.  None, or NaN,
+            gives one colour.
         exact: points of the exact front (n, m), drawn beneath.
         names: a label per objective.
         title: a heading.
@@ -90,7 +119,9 @@ def draw_front(
     m = points.shape[1]
     mapping: Any = ScalarMappable(cmap="viridis")
     mapping.set_clim(0, 1)
-    weights = torch.full_like(points, torch.nan) if preference is None else preference.detach().cpu()
+    weights = (
+        torch.full_like(points, torch.nan) if preference is None else preference.detach().cpu()
+    )
     colours = mapping.to_rgba(weights[:, 0].nan_to_num(0.5).numpy())
     labels = labels_for(m, names)
     figure = _figure()
@@ -100,15 +131,26 @@ def draw_front(
     axes.legend(loc="best" if m != 3 else "upper left")
     axes.set_title(title)
     if m > 1 and not weights.isnan().any():
-        figure.colorbar(mapping, ax=axes, label=f"weight of {labels[0]}", shrink=0.8, pad=0.1 if m == 3 else 0.02)
+        figure.colorbar(
+            mapping,
+            ax=axes,
+            label=f"weight of {labels[0]}",
+            shrink=0.8,
+            pad=0.1 if m == 3 else 0.02,
+        )
     return figure
 
 
 def draw_fronts(
-    fronts: Mapping[str, Tensor], *, methods: Sequence[str] | None = None, exact: Tensor | None = None, names: Sequence[str] | None = None,
+    fronts: Mapping[str, Tensor],
+    *,
+    methods: Sequence[str] | None = None,
+    exact: Tensor | None = None,
+    names: Sequence[str] | None = None,
     title: str = "",
-) -> Figure:  # fmt: skip
-    """Several fronts over the exact one: the plane for two objectives, parallel coordinates for more.
+) -> Figure:
+    """Several fronts over the exact one: the plane for two objectives, parallel coordinates for
+    more.
 
     Args:
         fronts: name -> objectives (R, m), in the order of the legend.
@@ -119,7 +161,11 @@ def draw_fronts(
     axes: Any = figure.add_subplot()
     m = next(iter(fronts.values())).shape[1]
     labels = labels_for(m, names)
-    seen = torch.cat([points.detach().cpu().to(torch.float64) for points in fronts.values()]) if exact is None else exact
+    seen = (
+        torch.cat([points.detach().cpu().to(torch.float64) for points in fronts.values()])
+        if exact is None
+        else exact
+    )
     seen = seen[seen.isfinite().all(1)]
     low, high = seen.amin(0), seen.amax(0)
     margin = (0.1 if exact is None else 0.3) * (high - low).clamp_min(1e-12)
@@ -133,23 +179,55 @@ def draw_fronts(
         axes.set_ylabel(labels[1])
     else:
         if exact is not None:
-            axes.fill_between(range(m), low.tolist(), high.tolist(), color=_EXACT, alpha=0.5, label="range of the exact front")
+            axes.fill_between(
+                range(m),
+                low.tolist(),
+                high.tolist(),
+                color=_EXACT,
+                alpha=0.5,
+                label="range of the exact front",
+            )
         axes.set_xticks(range(m), labels)
         axes.set_ylabel("value of the objective")
-    for (name, objectives), style in zip(fronts.items(), styles(methods or list(fronts)), strict=True):
+    for (name, objectives), style in zip(
+        fronts.items(), styles(methods or list(fronts)), strict=True
+    ):
         points = objectives.detach().cpu()
         if m == 2:
-            outside = int(((points < low - margin) | (points > high + margin) | ~points.isfinite()).any(1).sum())
-            axes.scatter(*points.T.tolist(), s=34, alpha=0.8, label=_plain(f"{name} ({outside} outside)" if outside else name), **style)
+            outside = int(
+                ((points < low - margin) | (points > high + margin) | ~points.isfinite())
+                .any(1)
+                .sum()
+            )
+            axes.scatter(
+                *points.T.tolist(),
+                s=34,
+                alpha=0.8,
+                label=_plain(f"{name} ({outside} outside)" if outside else name),
+                **style,
+            )
         else:
-            axes.plot(range(m), points.T.tolist(), alpha=0.7, label=[_plain(name), *[None] * (len(points) - 1)], **style)
+            axes.plot(
+                range(m),
+                points.T.tolist(),
+                alpha=0.7,
+                label=[_plain(name), *[None] * (len(points) - 1)],
+                **style,
+            )
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     axes.set_title(title)
     axes.grid(alpha=0.3)
     return figure
 
 
-def draw_radar(rows: Mapping[str, Tensor], low: Tensor, high: Tensor, *, names: Sequence[str] | None = None, title: str = "") -> Figure:
+def draw_radar(
+    rows: Mapping[str, Tensor],
+    low: Tensor,
+    high: Tensor,
+    *,
+    names: Sequence[str] | None = None,
+    title: str = "",
+) -> Figure:
     """Points on one spoke per objective, the best value at the rim and the worst at the centre.
 
     Args:
@@ -172,8 +250,11 @@ def draw_radar(rows: Mapping[str, Tensor], low: Tensor, high: Tensor, *, names: 
     return figure
 
 
-def draw_convergence(steps: Sequence[float], curves: Mapping[str, Sequence[Sequence[float]]], *, title: str = "") -> Figure:
-    """What was recorded on the way, one panel per quantity, one line per run; logarithmic where all values are > 0.
+def draw_convergence(
+    steps: Sequence[float], curves: Mapping[str, Sequence[Sequence[float]]], *, title: str = ""
+) -> Figure:
+    """What was recorded on the way, one panel per quantity, one line per run; logarithmic where all
+    values are > 0.
 
     Args:
         steps: of the records.
@@ -199,9 +280,14 @@ def draw_convergence(steps: Sequence[float], curves: Mapping[str, Sequence[Seque
 
 
 def draw_hypervolumes(
-    values: Mapping[str, Sequence[float]], *, methods: Sequence[str] | None = None, exact: float | None = None, title: str = ""
+    values: Mapping[str, Sequence[float]],
+    *,
+    methods: Sequence[str] | None = None,
+    exact: float | None = None,
+    title: str = "",
 ) -> Figure:
-    """One bar per method, the mean over its seeds, with its standard deviation and the seeds themselves.
+    """One bar per method, the mean over its seeds, with its standard deviation and the seeds
+    themselves.
 
     Args:
         values: name -> hypervolume by seed.
@@ -211,14 +297,25 @@ def draw_hypervolumes(
     """
     figure = _figure(max(4.8, 1.2 * len(values)), 4.2)
     axes: Any = figure.add_subplot()
-    for index, (found, style) in enumerate(zip(values.values(), styles(methods or list(values)), strict=True)):
+    for index, (found, style) in enumerate(
+        zip(values.values(), styles(methods or list(values)), strict=True)
+    ):
         numbers = torch.tensor(found, dtype=torch.float64)
         spread = float(numbers.std()) if len(numbers) > 1 else None
-        axes.bar(index, float(numbers.mean()), yerr=spread, capsize=5, color=style["color"], alpha=0.6)
+        axes.bar(
+            index, float(numbers.mean()), yerr=spread, capsize=5, color=style["color"], alpha=0.6
+        )
         axes.scatter([index] * len(numbers), numbers.tolist(), color="black", s=12, zorder=3)
     if exact is not None:
         axes.axhline(exact, color="black", linestyle="--", linewidth=1)
-        axes.text(0.99, exact, "exact front", transform=axes.get_yaxis_transform(), ha="right", va="bottom")
+        axes.text(
+            0.99,
+            exact,
+            "exact front",
+            transform=axes.get_yaxis_transform(),
+            ha="right",
+            va="bottom",
+        )
     axes.set_xticks(range(len(values)), [_plain(name) for name in values], rotation=20, ha="right")
     axes.set_ylabel("hypervolume")
     axes.set_title(title)
@@ -230,7 +327,9 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _strip(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
+def _strip(
+    axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]
+) -> None:
     """One objective: its value for every run."""
     if exact is not None:
         axes.axhline(float(exact.min()), color=_EXACT, label="exact minimum")
@@ -240,14 +339,18 @@ def _strip(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, label
     axes.grid(alpha=0.3)
 
 
-def _plane(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
+def _plane(
+    axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]
+) -> None:
     _scatter(axes, points, colours, exact)
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
     axes.grid(alpha=0.3)
 
 
-def _space(axes: Any, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
+def _space(
+    axes: Any, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]
+) -> None:
     _scatter(axes, points, colours, exact, depthshade=False)
     axes.set_xlabel(labels[0])
     axes.set_ylabel(labels[1])
@@ -259,15 +362,36 @@ def _scatter(axes: Any, points: Tensor, colours: Any, exact: Tensor | None, **st
     if exact is not None:
         # Dots, not a line: a front may have gaps.
         axes.scatter(*exact.T.tolist(), s=4, color=_EXACT, label="exact front", **style)
-    axes.scatter(*points.T.tolist(), s=36, c=colours, edgecolors="black", linewidths=0.5, label="found", **style)
+    axes.scatter(
+        *points.T.tolist(),
+        s=36,
+        c=colours,
+        edgecolors="black",
+        linewidths=0.5,
+        label="found",
+        **style,
+    )
 
 
-def _parallel(axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]) -> None:
-    """Many objectives: one line per run across the objectives, over the range of the exact front."""
+def _parallel(
+    axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]
+) -> None:
+    """Many objectives: one line per run across the objectives, over the range of the exact
+    front.
+    """
     positions = range(len(labels))
     if exact is not None:
-        axes.fill_between(positions, exact.amin(0).tolist(), exact.amax(0).tolist(), color=_EXACT, alpha=0.5, label="range of the exact front")
+        axes.fill_between(
+            positions,
+            exact.amin(0).tolist(),
+            exact.amax(0).tolist(),
+            color=_EXACT,
+            alpha=0.5,
+            label="range of the exact front",
+        )
     for index, row in enumerate(points.tolist()):
-        axes.plot(positions, row, marker="o", color=colours[index], label="found" if index == 0 else None)
+        axes.plot(
+            positions, row, marker="o", color=colours[index], label="found" if index == 0 else None
+        )
     axes.set_xticks(positions, labels)
     axes.set_ylabel("value of the objective")

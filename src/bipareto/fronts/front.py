@@ -42,18 +42,24 @@ def front(
     """Solve a problem for many preferences and seeds, all side by side.
 
     Args:
-        preferences: (P, m) rows on the simplex, e.g. `preferences.grid(2, 11)`; None is a grid of 11 per edge; a text is read by
-            `preferences.named` ("random:20", "strong", a file); "adaptive" chooses them on the way, see `bipareto.fronts.adaptive.trace`.
-            For methods without preferences leave it out: one run per seed.
+        preferences: (P, m) rows on the simplex, e.g. `preferences.grid(2, 11)`; None is a grid of
+            11 per edge; a text is read by `preferences.named` ("random:20", "strong", a file);
+            "adaptive" chooses them on the way, see `bipareto.fronts.adaptive.trace`. For methods
+            without preferences leave it out: one run per seed.
         budget: with "adaptive" only, the work of so many full runs for each seed.
-        seeds: every preference is run once with each seed; preferences of one seed share their draws.
+        seeds: every preference is run once with each seed; preferences of one seed share their
+            draws.
         others: as in `solve`.
 
     Returns:
-        a `ParetoFront` of R = P * len(seeds) runs, seed by seed; of as many as the budget allows with "adaptive".
+        a `ParetoFront` of R = P * len(seeds) runs, seed by seed; of as many as the budget allows
+        with "adaptive".
 
     >>> import torch
-    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
+    >>> problem = Problem(
+    ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
+    ...     lower=lambda x, y: (y - x)**2,
+    ... )
     >>> zero = torch.zeros((), dtype=torch.float64)
     >>> found = front(problem, zero, zero, preferences=grid(2, 3), steps=2000).resolve_lower()
     >>> found.objectives.shape
@@ -64,10 +70,18 @@ def front(
     if not seeds:
         raise InvalidInput("seeds is empty; pass at least one, e.g. seeds=[0]")
     options: dict[str, Any] = {
-        "steps": steps, "compile": compile, "record_every": record_every, "tol": tol, "callbacks": callbacks, "progress": progress,
-    }  # fmt: skip
+        "steps": steps,
+        "compile": compile,
+        "record_every": record_every,
+        "tol": tol,
+        "callbacks": callbacks,
+        "progress": progress,
+    }
     if (budget is not None) != (isinstance(preferences, str) and preferences == "adaptive"):
-        raise InvalidInput(f'budget = {budget} with preferences = {preferences!r}; preferences="adaptive" and budget=N go together')
+        raise InvalidInput(
+            f'budget = {budget} with preferences = {preferences!r}; preferences="adaptive" and '
+            "budget=N go together"
+        )
     if budget is not None:
         return trace(problem, [(x0, y0)], budget=budget, method=method, seeds=seeds, **options)
     start = method.prepare(problem, x0, y0)
@@ -75,16 +89,23 @@ def front(
     if isinstance(preferences, str):
         preferences = named(preferences, m, seeds[0])
     if method.uses_preference:
-        wanted = list(as_preference(grid(m, 11) if preferences is None else preferences, m).reshape(-1, m))
+        wanted = list(
+            as_preference(grid(m, 11) if preferences is None else preferences, m).reshape(-1, m)
+        )
     elif preferences is None:
         wanted = [None]
     else:
-        raise InvalidInput(f"{type(method).__name__} has no preferences; call front without them (one run per seed), or use MOMEHA")
+        raise InvalidInput(
+            f"{type(method).__name__} has no preferences; call front without them (one run per "
+            "seed), or use MOMEHA"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)  # zeros were warned of above, once for all
         begun = [method.begin(start, w) for w in wanted]
     states = begun * len(seeds)
     run_seeds = [seed for seed in seeds for _ in begun]
     run, batched = run_states(problem, method, states, run_seeds, options | {"m": m})
-    preference = torch.stack([torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]).repeat(len(seeds), 1)
+    preference = torch.stack(
+        [torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]
+    ).repeat(len(seeds), 1)
     return front_of(problem, method, run, preference, run_seeds, batched)

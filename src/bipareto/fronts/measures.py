@@ -1,7 +1,7 @@
 """Measures of a front, each with what it is relative to.
 
-Objectives are to be taken with the lower level solved (`ParetoFront.resolve_lower`): a relaxed lower level lets points
-lie below the true front, and every measure would reward that.
+Objectives are to be taken with the lower level solved (`ParetoFront.resolve_lower`): a relaxed
+lower level lets points lie below the true front, and every measure would reward that.
 """
 
 from __future__ import annotations
@@ -46,12 +46,16 @@ def hypervolume(objectives: Any, reference: Any) -> float:
 
     points, corner = _finite(objectives), _corner(reference)
     if corner.shape != points.shape[1:]:
-        raise InvalidInput(f"reference has shape {corner.shape}; it needs one number per objective, {points.shape[1:]}")
+        raise InvalidInput(
+            f"reference has shape {corner.shape}; it needs one number per objective, "
+            f"{points.shape[1:]}"
+        )
     return float(moocore.hypervolume(points, ref=corner)) if len(points) else 0.0
 
 
 def igd_plus(objectives: Any, target: Any) -> float:
-    """IGD+: how far, on average, the points of the target front (n, m) are from being dominated; 0 is best.
+    """IGD+: how far, on average, the points of the target front (n, m) are from being dominated; 0
+    is best.
 
     >>> igd_plus([[0.0, 0.5]], [[0.0, 0.0], [0.0, 1.0]])
     0.25
@@ -59,7 +63,11 @@ def igd_plus(objectives: Any, target: Any) -> float:
     import moocore
 
     points = _finite(objectives)
-    return float(moocore.igd_plus(points, ref=_rows(target, "target"))) if len(points) else float("inf")
+    return (
+        float(moocore.igd_plus(points, ref=_rows(target, "target")))
+        if len(points)
+        else float("inf")
+    )
 
 
 def spread(objectives: Any) -> float:
@@ -78,7 +86,9 @@ def spread(objectives: Any) -> float:
 
 
 class Response(NamedTuple):
-    """Of each objective: the slope of f_i in its own weight w_i (negative where preferring it helps), and its standard error."""
+    """Of each objective: the slope of f_i in its own weight w_i (negative where preferring it
+    helps), and its standard error.
+    """
 
     slope: list[float]
     standard_error: list[float]
@@ -87,8 +97,8 @@ class Response(NamedTuple):
 def response(objectives: Any, preference: Any, seed: Any = None) -> Response:
     """Does the preferred objective improve?
 
-    The least-squares slope of f_i over w_i, taken seed by seed and averaged; its standard error is that of the average, or
-    of the regression where there is one seed.
+    The least-squares slope of f_i over w_i, taken seed by seed and averaged; its standard error is
+    that of the average, or of the regression where there is one seed.
 
     Args:
         objectives, preference: (R, m).
@@ -103,11 +113,15 @@ def response(objectives: Any, preference: Any, seed: Any = None) -> Response:
     good = np.isfinite(f).all(1) & np.isfinite(w).all(1)
     slopes, errors = [], []
     for i in range(f.shape[1]):
-        fits = [_line(w[good & (seeds == s), i], f[good & (seeds == s), i]) for s in np.unique(seeds)]
+        fits = [
+            _line(w[good & (seeds == s), i], f[good & (seeds == s), i]) for s in np.unique(seeds)
+        ]
         values = np.array([slope for slope, _ in fits])
         slopes.append(float(values.mean()))
         with np.errstate(over="ignore", invalid="ignore"):
-            errors.append(float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else fits[0][1])
+            errors.append(
+                float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else fits[0][1]
+            )
     return Response(slopes, errors)
 
 
@@ -122,12 +136,16 @@ def _line(w: Array, f: Array) -> tuple[float, float]:
         return slope, float("nan")
     with np.errstate(over="ignore", invalid="ignore"):
         rest = f - f.mean() - slope * centred
-        # Runs on their way to infinity have squares beyond the range of floats: the error is then infinite.
+        # Runs on their way to infinity have squares beyond the range of floats: the error is then
+        # infinite.
         return slope, float(np.sqrt(rest @ rest / (len(w) - 2) / scale))
 
 
-def attainment(objectives: Any, seed: Any, percentiles: Sequence[float] = (0, 50, 100)) -> dict[float, list[list[float]]]:
-    """The surfaces that at least so many per cent of the seeds attain: 0 by any, 50 by half of them, 100 by all.
+def attainment(
+    objectives: Any, seed: Any, percentiles: Sequence[float] = (0, 50, 100)
+) -> dict[float, list[list[float]]]:
+    """The surfaces that at least so many per cent of the seeds attain: 0 by any, 50 by half of
+    them, 100 by all.
 
     Args:
         objectives: (R, m) with m = 2 or 3.
@@ -138,7 +156,9 @@ def attainment(objectives: Any, seed: Any, percentiles: Sequence[float] = (0, 50
 
     rows, seeds = _rows(objectives), np.asarray(torch.as_tensor(seed))
     if rows.shape[1] not in (2, 3):
-        raise InvalidInput(f"attainment surfaces are known for 2 and 3 objectives; these have {rows.shape[1]}")
+        raise InvalidInput(
+            f"attainment surfaces are known for 2 and 3 objectives; these have {rows.shape[1]}"
+        )
     good = np.isfinite(rows).all(1)
     order = np.argsort(seeds[good], kind="stable")
     found = moocore.eaf(rows[good][order], seeds[good][order], percentiles=list(percentiles))
@@ -178,9 +198,13 @@ def measure(front: Measured, reference: Any, target: Tensor | None = None) -> di
         "reference": _corner(reference).tolist(),
         "lower_level": "as returned" if front.lower_residual is None else "solved",
         "hypervolume": hypervolume(f, reference),
-        "hypervolume_by_seed": {int(s): hypervolume(f[front.seed == s], reference) for s in front.seed.unique()},
+        "hypervolume_by_seed": {
+            int(s): hypervolume(f[front.seed == s], reference) for s in front.seed.unique()
+        },
         "spread": spread(f),
-        "response": None if torch.isnan(front.preference).any() else response(f, front.preference, front.seed)._asdict(),
+        "response": None
+        if torch.isnan(front.preference).any()
+        else response(f, front.preference, front.seed)._asdict(),
     }
     if target is not None:
         found |= {"igd_plus": igd_plus(f, target), "target_points": len(target)}

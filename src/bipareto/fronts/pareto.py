@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["ParetoFront", "front_of"]
 
 
-def front_of(problem: Problem, method: Method, run: Run, preference: Tensor, seeds: Sequence[int], batched: bool) -> ParetoFront:
+def front_of(
+    problem: Problem,
+    method: Method,
+    run: Run,
+    preference: Tensor,
+    seeds: Sequence[int],
+    batched: bool,
+) -> ParetoFront:
     """A run with a first axis R as a front, its objectives those at the returned (x, y).
 
     Args:
@@ -59,10 +66,12 @@ def front_of(problem: Problem, method: Method, run: Run, preference: Tensor, see
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """R runs stacked along a first axis: x, y (trees), objectives (R, m), preference (R, m; NaN for methods without), seed (R,).
+    """R runs stacked along a first axis: x, y (trees), objectives (R, m), preference (R, m; NaN for
+    methods without), seed (R,).
 
-    `front[i]` is the i-th run as a `Solution`.  Objectives at the returned (x, y) can lie *below* the true front, because the
-    lower level is only approximately solved; call `resolve_lower()` before measuring or comparing.
+    `front[i]` is the i-th run as a `Solution`.  Objectives at the returned (x, y) can lie *below*
+    the true front, because the lower level is only approximately solved; call `resolve_lower()`
+    before measuring or comparing.
     """
 
     x: Tree
@@ -85,7 +94,10 @@ class ParetoFront:
 
     def __getitem__(self, index: int) -> Solution:
         if self.run is None or self.problem is None or self.method is None:
-            raise InvalidInput("this front holds no run states (it was loaded from a file or filtered); use front.x, front.y and front.objectives")
+            raise InvalidInput(
+                "this front holds no run states (it was loaded from a file or filtered); use "
+                "front.x, front.y and front.objectives"
+            )
         if not -len(self) <= index < len(self):
             raise IndexError(f"index {index} is out of range for a front of {len(self)} runs")
         i = index % len(self)
@@ -102,28 +114,48 @@ class ParetoFront:
     def oracles(self) -> dict[str, int]:
         """What all runs have cost together: gradients of g and of the f_i, Hessian products."""
         if self.run is None or self.method is None:
-            raise InvalidInput("this front holds no run states (it was loaded from a file or filtered), so its cost is not known")
+            raise InvalidInput(
+                "this front holds no run states (it was loaded from a file or filtered), so its "
+                "cost is not known"
+            )
         steps = sum(self.run.steps)
-        return {name: count * steps for name, count in self.method.oracles(self.objectives.shape[1]).items()}
+        return {
+            name: count * steps
+            for name, count in self.method.oracles(self.objectives.shape[1]).items()
+        }
 
-    def resolve_lower(self, tol: float = 1e-8, max_iter: int = 200, problem: Problem | None = None) -> ParetoFront:
-        """The same x with y re-solved to ||grad_y g(x, y)|| <= tol from the returned y, and the objectives there.
+    def resolve_lower(
+        self, tol: float = 1e-8, max_iter: int = 200, problem: Problem | None = None
+    ) -> ParetoFront:
+        """The same x with y re-solved to ||grad_y g(x, y)|| <= tol from the returned y, and the
+        objectives there.
 
         Args:
-            tol, max_iter: tolerance and Newton steps at most; runs that miss it are warned of, and `lower_residual` says by how much.
+            tol, max_iter: tolerance and Newton steps at most; runs that miss it are warned of, and
+                `lower_residual` says by how much.
             problem: needed for a front that was loaded from a file.
         """
         problem = problem or self.problem
         if problem is None:
-            raise InvalidInput("this front was loaded from a file and does not know its problem; pass resolve_lower(problem=...)")
+            raise InvalidInput(
+                "this front was loaded from a file and does not know its problem; pass "
+                "resolve_lower(problem=...)"
+            )
         if not len(self):
             return replace(self, lower_residual=self.objectives.new_empty(0))
-        solved = envelope.solve_lower(problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched)
-        missed = [r for r, ok in enumerate(solved.converged.tolist()) if not ok and self.reason[r] != "nonfinite"]
+        solved = envelope.solve_lower(
+            problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched
+        )
+        missed = [
+            r
+            for r, ok in enumerate(solved.converged.tolist())
+            if not ok and self.reason[r] != "nonfinite"
+        ]
         if missed:
             worst = float(solved.residual[missed].max())
             warnings.warn(
-                f"the lower level of {len(missed)} of {len(self)} runs was not solved to {tol:g} in {max_iter} Newton steps "
+                f"the lower level of {len(missed)} of {len(self)} runs was not solved to {tol:g} "
+                f"in {max_iter} Newton steps "
                 f"(worst ||grad_y g|| = {worst:.3g}); allow more with max_iter, or a larger tol",
                 BiparetoWarning,
                 stacklevel=2,
@@ -133,11 +165,15 @@ class ParetoFront:
         return replace(self, y=solved.y, objectives=objectives, lower_residual=solved.residual)
 
     def hypervolume(self, reference: Any) -> float:
-        """The volume of objective space that the front dominates, up to `reference` (m numbers, worse than the front)."""
+        """The volume of objective space that the front dominates, up to `reference` (m numbers,
+        worse than the front).
+        """
         return measures.hypervolume(self.objectives, reference)
 
     def nondominated(self) -> ParetoFront:
-        """The runs that no other run dominates (finite ones only); of equal points the first is kept."""
+        """The runs that no other run dominates (finite ones only); of equal points the first is
+        kept.
+        """
         import moocore
 
         finite = torch.isfinite(self.objectives).all(1)
@@ -160,14 +196,22 @@ class ParetoFront:
             seed=self.seed[index],
             reason=tuple(self.reason[r] for r in rows),
             failure=tuple(self.failure[r] for r in rows),
-            lower_residual=None if self.lower_residual is None else self.lower_residual[index.to(self.lower_residual.device)],
+            lower_residual=None
+            if self.lower_residual is None
+            else self.lower_residual[index.to(self.lower_residual.device)],
             run=None,
         )
 
     def plot(
-        self, path: str | PathLike[str] | None = None, *, exact: Tensor | None = None, names: Sequence[str] | None = None, title: str = ""
+        self,
+        path: str | PathLike[str] | None = None,
+        *,
+        exact: Tensor | None = None,
+        names: Sequence[str] | None = None,
+        title: str = "",
     ) -> Figure:
-        """A matplotlib figure of the front: one axis per objective up to three, parallel coordinates beyond.
+        """A matplotlib figure of the front: one axis per objective up to three, parallel
+        coordinates beyond.
 
         Args:
             path: also save it there; the ending decides the format, e.g. "front.pdf".
@@ -176,7 +220,9 @@ class ParetoFront:
             title: a heading.
         """
         labels = names or (None if self.problem is None else self.problem.names)
-        figure = drawing.draw_front(self.objectives, preference=self.preference, exact=exact, names=labels, title=title)
+        figure = drawing.draw_front(
+            self.objectives, preference=self.preference, exact=exact, names=labels, title=title
+        )
         if path is not None:
             drawing.save(figure, path)
         return figure
@@ -218,9 +264,15 @@ class ParetoFront:
             raise InvalidInput(f"there is no front at {path}") from error
         except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             kind = type(error).__name__  # numpy's own words advise to read such files unsafely
-            raise InvalidInput(f"{path} is not a front written by ParetoFront.save, or was cut short ({kind}); write it again") from error
+            raise InvalidInput(
+                f"{path} is not a front written by ParetoFront.save, or was cut short ({kind}); "
+                "write it again"
+            ) from error
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
-        trees = {name: tree.from_layout(meta["layout"][name], (tensors[f"{name}.{i}"] for i in count())) for name in ("x", "y")}
+        trees = {
+            name: tree.from_layout(meta["layout"][name], (tensors[f"{name}.{i}"] for i in count()))
+            for name in ("x", "y")
+        }
         return cls(
             x=trees["x"],
             y=trees["y"],
@@ -238,4 +290,9 @@ def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor:
     batch = problem.batch("upper", "full")
     if batched:
         return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
-    return torch.stack([problem.upper(tree.select(x, i), tree.select(y, i), batch) for i in range(tree.flat_axis(x))])
+    return torch.stack(
+        [
+            problem.upper(tree.select(x, i), tree.select(y, i), batch)
+            for i in range(tree.flat_axis(x))
+        ]
+    )

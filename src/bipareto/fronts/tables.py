@@ -17,15 +17,30 @@ from bipareto.run.results import Solution
 __all__ = ["write_csv", "write_history", "write_metrics"]
 
 
-def write_csv(front: ParetoFront, path: str | PathLike[str], distance: Tensor | None = None) -> None:
-    """One row per run: run, seed, w1..wm, f1..fm, and the distance (R,) to a known front where there is one.
+def write_csv(
+    front: ParetoFront, path: str | PathLike[str], distance: Tensor | None = None
+) -> None:
+    """One row per run: run, seed, w1..wm, f1..fm, and the distance (R,) to a known front where
+    there is one.
 
     Objectives are written as the front holds them; call `resolve_lower` first.
     """
     m = front.objectives.shape[1]
-    header = ["run", "seed", *(f"w{i + 1}" for i in range(m)), *(f"f{i + 1}" for i in range(m)), *(["distance"] if distance is not None else [])]
-    columns = [front.preference, front.objectives, *([distance[:, None]] if distance is not None else [])]
-    numbers = [[value for column in columns for value in column[r].tolist()] for r in range(len(front))]
+    header = [
+        "run",
+        "seed",
+        *(f"w{i + 1}" for i in range(m)),
+        *(f"f{i + 1}" for i in range(m)),
+        *(["distance"] if distance is not None else []),
+    ]
+    columns = [
+        front.preference,
+        front.objectives,
+        *([distance[:, None]] if distance is not None else []),
+    ]
+    numbers = [
+        [value for column in columns for value in column[r].tolist()] for r in range(len(front))
+    ]
     _write(path, header, ([r, int(front.seed[r]), *numbers[r]] for r in range(len(front))))
 
 
@@ -34,12 +49,19 @@ def write_history(solution: Solution, path: str | PathLike[str]) -> None:
     history = dict(solution.history)
     steps, objectives = history.pop("step"), history.pop("objectives")
     header = ["step", *(f"f{i + 1}" for i in range(objectives.shape[1])), *history]
-    rows = zip(steps.tolist(), objectives.tolist(), *(values.tolist() for values in history.values()), strict=True)
+    rows = zip(
+        steps.tolist(),
+        objectives.tolist(),
+        *(values.tolist() for values in history.values()),
+        strict=True,
+    )
     _write(path, header, ([step, *f, *rest] for step, f, *rest in rows))
 
 
 def write_metrics(front: ParetoFront, path: str | PathLike[str]) -> None:
-    """What a front's runs recorded on the way, one line of JSON per record, as sweeps write it; nothing for a front without runs."""
+    """What a front's runs recorded on the way, one line of JSON per record, as sweeps write it;
+    nothing for a front without runs.
+    """
     if front.run is None:
         return
     history = {name: values.tolist() for name, values in front.run.history.items()}

@@ -13,7 +13,20 @@ from bipareto.methods.moml import MOML
 from bipareto.methods.wcmhgd import WCMHGD
 from bipareto.methods.wcpenalty import WCPenalty
 
-__all__ = ["FORUM", "GMOBA", "MBMOMEHA", "MEHA", "METHODS", "MOMEHA", "MOML", "WCMHGD", "Episodic", "Method", "MoCo", "WCPenalty"]
+__all__ = [
+    "FORUM",
+    "GMOBA",
+    "MBMOMEHA",
+    "MEHA",
+    "METHODS",
+    "MOMEHA",
+    "MOML",
+    "WCMHGD",
+    "Episodic",
+    "Method",
+    "MoCo",
+    "WCPenalty",
+]
 
 METHODS: dict[str, type[Method]] = {
     "momeha": MOMEHA,

@@ -19,14 +19,17 @@ __all__ = ["Draw", "Info", "Method", "Start", "State", "Traits"]
 
 #: role -> batch; empty for a problem without data.
 Draw = Mapping[str, Any]
-#: what a step saw: `objectives` (m,) at (x_t, y_t), and what else the method has at hand, as tensors.
+#: what a step saw: `objectives` (m,) at (x_t, y_t), and what else the method has at hand, as
+#: tensors.
 Info = dict[str, Tensor]
 #: a named tuple of tensors with at least the fields x, y and t.
 State = Any
 
 
 class Start(NamedTuple):
-    """A checked start, the same for every preference: x_0, y_0 and the objectives f(x_0, y_0), shape (m,)."""
+    """A checked start, the same for every preference: x_0, y_0 and the objectives f(x_0, y_0),
+    shape (m,).
+    """
 
     x: Tree
     y: Tree
@@ -36,11 +39,10 @@ class Start(NamedTuple):
 class Traits(NamedTuple):
     """What a method's own paper says of it, and how faithful this code is.
 
-    scenario: the setting in which its convergence is analysed.
-    lower_level: what that asks of g(x, .).
-    nested: whether every iteration has an inner loop on the lower level.
-    certainty: how sure we are that this code is the published method, in per cent.
-    reconstructed: what neither its paper nor its authors' code could tell us and was inferred; "" for nothing.
+    scenario: the setting in which its convergence is analysed. lower_level: what that asks of g(x,
+    .). nested: whether every iteration has an inner loop on the lower level. certainty: how sure we
+    are that this code is the published method, in per cent. reconstructed: what neither its paper
+    nor its authors' code could tell us and was inferred; "" for nothing.
     """
 
     scenario: Literal["deterministic", "stochastic", "both"]
@@ -54,8 +56,8 @@ class Traits(NamedTuple):
 class Method(ABC):
     """A method: structure in its class and fields, numbers in the state it makes.
 
-    `step` is written for one run and is pure: no host sync, no branch on a tensor, no randomness of its own.  A batch of
-    runs is `vmap(step)`, a fast one `torch.compile(vmap(step))`.
+    `step` is written for one run and is pure: no host sync, no branch on a tensor, no randomness of
+    its own.  A batch of runs is `vmap(step)`, a fast one `torch.compile(vmap(step))`.
     """
 
     #: whether `init` takes a preference
@@ -63,13 +65,17 @@ class Method(ABC):
     #: what its paper says of it
     traits: ClassVar[Traits]
 
-    def init(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module, preference: Any = None) -> State:
+    def init(
+        self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module, preference: Any = None
+    ) -> State:
         """The state before the first step.
 
         Args:
             problem: the problem.
-            x0, y0: where x and y start, trees of tensors or modules; device and dtype of the run come from x0.
-            preference: w, m numbers > 0 that sum to 1; None stands for equal weights.  Not for methods without preferences.
+            x0, y0: where x and y start, trees of tensors or modules; device and dtype of the run
+                come from x0.
+            preference: w, m numbers > 0 that sum to 1; None stands for equal weights.  Not for
+                methods without preferences.
         """
         return self.begin(self.prepare(problem, x0, y0), preference)
 
@@ -84,8 +90,15 @@ class Method(ABC):
         """w as a tensor like the objectives; equal weights for None."""
         m = objectives.shape[0]
         if preference is not None and not self.uses_preference:
-            raise InvalidInput(f"{type(self).__name__} has no preferences but was given {preference!r}; call it without, or use MOMEHA, which has")
-        w = torch.full((m,), 1 / m, dtype=torch.float64) if preference is None else as_preference(preference, m)
+            raise InvalidInput(
+                f"{type(self).__name__} has no preferences but was given {preference!r}; call it "
+                "without, or use MOMEHA, which has"
+            )
+        w = (
+            torch.full((m,), 1 / m, dtype=torch.float64)
+            if preference is None
+            else as_preference(preference, m)
+        )
         return w.to(objectives)
 
     @abstractmethod
@@ -100,11 +113,14 @@ class Method(ABC):
     def step(self, problem: Problem, state: State, draw: Draw | None = None) -> tuple[State, Info]:
         """One iteration of one run: the next state and what was seen on the way."""
 
-    def report(self, problem: Problem, before: State, after: State, info: Info, draw: Draw | None = None) -> Info:
-        """What the loop records of a step from `before` to `after`: its info, with `lower` (g) and `residual`.
+    def report(
+        self, problem: Problem, before: State, after: State, info: Info, draw: Draw | None = None
+    ) -> Info:
+        """What the loop records of a step from `before` to `after`: its info, with `lower` (g) and
+        `residual`.
 
-        The smallest residual marks the best iterate.  Called now and then, so what need not be computed at every step
-        belongs here and not in the step.  Written for one run, pure.
+        The smallest residual marks the best iterate.  Called now and then, so what need not be
+        computed at every step belongs here and not in the step.  Written for one run, pure.
         """
         return info
 
@@ -114,24 +130,33 @@ class Method(ABC):
 
     @abstractmethod
     def oracles(self, m: int) -> dict[str, int]:
-        """What one step costs: gradients of g (`lower_gradients`), of f_i (`upper_gradients`), `hessian_products`."""
+        """What one step costs: gradients of g (`lower_gradients`), of f_i (`upper_gradients`),
+        `hessian_products`.
+        """
 
     def structure(self) -> tuple[Any, ...]:
-        """What decides the compiled graph: the class, and its fields less their numbers (those travel in the state)."""
+        """What decides the compiled graph: the class, and its fields less their numbers (those
+        travel in the state).
+        """
         return (type(self), *(_shape_of(getattr(self, f.name)) for f in fields(self)))
 
     @classmethod
-    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
+    def tuned(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
         """This method with numbers that suit the problem, its start and the step budget."""
         raise InvalidInput(
-            f"{cls.__name__} has no tuning rule; give its numbers, e.g. {cls.__name__}({', '.join(f.name + '=...' for f in fields(cls))})"
+            f"{cls.__name__} has no tuning rule; give its numbers, e.g. "
+            f"{cls.__name__}({', '.join(f.name + '=...' for f in fields(cls))})"
         )
 
 
 def _shape_of(value: Any) -> Any:
-    """A field without its numbers: a float becomes its type, a schedule or an ideal point its class, structure stays.
+    """A field without its numbers: a float becomes its type, a schedule or an ideal point its
+    class, structure stays.
 
-    What consists of both, such as a way to estimate hypergradients, is a dataclass and is looked at field by field.
+    What consists of both, such as a way to estimate hypergradients, is a dataclass and is looked at
+    field by field.
     """
     if isinstance(value, float):
         return float

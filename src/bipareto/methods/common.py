@@ -1,7 +1,8 @@
-"""What the methods built on several gradients share: their draws, the nested lower level, and reports read off the moves.
+"""What the methods built on several gradients share: their draws, the nested lower level, and
+reports read off the moves.
 
-Draws are named as in MB-MOMEHA: "x-lower" for g and "x-upper-i" for f_i where x moves, "y-lower-j" for the j-th of several
-steps on g alone.
+Draws are named as in MB-MOMEHA: "x-lower" for g and "x-upper-i" for f_i where x moves, "y-lower-j"
+for the j-th of several steps on g alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from torch import Tensor
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import Draw, Info, Method, Start, State
 from bipareto.methods.parts import simplex
-from bipareto.methods.parts.hypergradient import Hypergradient, Hypergradients, Level, descend, jacobian
+from bipareto.methods.parts.hypergradient import (
+    Hypergradient,
+    Hypergradients,
+    Level,
+    descend,
+    jacobian,
+)
 from bipareto.methods.parts.schedule import as_schedule
 from bipareto.methods.parts.simplex import Weights
 from bipareto.problem import Problem, oracle, tree
@@ -45,7 +52,11 @@ __all__ = [
 
 def roles(m: int, lower_steps: int = 0) -> tuple[str, ...]:
     """The draws of one step with `lower_steps` steps on g before x moves."""
-    return (*(f"y-lower-{j}" for j in range(lower_steps)), "x-lower", *(f"x-upper-{i}" for i in range(m)))
+    return (
+        *(f"y-lower-{j}" for j in range(lower_steps)),
+        "x-lower",
+        *(f"x-upper-{i}" for i in range(m)),
+    )
 
 
 def lower_of(problem: Problem, draw: Draw | None, role: str = "x-lower") -> Level:
@@ -54,21 +65,36 @@ def lower_of(problem: Problem, draw: Draw | None, role: str = "x-lower") -> Leve
     return lambda x, y: problem.lower(x, y, batch)
 
 
-def upper_of(problem: Problem, draw: Draw | None, m: int, chosen: Sequence[int] | None = None) -> Level:
+def upper_of(
+    problem: Problem, draw: Draw | None, m: int, chosen: Sequence[int] | None = None
+) -> Level:
     """f, or the chosen of its m components, every objective on its own draw."""
     if not draw:
-        return problem.upper if chosen is None else lambda x, y: torch.stack([problem.upper(x, y)[i] for i in chosen])
+        return (
+            problem.upper
+            if chosen is None
+            else lambda x, y: torch.stack([problem.upper(x, y)[i] for i in chosen])
+        )
     batches = {i: draw[f"x-upper-{i}"] for i in (range(m) if chosen is None else chosen)}
-    return lambda x, y: torch.stack([problem.objective(i, x, y, batch) for i, batch in batches.items()])
+    return lambda x, y: torch.stack(
+        [problem.objective(i, x, y, batch) for i, batch in batches.items()]
+    )
 
 
 def nested(
-    problem: Problem, state: State, draw: Draw | None, lower_steps: int, lower_step: Any, estimate: Hypergradient, numbers: tuple[Any, ...]
+    problem: Problem,
+    state: State,
+    draw: Draw | None,
+    lower_steps: int,
+    lower_step: Any,
+    estimate: Hypergradient,
+    numbers: tuple[Any, ...],
 ) -> Hypergradients:
     """y^D by D = `lower_steps` gradient steps on g from y_t, then the hypergradients at (x_t, y^D).
 
-    Objectives that depend on one part of y (`Problem.parts`) are estimated together, with the terms of g that hold it.  The hypergradient
-    of an objective without y is its gradient: no linear system is solved for it.
+    Objectives that depend on one part of y (`Problem.parts`) are estimated together, with the terms
+    of g that hold it.  The hypergradient of an objective without y is its gradient: no linear
+    system is solved for it.
     """
     x, y, m = state.x, state.y, state.weights.shape[-1]
     for j in range(lower_steps):
@@ -83,21 +109,40 @@ def nested(
         if part is None:
             f, f_x, _ = jacobian(upper, x, y)
             return Hypergradients(f, f_x, y, None, None)
-        return estimate(upper, lambda x_, y_: problem.lower_part(part, x_, y_, batch), x, y, numbers)
+        return estimate(
+            upper, lambda x_, y_: problem.lower_part(part, x_, y_, batch), x, y, numbers
+        )
 
-    return _together([estimated(*group) for group in groups.items()], [i for chosen in groups.values() for i in chosen], y)
+    return _together(
+        [estimated(*group) for group in groups.items()],
+        [i for chosen in groups.values() for i in chosen],
+        y,
+    )
 
 
 def _together(found: Sequence[Hypergradients], places: Sequence[int], y: Tree) -> Hypergradients:
-    """Estimates of groups of objectives as one; `places` are those of their rows, and each has moved its own part of y at most."""
+    """Estimates of groups of objectives as one; `places` are those of their rows, and each has
+    moved its own part of y at most.
+    """
 
     def rows(values: list[Tensor]) -> Tensor:
         joined = torch.cat(values)
-        return joined if list(places) == sorted(places) else torch.stack([joined[places.index(i)] for i in range(len(places))])
+        return (
+            joined
+            if list(places) == sorted(places)
+            else torch.stack([joined[places.index(i)] for i in range(len(places))])
+        )
 
     moved = [part.y for part in found if part.y is not y]
-    end = moved[0] if len(moved) == 1 else reduce(lambda end, own: tree.add_scaled(end, 1.0, tree.sub(own, y)), moved, y)
-    residuals, curvatures = ([value for value in values if value is not None] for values in zip(*(part[3:] for part in found), strict=True))
+    end = (
+        moved[0]
+        if len(moved) == 1
+        else reduce(lambda end, own: tree.add_scaled(end, 1.0, tree.sub(own, y)), moved, y)
+    )
+    residuals, curvatures = (
+        [value for value in values if value is not None]
+        for values in zip(*(part[3:] for part in found), strict=True)
+    )
     return Hypergradients(
         rows([part.objectives for part in found]),
         rows([part.gradients for part in found]),
@@ -107,11 +152,17 @@ def _together(found: Sequence[Hypergradients], places: Sequence[int], y: Tree) -
     )
 
 
-def upper_jacobian(problem: Problem, draw: Draw | None, x: Tree, y: Tree, m: int) -> tuple[Tensor, Tensor, Tensor]:
-    """f (m,) and the gradients of all objectives, in x (m, n_x) and in y (m, n_y); with draws each objective is differentiated by itself."""
+def upper_jacobian(
+    problem: Problem, draw: Draw | None, x: Tree, y: Tree, m: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """f (m,) and the gradients of all objectives, in x (m, n_x) and in y (m, n_y); with draws each
+    objective is differentiated by itself.
+    """
     if not draw:
         return jacobian(problem.upper, x, y)
-    f, f_x, f_y = zip(*(jacobian(upper_of(problem, draw, m, [i]), x, y) for i in range(m)), strict=True)
+    f, f_x, f_y = zip(
+        *(jacobian(upper_of(problem, draw, m, [i]), x, y) for i in range(m)), strict=True
+    )
     return torch.cat(f), torch.cat(f_x), torch.cat(f_y)
 
 
@@ -121,8 +172,12 @@ def nested_oracles(m: int, lower_steps: int, estimate: Hypergradient) -> dict[st
     return cost | {"lower_gradients": cost["lower_gradients"] + lower_steps}
 
 
-def nested_report(problem: Problem, before: State, after: State, info: Info, draw: Draw | None) -> Info:
-    """g and ||grad_y g|| at (x_t, y_(t+1)), where the objectives were taken, and the larger of that and the direction's norm."""
+def nested_report(
+    problem: Problem, before: State, after: State, info: Info, draw: Draw | None
+) -> Info:
+    """g and ||grad_y g|| at (x_t, y_(t+1)), where the objectives were taken, and the larger of that
+    and the direction's norm.
+    """
     lower = lower_of(problem, draw)
     residual = tree.norm(oracle.grad(lambda y: lower(before.x, y), after.y))
     direction = moved(before.x, after.x, before.knobs.alpha_x(before.t))
@@ -141,7 +196,11 @@ def moved(before: Tree, after: Tree, step: Tensor) -> Tensor:
 
 def solver_info(found: Hypergradients, weights: Weights) -> Info:
     """What a step saw: f, the weights and their slack, and what the linear solver left undone."""
-    return {"objectives": found.objectives, "weights": weights.weights, "weights_slack": weights.slack} | solver_residuals(found)
+    return {
+        "objectives": found.objectives,
+        "weights": weights.weights,
+        "weights_slack": weights.slack,
+    } | solver_residuals(found)
 
 
 def solver_residuals(found: Hypergradients) -> Info:
@@ -157,8 +216,14 @@ def toward(x: Tree, step: Any, direction: Tensor) -> Tree:
 
 
 def weigh(gram: Tensor, linear: Tensor, start: Tensor, steps: int | None, lr: Any) -> Weights:
-    """argmin over the simplex of lam^T G lam - b^T lam: exactly, or by a given number of projected steps from `start`."""
-    return simplex.quadratic(gram, linear) if steps is None else simplex.projected_steps(gram, linear, start, steps, lr)
+    """argmin over the simplex of lam^T G lam - b^T lam: exactly, or by a given number of projected
+    steps from `start`.
+    """
+    return (
+        simplex.quadratic(gram, linear)
+        if steps is None
+        else simplex.projected_steps(gram, linear, start, steps, lr)
+    )
 
 
 def uniform(f: Tensor) -> Tensor:
@@ -176,7 +241,8 @@ def require_positive(name: str, f: Tensor) -> None:
     bad = [f"f_{i + 1} = {value:.4g}" for i, value in enumerate(f.tolist()) if not value > 0]
     if bad:
         raise InvalidInput(
-            f"{name} minimises max_i w_i f_i and needs every f_i > 0, but {', '.join(bad)} at the start; add a constant to that objective, "
+            f"{name} minimises max_i w_i f_i and needs every f_i > 0, but {', '.join(bad)} at the "
+            "start; add a constant to that objective, "
             "or use MOMEHA, which takes an ideal point (MOMEHA(ideal=...))"
         )
 
@@ -185,8 +251,12 @@ K = TypeVar("K", bound=NamedTuple)
 
 
 def knobs(kind: type[K], method: Method, start: Start, **others: Any) -> K:
-    """The numbers of a run as 0-d tensors like its objectives: the method's fields of those names, and the others as given."""
-    found = kind._make(others[name] if name in others else getattr(method, name) for name in kind._fields)
+    """The numbers of a run as 0-d tensors like its objectives: the method's fields of those names,
+    and the others as given.
+    """
+    found = kind._make(
+        others[name] if name in others else getattr(method, name) for name in kind._fields
+    )
     return tree.numbers(found, start.objectives.dtype, start.objectives.device)
 
 

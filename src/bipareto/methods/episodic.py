@@ -18,7 +18,9 @@ __all__ = ["Episodic", "EpisodicState"]
 
 
 class EpisodicState(NamedTuple):
-    """The inner method's state between two episodes (its y stands at `start`), y_0, the numbers, and the count of episodes."""
+    """The inner method's state between two episodes (its y stands at `start`), y_0, the numbers,
+    and the count of episodes.
+    """
 
     inner: State
     start: Tree
@@ -40,11 +42,13 @@ class EpisodicState(NamedTuple):
 class Episodic(Method):
     """In every episode: forget y, learn it anew on the lower level alone, then step jointly.
 
-    y = y_0;   y <- y - eta grad_y g(x, y)   `warmup` times;   then `joint` steps of `method` from (x, y) on the same draw.
+    y = y_0;   y <- y - eta grad_y g(x, y)   `warmup` times;
+    then `joint` steps of `method` from (x, y) on the same draw.
 
-    Where each draw is a task of its own (few-shot learning), a y that is carried over is far from the lower solution of the
-    next task.  The gap g(x, y) - g(x, theta) is then large, and its gradient in x is smallest where y does not matter at all:
-    x learns to be useless.  A y that has been learned first has a small gap, and x is led by the objectives.
+    Where each draw is a task of its own (few-shot learning), a y that is carried over is far from
+    the lower solution of the next task.  The gap g(x, y) - g(x, theta) is then large, and its
+    gradient in x is smallest where y does not matter at all: x learns to be useless.  A y that has
+    been learned first has a small gap, and x is led by the objectives.
 
     Args:
         method: what steps jointly; any other method.
@@ -60,7 +64,10 @@ class Episodic(Method):
 
     def __post_init__(self) -> None:
         if self.warmup < 0 or self.joint < 1 or not self.eta > 0:
-            raise InvalidInput(f"warmup = {self.warmup}, joint = {self.joint}, eta = {self.eta}; Episodic needs warmup >= 0, joint >= 1 and eta > 0")
+            raise InvalidInput(
+                f"warmup = {self.warmup}, joint = {self.joint}, eta = {self.eta}; Episodic needs "
+                "warmup >= 0, joint >= 1 and eta > 0"
+            )
 
     @property
     def uses_preference(self) -> bool:  # type: ignore[override]
@@ -82,7 +89,9 @@ class Episodic(Method):
 
     def begin(self, start: Start, preference: Any = None) -> EpisodicState:
         inner = self.method.begin(start, preference)
-        return EpisodicState(inner, start.y, torch.full_like(common.zero(start), self.eta), common.zero(start))
+        return EpisodicState(
+            inner, start.y, torch.full_like(common.zero(start), self.eta), common.zero(start)
+        )
 
     def learn(self, problem: Problem, x: Tree, y: Tree, eta: Tensor, draw: Draw | None) -> Tree:
         """y after `warmup` steps of size eta on g(x, .)."""
@@ -91,12 +100,27 @@ class Episodic(Method):
             y = tree.descend(y, eta, oracle.grad(lambda v: lower(x, v), y))
         return y
 
-    def step(self, problem: Problem, state: EpisodicState, draw: Draw | None = None) -> tuple[EpisodicState, Info]:
-        inner = self.method.relearned(state.inner, self.learn(problem, state.x, state.start, state.eta, draw))
+    def step(
+        self, problem: Problem, state: EpisodicState, draw: Draw | None = None
+    ) -> tuple[EpisodicState, Info]:
+        inner = self.method.relearned(
+            state.inner, self.learn(problem, state.x, state.start, state.eta, draw)
+        )
         for _ in range(self.joint):
             inner, info = self.method.step(problem, inner, draw)
-        return EpisodicState(self.method.relearned(inner, state.start), state.start, state.eta, state.t + 1), info
+        return EpisodicState(
+            self.method.relearned(inner, state.start), state.start, state.eta, state.t + 1
+        ), info
 
-    def report(self, problem: Problem, before: EpisodicState, after: EpisodicState, info: Info, draw: Draw | None = None) -> Info:
-        """Adds how far x moved in the episode (`residual`); y and its loss begin anew in the next one."""
+    def report(
+        self,
+        problem: Problem,
+        before: EpisodicState,
+        after: EpisodicState,
+        info: Info,
+        draw: Draw | None = None,
+    ) -> Info:
+        """Adds how far x moved in the episode (`residual`); y and its loss begin anew in the next
+        one.
+        """
         return info | {"residual": tree.norm(tree.sub(after.x, before.x))}

@@ -1,4 +1,6 @@
-"""FORUM: first-order multi-gradient descent under a value-function constraint (Ye, Lin, Cao, Zhang and Tsang, ECAI 2024, arXiv 2401.09257)."""
+"""FORUM: first-order multi-gradient descent under a value-function constraint (Ye, Lin, Cao, Zhang
+and Tsang, ECAI 2024, arXiv 2401.09257).
+"""
 
 from __future__ import annotations
 
@@ -47,16 +49,16 @@ class FORUM(Method):
 
     With z = (x, y):
 
-    y~ : T steps y~ <- y~ - eta grad_y g(x, y~) from y_k
-    q  = grad_z [ g(x, y) - g(x, y~) ]  with y~ constant,   F_i = grad_z f_i(x, y)
-    pi_i = rho - <q, F_i>/||q||^2,   nu(lam) = max(sum_i lam_i pi_i, 0)
-    lam  = argmin over the simplex of || sum_i lam_i F_i + nu(lam) q ||^2 / 2 - nu(lam) rho ||q||^2 / 2
-    lam~ <- (1 - beta_k) lam~ + beta_k lam
-    z <- z - alpha ( sum_i lam~_i F_i + nu(lam~) q )
+    y~ : T steps y~ <- y~ - eta grad_y g(x, y~) from y_k q  = grad_z [ g(x, y) - g(x, y~) ]  with y~
+    constant,   F_i = grad_z f_i(x, y) pi_i = rho - <q, F_i>/||q||^2,   nu(lam) = max(sum_i lam_i
+    pi_i, 0) lam  = argmin over the simplex of || sum_i lam_i F_i + nu(lam) q ||^2 / 2 - nu(lam) rho
+    ||q||^2 / 2 lam~ <- (1 - beta_k) lam~ + beta_k lam z <- z - alpha ( sum_i lam~_i F_i + nu(lam~)
+    q )
 
-    The paper solves a quadratic program in (lam, nu).  Its nu always sits at its bound, so the program is the one above: on
-    the simplex, quadratic on either side of the kink nu = 0, and solved exactly.  Certain at 97 % (paper and code read); the
-    paper's equations 7 and 9 differ by a factor of two in rho ||q||^2, and its code, like this, follows 9.
+    The paper solves a quadratic program in (lam, nu).  Its nu always sits at its bound, so the
+    program is the one above: on the simplex, quadratic on either side of the kink nu = 0, and
+    solved exactly.  Certain at 97 % (paper and code read); the paper's equations 7 and 9 differ by
+    a factor of two in rho ||q||^2, and its code, like this, follows 9.
 
     Args:
         alpha_x, alpha_y: steps of x and y, numbers or schedules (one number in the paper).
@@ -64,7 +66,8 @@ class FORUM(Method):
         eta: step of y~.
         rho: how fast the constraint is to fall: <q, d> = -rho ||q||^2.
         beta: beta_k of the weights' average, a number or a schedule; (1 + k)^(-3/4) in the paper.
-        normalize: scale every F_i to length one first, as the authors' code does and the paper does not.
+        normalize: scale every F_i to length one first, as the authors' code does and the paper does
+            not.
     """
 
     uses_preference = False
@@ -81,36 +84,64 @@ class FORUM(Method):
     def __post_init__(self) -> None:
         common.positive_schedules(self, ["alpha_x", "alpha_y", "beta"])
         if self.inner_steps < 1 or not self.rho > 0:
-            raise InvalidInput(f"inner_steps = {self.inner_steps}, rho = {self.rho}; FORUM needs inner_steps >= 1 and rho > 0")
+            raise InvalidInput(
+                f"inner_steps = {self.inner_steps}, rho = {self.rho}; FORUM needs inner_steps >= 1 "
+                "and rho > 0"
+            )
 
     @classmethod
     def paper(cls) -> Self:
-        """The MOMEHA paper's settings: T = 4 (its K), rho = 0.5, steps 0.1 and 0.05; eta is not given and is taken as 0.05."""
+        """The MOMEHA paper's settings: T = 4 (its K), rho = 0.5, steps 0.1 and 0.05; eta is not
+        given and is taken as 0.05.
+        """
         return cls(alpha_x=0.1, alpha_y=0.05, inner_steps=4, eta=0.05, rho=0.5)
 
     @classmethod
-    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
-        """eta = 1/L, T for y~ within a tenth, rho = 0.5, and steps that fall like k^(-1/2): see `methods.scales`.
+    def tuned(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
+        """eta = 1/L, T for y~ within a tenth, rho = 0.5, and steps that fall like k^(-1/2): see
+        `methods.scales`.
 
-        With constant steps the violation stays at the size of a step, because the constraint's normal turns as it vanishes.
+        With constant steps the violation stays at the size of a step, because the constraint's
+        normal turns as it vanishes.
         """
         found = probe(problem, x0, y0, seed=seed)
         alpha = Power(0.5 / max(found.slope, found.largest), -0.5)
-        return cls(alpha_x=alpha, alpha_y=alpha, inner_steps=found.inner_steps(0.1, 20), eta=1 / found.largest, rho=0.5)
+        return cls(
+            alpha_x=alpha,
+            alpha_y=alpha,
+            inner_steps=found.inner_steps(0.1, 20),
+            eta=1 / found.largest,
+            rho=0.5,
+        )
 
     def roles(self, m: int) -> tuple[str, ...]:
         return common.roles(m)
 
     def oracles(self, m: int) -> dict[str, int]:
-        return {"lower_gradients": self.inner_steps + 2, "upper_gradients": m, "hessian_products": 0}
+        return {
+            "lower_gradients": self.inner_steps + 2,
+            "upper_gradients": m,
+            "hessian_products": 0,
+        }
 
     def begin(self, start: Start, preference: Any = None) -> ForumState:
         f = start.objectives
         self.checked_preference(preference, f)
-        # The paper's average starts from zero, which beta_0 = 1 forgets at once; equal weights keep other beta on the simplex.
-        return ForumState(start.x, start.y, common.uniform(f), common.zero(start), common.knobs(ForumKnobs, self, start))
+        # The paper's average starts from zero, which beta_0 = 1 forgets at once; equal weights keep
+        # other beta on the simplex.
+        return ForumState(
+            start.x,
+            start.y,
+            common.uniform(f),
+            common.zero(start),
+            common.knobs(ForumKnobs, self, start),
+        )
 
-    def step(self, problem: Problem, state: ForumState, draw: Draw | None = None) -> tuple[ForumState, Info]:
+    def step(
+        self, problem: Problem, state: ForumState, draw: Draw | None = None
+    ) -> tuple[ForumState, Info]:
         x, y, average, t, knobs = state
         lower = common.lower_of(problem, draw)
         follower = y
@@ -136,11 +167,38 @@ class FORUM(Method):
         average = torch.lerp(average, found.weights, knobs.beta(t))
         direction = average @ rows + (level - average @ along).clamp_min(0) * e
         d_x, d_y = tree.unravel(direction, (x, y))
-        new = ForumState(tree.add_scaled(x, -knobs.alpha_x(t), d_x), tree.add_scaled(y, -knobs.alpha_y(t), d_y), average, t + 1, knobs)
-        return new, {"objectives": f, "lower": g, "gap": gap, "weights": average, "weights_slack": found.slack}
+        new = ForumState(
+            tree.add_scaled(x, -knobs.alpha_x(t), d_x),
+            tree.add_scaled(y, -knobs.alpha_y(t), d_y),
+            average,
+            t + 1,
+            knobs,
+        )
+        return new, {
+            "objectives": f,
+            "lower": g,
+            "gap": gap,
+            "weights": average,
+            "weights_slack": found.slack,
+        }
 
-    def report(self, problem: Problem, before: ForumState, after: ForumState, info: Info, draw: Draw | None = None) -> Info:
-        """Adds the direction's norm read off the moves (`stationarity`) and the larger of it and the gap g(x, y) - g(x, y~)."""
+    def report(
+        self,
+        problem: Problem,
+        before: ForumState,
+        after: ForumState,
+        info: Info,
+        draw: Draw | None = None,
+    ) -> Info:
+        """Adds the direction's norm read off the moves (`stationarity`) and the larger of it and
+        the gap g(x, y) - g(x, y~).
+        """
         knobs, t = before.knobs, before.t
-        stationarity = torch.hypot(common.moved(before.x, after.x, knobs.alpha_x(t)), common.moved(before.y, after.y, knobs.alpha_y(t)))
-        return info | {"stationarity": stationarity, "residual": torch.maximum(stationarity, info["gap"])}
+        stationarity = torch.hypot(
+            common.moved(before.x, after.x, knobs.alpha_x(t)),
+            common.moved(before.y, after.y, knobs.alpha_y(t)),
+        )
+        return info | {
+            "stationarity": stationarity,
+            "residual": torch.maximum(stationarity, info["gap"]),
+        }

@@ -1,4 +1,6 @@
-"""gMOBA: a single loop over y, the adjoints v_i and x (Yang, Yao, Yin, Zeng and Zhang, Sci. China Math. 2024, arXiv 2406.05455)."""
+"""gMOBA: a single loop over y, the adjoints v_i and x (Yang, Yao, Yin, Zeng and Zhang, Sci. China
+Math. 2024, arXiv 2406.05455).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class GmobaKnobs(NamedTuple):
 
 
 class GmobaState(NamedTuple):
-    """x_t, y_t, the adjoints v (m, n_y), the last weights (m,), the iteration and the run's numbers."""
+    """x_t, y_t, the adjoints v (m, n_y), the last weights (m,), the iteration and the run's
+    numbers.
+    """
 
     x: Tree
     y: Tree
@@ -41,20 +45,22 @@ class GmobaState(NamedTuple):
 
 @dataclass(frozen=True)
 class GMOBA(Method):
-    """Single loop, second order, without preferences; theory for a strongly convex lower level.  RECONSTRUCTED.
+    """Single loop, second order, without preferences; theory for a strongly convex lower level.
+    RECONSTRUCTED.
 
     y+   = y - beta grad_y g(x, y)
     v_i+ = v_i - eta ( g_yy v_i - grad_y f_i )
     d_i  = grad_x f_i - g_xy v_i
     x+   = x - alpha_x sum_i lam_i d_i,   lam = argmin over the simplex of || sum_i lam_i d_i ||^2
 
-    all at (x, y), simultaneously, from v = 0.  Certain at 65 %: only the abstract and its first lines could be read.  Open are the
-    order of the updates, whether lam is exact at each step, and the rule for the steps.  The paper also treats a closed
-    convex set for x and nonsmooth convex terms in the objectives, which are left out here.
+    all at (x, y), simultaneously, from v = 0.  Certain at 65 %: only the abstract and its first
+    lines could be read.  Open are the order of the updates, whether lam is exact at each step, and
+    the rule for the steps.  The paper also treats a closed convex set for x and nonsmooth convex
+    terms in the objectives, which are left out here.
 
     Args:
-        alpha_x, beta, eta: steps of x, y and the adjoints, numbers or schedules; beta and eta below 2/L, L the largest
-            curvature of g in y, and alpha_x small enough for y and v to follow.
+        alpha_x, beta, eta: steps of x, y and the adjoints, numbers or schedules; beta and eta below
+            2/L, L the largest curvature of g in y, and alpha_x small enough for y and v to follow.
     """
 
     uses_preference = False
@@ -75,14 +81,22 @@ class GMOBA(Method):
 
     @classmethod
     def paper(cls) -> Self:
-        """The steps that the MOMEHA paper fixes for every method, 0.1 and 0.05; it lists gMOBA in its table and does not run it."""
+        """The steps that the MOMEHA paper fixes for every method, 0.1 and 0.05; it lists gMOBA in
+        its table and does not run it.
+        """
         return cls(alpha_x=0.1, beta=0.05, eta=0.05)
 
     @classmethod
-    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
-        """beta = eta = 1/L, and an alpha_x that lets the slowest lower direction follow: see `methods.scales`."""
+    def tuned(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
+        """beta = eta = 1/L, and an alpha_x that lets the slowest lower direction follow: see
+        `methods.scales`.
+        """
         found = probe(problem, x0, y0, seed=seed)
-        return cls(alpha_x=found.step(problem, found.pace), beta=1 / found.largest, eta=1 / found.largest)
+        return cls(
+            alpha_x=found.step(problem, found.pace), beta=1 / found.largest, eta=1 / found.largest
+        )
 
     def roles(self, m: int) -> tuple[str, ...]:
         return common.roles(m)
@@ -98,10 +112,21 @@ class GMOBA(Method):
     def begin(self, start: Start, preference: Any = None) -> GmobaState:
         f = start.objectives
         self.checked_preference(preference, f)
-        v = torch.zeros(f.shape[0], ravel(start.y).numel(), dtype=f.dtype, device=first_leaf(start.y).device)
-        return GmobaState(start.x, start.y, v, common.uniform(f), common.zero(start), common.knobs(GmobaKnobs, self, start))
+        v = torch.zeros(
+            f.shape[0], ravel(start.y).numel(), dtype=f.dtype, device=first_leaf(start.y).device
+        )
+        return GmobaState(
+            start.x,
+            start.y,
+            v,
+            common.uniform(f),
+            common.zero(start),
+            common.knobs(GmobaKnobs, self, start),
+        )
 
-    def step(self, problem: Problem, state: GmobaState, draw: Draw | None = None) -> tuple[GmobaState, Info]:
+    def step(
+        self, problem: Problem, state: GmobaState, draw: Draw | None = None
+    ) -> tuple[GmobaState, Info]:
         x, y, v, _, t, knobs = state
         f, f_x, f_y = common.upper_jacobian(problem, draw, x, y, v.shape[0])
         g_y, pair = lower_pullback(common.lower_of(problem, draw), x, y)
@@ -124,8 +149,17 @@ class GMOBA(Method):
             "solver_residual": ((in_y - f_y).norm(dim=1) / f_y.norm(dim=1).clamp_min(tiny)).amax(),
         }
 
-    def report(self, problem: Problem, before: GmobaState, after: GmobaState, info: Info, draw: Draw | None = None) -> Info:
-        """Adds g, the three directions' norms read off the moves, and the largest of them (`residual`)."""
+    def report(
+        self,
+        problem: Problem,
+        before: GmobaState,
+        after: GmobaState,
+        info: Info,
+        draw: Draw | None = None,
+    ) -> Info:
+        """Adds g, the three directions' norms read off the moves, and the largest of them
+        (`residual`).
+        """
         knobs, t = before.knobs, before.t
         stationarity = common.moved(before.x, after.x, knobs.alpha_x(t))
         lower_residual = common.moved(before.y, after.y, knobs.beta(t))

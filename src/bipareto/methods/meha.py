@@ -1,4 +1,6 @@
-"""MEHA, the single-objective ancestor of MOMEHA (Liu, Liu, Yao, Zeng and Zhang, ICML 2024, arXiv 2405.09927)."""
+"""MEHA, the single-objective ancestor of MOMEHA (Liu, Liu, Yao, Zeng and Zhang, ICML 2024, arXiv
+2405.09927).
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,8 @@ class MehaState(NamedTuple):
 
 @dataclass(frozen=True)
 class MEHA(Method):
-    """One upper objective F, weakly convex lower level; the paper's form, in which 1/c_k multiplies F.
+    """One upper objective F, weakly convex lower level; the paper's form, in which 1/c_k multiplies
+    F.
 
     theta+ = theta - eta [ grad_y g(x, theta) + (theta - y)/gamma ]
     x+     = x - alpha [ grad_x F(x, y)/c_k + grad_x g(x, y) - grad_x g(x, theta+) ]
@@ -70,10 +73,18 @@ class MEHA(Method):
         positive_schedules(self, ("eta", "alpha", "beta", "c"))
 
     @classmethod
-    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
+    def tuned(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
         """The numbers `MOMEHA.tuned` finds."""
         found = tune_momeha(problem, x0, y0, steps=steps, seed=seed)
-        return cls(gamma=found["gamma"], eta=found["alpha_theta"], alpha=found["alpha_x"], beta=found["alpha_y"], c=found["c"])
+        return cls(
+            gamma=found["gamma"],
+            eta=found["alpha_theta"],
+            alpha=found["alpha_x"],
+            beta=found["alpha_y"],
+            c=found["c"],
+        )
 
     def roles(self, m: int) -> tuple[str, ...]:
         return ("lower", "upper")
@@ -85,12 +96,21 @@ class MEHA(Method):
         f = start.objectives
         self.checked_preference(preference, f)
         if f.shape[0] != 1:
-            raise InvalidInput(f"MEHA minimises one objective, but upper returns m = {f.shape[0]}; use MOMEHA with a preference")
-        eta, alpha, beta, c = (as_schedule(getattr(self, name), name) for name in ("eta", "alpha", "beta", "c"))
+            raise InvalidInput(
+                f"MEHA minimises one objective, but upper returns m = {f.shape[0]}; use MOMEHA "
+                "with a preference"
+            )
+        eta, alpha, beta, c = (
+            as_schedule(getattr(self, name), name) for name in ("eta", "alpha", "beta", "c")
+        )
         knobs = tree.numbers(MehaKnobs(self.gamma, eta, alpha, beta, c), f.dtype, f.device)
-        return MehaState(start.x, start.y, start.y, torch.zeros((), dtype=f.dtype, device=f.device), knobs)
+        return MehaState(
+            start.x, start.y, start.y, torch.zeros((), dtype=f.dtype, device=f.device), knobs
+        )
 
-    def step(self, problem: Problem, state: MehaState, draw: Draw | None = None) -> tuple[MehaState, Info]:
+    def step(
+        self, problem: Problem, state: MehaState, draw: Draw | None = None
+    ) -> tuple[MehaState, Info]:
         x, y, theta, t, knobs = state
         batches = draw or {}
         lower, upper = batches.get("lower"), batches.get("upper")
@@ -107,16 +127,40 @@ class MEHA(Method):
         d_x, (F,) = oracle.grad_and_aux(penalised, x)
         x = tree.add_scaled(x, -knobs.alpha(t), d_x)
 
-        d_y = oracle.grad(lambda v: problem.upper(x, v, upper)[0] / c + problem.lower(x, v, lower), y)
+        d_y = oracle.grad(
+            lambda v: problem.upper(x, v, upper)[0] / c + problem.lower(x, v, lower), y
+        )
         d_y = tree.map_(lambda d, v, u: d - (v - u) / gamma, d_y, y, theta)
-        return MehaState(x, tree.add_scaled(y, -knobs.beta(t), d_y), theta, t + 1, knobs), {"objectives": F.reshape(1)}
+        return MehaState(x, tree.add_scaled(y, -knobs.beta(t), d_y), theta, t + 1, knobs), {
+            "objectives": F.reshape(1)
+        }
 
-    def report(self, problem: Problem, before: MehaState, after: MehaState, info: Info, draw: Draw | None = None) -> Info:
-        """The gap as theta sees it, c ||(d_x, d_y)|| with the directions read off the moves, and the larger of both."""
+    def report(
+        self,
+        problem: Problem,
+        before: MehaState,
+        after: MehaState,
+        info: Info,
+        draw: Draw | None = None,
+    ) -> Info:
+        """The gap as theta sees it, c ||(d_x, d_y)|| with the directions read off the moves, and
+        the larger of both.
+        """
         knobs, t = before.knobs, before.t
-        lower, lower_theta = problem.lower_pair(before.x, before.y, after.theta, (draw or {}).get("lower"))
-        gap = lower - lower_theta - tree.squared_norm(tree.sub(after.theta, before.y)) / (2 * knobs.gamma)
+        lower, lower_theta = problem.lower_pair(
+            before.x, before.y, after.theta, (draw or {}).get("lower")
+        )
+        gap = (
+            lower
+            - lower_theta
+            - tree.squared_norm(tree.sub(after.theta, before.y)) / (2 * knobs.gamma)
+        )
         d_x = moved(before.x, after.x, knobs.alpha(t))
         d_y = moved(before.y, after.y, knobs.beta(t))
         stationarity = knobs.c(t) * torch.hypot(d_x, d_y)
-        return info | {"lower": lower, "gap": gap, "stationarity": stationarity, "residual": torch.maximum(gap, stationarity)}
+        return info | {
+            "lower": lower,
+            "gap": gap,
+            "stationarity": stationarity,
+            "residual": torch.maximum(gap, stationarity),
+        }

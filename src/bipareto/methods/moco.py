@@ -1,4 +1,6 @@
-"""MoCo: tracked gradients and tracked weights (Fernando, Shen, Liu, Chaudhury, Murugesan and Chen, ICLR 2023, arXiv 2210.12624)."""
+"""MoCo: tracked gradients and tracked weights (Fernando, Shen, Liu, Chaudhury, Murugesan and Chen,
+ICLR 2023, arXiv 2210.12624).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from bipareto.errors import InvalidInput
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.methods.parts import simplex
-from bipareto.methods.parts.hypergradient import CG, FiniteDifference, Hypergradient, Neumann, warn_if_singular
+from bipareto.methods.parts.hypergradient import (
+    CG,
+    FiniteDifference,
+    Hypergradient,
+    Neumann,
+    warn_if_singular,
+)
 from bipareto.methods.parts.schedule import Power, Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem, tree
@@ -33,7 +41,9 @@ class MocoKnobs(NamedTuple):
 
 
 class MocoState(NamedTuple):
-    """x_k, y_k, the tracked hypergradients Y (m, n_x), the tracked weights (m,), the iteration and the run's numbers."""
+    """x_k, y_k, the tracked hypergradients Y (m, n_x), the tracked weights (m,), the iteration and
+    the run's numbers.
+    """
 
     x: Tree
     y: Tree
@@ -45,29 +55,38 @@ class MocoState(NamedTuple):
 
 @dataclass(frozen=True)
 class MoCo(Method):
-    """Nested, second order, stochastic, without preferences; theory for a strongly convex lower level.  Bilevel form RECONSTRUCTED.
+    """Nested, second order, stochastic, without preferences; theory for a strongly convex lower
+    level.  Bilevel form RECONSTRUCTED.
 
-    y    : D gradient steps on g(x_k, .) from y_k, then h_i = grad_x f_i - g_xy v_i, g_yy v_i = grad_y f_i
+    y    : D gradient steps on g(x_k, .) from y_k,
+           then h_i = grad_x f_i - g_xy v_i, g_yy v_i = grad_y f_i
     Y_i <- Y_i - beta_k ( Y_i - h_i )
     lam <- P( lam - gamma_k ( Y^T Y + rho I ) lam ),  P the projection on the simplex
     x   <- x - alpha_x sum_i lam_i Y_i
 
-    The three lines are certain at 96 %: the official single-level code was read; like it, lam uses the fresh Y and x the fresh lam
-    (the paper, from memory, the old ones).  The bilevel form is RECONSTRUCTED (70 %): the paper's nested extension takes an
-    implicit hypergradient, and others ran MoCo with an unrolled one; both are offered by `hypergradient`.
-    lam follows the min-norm weights slowly, by design: that removes their bias under noise.
+    The three lines are certain at 96 %: the official single-level code was read; like it, lam uses
+    the fresh Y and x the fresh lam (the paper, from memory, the old ones).  The bilevel form is
+    RECONSTRUCTED (70 %): the paper's nested extension takes an implicit hypergradient, and others
+    ran MoCo with an unrolled one; both are offered by `hypergradient`. lam follows the min-norm
+    weights slowly, by design: that removes their bias under noise.
 
     Args:
         alpha_x: step of x.
-        beta, gamma: beta_k and gamma_k; numbers or schedules.  The official defaults are 0.1 (1 + k)^(-1/2) for both.
+        beta, gamma: beta_k and gamma_k; numbers or schedules.  The official defaults are 0.1 (1 +
+            k)^(-1/2) for both.
         rho: regularisation of lam.
         lower_steps, lower_step: D and its step size, a number or a schedule.
-        hypergradient: how h_i is estimated; `Unrolled` makes its own lower steps, so D may then be 0.
+        hypergradient: how h_i is estimated; `Unrolled` makes its own lower steps, so D may then be
+            0.
     """
 
     uses_preference = False
     traits = Traits(
-        "stochastic", "strongly convex", nested=True, certainty=70, reconstructed="the bilevel form; the single-level core is certain at 96 %"
+        "stochastic",
+        "strongly convex",
+        nested=True,
+        certainty=70,
+        reconstructed="the bilevel form; the single-level core is certain at 96 %",
     )
 
     alpha_x: Schedule | float = 0.01
@@ -81,20 +100,35 @@ class MoCo(Method):
     def __post_init__(self) -> None:
         common.positive_schedules(self, ["alpha_x", "beta", "gamma", "lower_step"])
         if self.rho < 0 or self.lower_steps < 0:
-            raise InvalidInput(f"rho = {self.rho}, lower_steps = {self.lower_steps}; neither may be negative")
+            raise InvalidInput(
+                f"rho = {self.rho}, lower_steps = {self.lower_steps}; neither may be negative"
+            )
 
     @classmethod
     def paper(cls) -> Self:
-        """The MOMEHA paper's architecture search: alpha_x = 0.05, y step 0.025, momentum 0.9, and nothing else said of MoCo.
+        """The MOMEHA paper's architecture search: alpha_x = 0.05, y step 0.025, momentum 0.9, and
+        nothing else said of MoCo.
 
-        Ours: D = 1, the one-step hypergradient by finite differences (eps = 0.01/||v||), gamma = 0.1, 1 - beta = 0.9.
+        Ours: D = 1, the one-step hypergradient by finite differences (eps = 0.01/||v||), gamma =
+        0.1, 1 - beta = 0.9.
         """
         estimate = FiniteDifference(terms=1, eta=0.025, eps=0.01, relative=True)
-        return cls(alpha_x=0.05, beta=0.1, gamma=0.1, lower_steps=1, lower_step=0.025, hypergradient=estimate)
+        return cls(
+            alpha_x=0.05,
+            beta=0.1,
+            gamma=0.1,
+            lower_steps=1,
+            lower_step=0.025,
+            hypergradient=estimate,
+        )
 
     @classmethod
-    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
-        """D and CG fitted to the lower level's condition, gamma to the gradients' size; sequences fall under noise."""
+    def tuned(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
+        """D and CG fitted to the lower level's condition, gamma to the gradients' size; sequences
+        fall under noise.
+        """
         found = probe(problem, x0, y0, seed=seed)
         noisy = problem.sampler is not None
         return cls(
@@ -120,13 +154,25 @@ class MoCo(Method):
     def begin(self, start: Start, preference: Any = None) -> MocoState:
         f = start.objectives
         self.checked_preference(preference, f)
-        tracked = torch.zeros(f.shape[0], tree.ravel(start.x).numel(), dtype=f.dtype, device=f.device)
+        tracked = torch.zeros(
+            f.shape[0], tree.ravel(start.x).numel(), dtype=f.dtype, device=f.device
+        )
         knobs = common.knobs(MocoKnobs, self, start, hypergradient=self.hypergradient.numbers)
         return MocoState(start.x, start.y, tracked, common.uniform(f), common.zero(start), knobs)
 
-    def step(self, problem: Problem, state: MocoState, draw: Draw | None = None) -> tuple[MocoState, Info]:
+    def step(
+        self, problem: Problem, state: MocoState, draw: Draw | None = None
+    ) -> tuple[MocoState, Info]:
         knobs, t = state.knobs, state.t
-        found = common.nested(problem, state, draw, self.lower_steps, knobs.lower_step(t), self.hypergradient, knobs.hypergradient)
+        found = common.nested(
+            problem,
+            state,
+            draw,
+            self.lower_steps,
+            knobs.lower_step(t),
+            self.hypergradient,
+            knobs.hypergradient,
+        )
         tracked = torch.lerp(state.tracked, found.gradients, knobs.beta(t))
         pull = tracked @ (state.weights @ tracked) + knobs.rho * state.weights
         weights = simplex.project(state.weights - knobs.gamma(t) * pull)
@@ -134,6 +180,15 @@ class MoCo(Method):
         info = {"objectives": found.objectives, "weights": weights} | common.solver_residuals(found)
         return MocoState(x, found.y, tracked, weights, t + 1, knobs), info
 
-    def report(self, problem: Problem, before: MocoState, after: MocoState, info: Info, draw: Draw | None = None) -> Info:
-        """Adds g, ||grad_y g||, ||sum lam_i Y_i|| (`stationarity`), and the larger of the two norms (`residual`)."""
+    def report(
+        self,
+        problem: Problem,
+        before: MocoState,
+        after: MocoState,
+        info: Info,
+        draw: Draw | None = None,
+    ) -> Info:
+        """Adds g, ||grad_y g||, ||sum lam_i Y_i|| (`stationarity`), and the larger of the two norms
+        (`residual`).
+        """
         return common.nested_report(problem, before, after, info, draw)

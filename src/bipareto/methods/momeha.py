@@ -1,9 +1,10 @@
 """MOMEHA and MB-MOMEHA: single-loop, Hessian-free, preference-guided, for a nonconvex lower level.
 
-Jiang and Huang, "Efficient Hessian-Free Methods for Multi-Objective Bilevel Optimization with Nonconvex Lower Level",
-Algorithms 1 and 2.  The lower level is replaced by the constraint g(x, y) - v_gamma(x, y) <= 0 with the Moreau envelope
-v_gamma(x, y) = min_theta g(x, theta) + ||theta - y||^2 / (2 gamma), the objectives by their smooth Tchebycheff
-scalarization F, and F + c_t (g - v_gamma) is descended by one step each in theta, x and y.
+Jiang and Huang, "Efficient Hessian-Free Methods for Multi-Objective Bilevel Optimization with
+Nonconvex Lower Level", Algorithms 1 and 2.  The lower level is replaced by the constraint g(x, y) -
+v_gamma(x, y) <= 0 with the Moreau envelope v_gamma(x, y) = min_theta g(x, theta) + ||theta - y||^2
+/ (2 gamma), the objectives by their smooth Tchebycheff scalarization F, and F + c_t (g - v_gamma)
+is descended by one step each in theta, x and y.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Momentum(NamedTuple):
 
 
 class MomehaState(NamedTuple):
-    """x_t, y_t, theta_t, the preference w (m,), the ideal point z (m,), t, the run's numbers and its momenta (() in Algorithm 1)."""
+    """x_t, y_t, theta_t, the preference w (m,), the ideal point z (m,), t, the run's numbers and
+    its momenta (() in Algorithm 1).
+    """
 
     x: Tree
     y: Tree
@@ -67,7 +70,8 @@ class MomehaState(NamedTuple):
 class MOMEHA(Method):
     """Algorithm 1: single-loop, Hessian-free, with preferences, for a nonconvex lower level.
 
-    With the defaults its numbers are plain ones; `MOMEHA.tuned(problem, x0, y0)` fits them to a problem.
+    With the defaults its numbers are plain ones; `MOMEHA.tuned(problem, x0, y0)` fits them to a
+    problem.
 
     theta+ = theta - alpha_theta [ grad_y g(x, theta) + (theta - y)/gamma ]
     x+     = x - alpha_x [ grad_x F(x, y)/c_t + grad_x g(x, y) - grad_x g(x, theta+) ]
@@ -76,15 +80,18 @@ class MOMEHA(Method):
     On a problem with a sampler each step sees one draw of each level, roles "lower" and "upper".
 
     Args:
-        gamma: regularity of the Moreau envelope; the theory needs gamma < 1/(2 rho_y), rho_y the weak convexity of g in y.
+        gamma: regularity of the Moreau envelope; the theory needs gamma < 1/(2 rho_y), rho_y the
+            weak convexity of g in y.
         mu: smoothing of the Tchebycheff scalarization; larger is sharper and stiffer.
-        alpha_theta, alpha_x, alpha_y: step sizes, numbers or schedules.  Keep alpha_theta = alpha_y: much larger
-            alpha_theta makes lower-level *maxima* attractive.
-        c: penalty c_t, a number or a schedule.  Too weak and y leaves the lower level's basin; too strong and x stands still.
+        alpha_theta, alpha_x, alpha_y: step sizes, numbers or schedules.  Keep alpha_theta =
+            alpha_y: much larger alpha_theta makes lower-level *maxima* attractive.
+        c: penalty c_t, a number or a schedule.  Too weak and y leaves the lower level's basin; too
+            strong and x stands still.
         ideal: z, below every objective; a number, m numbers, or `scalarization.Tracked(margin)`.
         scalarization: "stch" (the paper's), "tchebycheff" or "linear".
-        warmup: gradient steps on g(x_0, .) from y_0 before the first joint step, none in the paper.  A start outside the
-            basin of a lower minimum can be held there by the envelope (its gap has spurious stationary points).
+        warmup: gradient steps on g(x_0, .) from y_0 before the first joint step, none in the paper.
+            A start outside the basin of a lower minimum can be held there by the envelope (its gap
+            has spurious stationary points).
     """
 
     traits = Traits("deterministic", "nonconvex", nested=False, certainty=100)
@@ -110,35 +117,63 @@ class MOMEHA(Method):
 
     @classmethod
     def paper(cls, preset: str = "sensitivity") -> Self:
-        """The paper's settings for few-shot learning: "sensitivity" (FC100) or "comparison" (Caltech-256)."""
+        """The paper's settings for few-shot learning: "sensitivity" (FC100) or "comparison"
+        (Caltech-256).
+        """
         presets: dict[str, dict[str, Any]] = {
-            "sensitivity": {"alpha_theta": 0.01, "alpha_x": 0.01, "alpha_y": 0.01, "c": Power(1.0, 0.25)},
+            "sensitivity": {
+                "alpha_theta": 0.01,
+                "alpha_x": 0.01,
+                "alpha_y": 0.01,
+                "c": Power(1.0, 0.25),
+            },
             "comparison": {"alpha_theta": 0.05, "alpha_x": 0.1, "alpha_y": 0.05, "c": 1.0},
         }
         if preset not in presets:
-            raise InvalidInput(f"preset {preset!r} is not known; choose one of {', '.join(presets)}")
+            raise InvalidInput(
+                f"preset {preset!r} is not known; choose one of {', '.join(presets)}"
+            )
         return cls(gamma=8.0, mu=4.0, **presets[preset])
 
     @classmethod
-    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
-        """Numbers from probes of g and f at the start and from the step budget: see `bipareto.methods.tuning.envelope_methods`."""
+    def tuned(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
+        """Numbers from probes of g and f at the start and from the step budget: see
+        `bipareto.methods.tuning.envelope_methods`.
+        """
         return cls(**envelope_methods.tune_momeha(problem, x0, y0, steps=steps, seed=seed))
 
     @classmethod
     def admissible(
-        cls, problem: Problem, x0: Any, y0: Any, *, constants: Any = None, gamma: float | None = None, mu: float | None = None,
-        c: Schedule | float = Power(1.0, 0.25), ideal: Any = None, preference: Any = None, scalarization: str = "stch", fraction: float = 0.99,
-    ) -> Self:  # fmt: skip
-        """Steps for which Theorem 1 is proved: its merit V_t falls at every iteration, by the amount the proof says.
+        cls,
+        problem: Problem,
+        x0: Any,
+        y0: Any,
+        *,
+        constants: Any = None,
+        gamma: float | None = None,
+        mu: float | None = None,
+        c: Schedule | float = Power(1.0, 0.25),
+        ideal: Any = None,
+        preference: Any = None,
+        scalarization: str = "stch",
+        fraction: float = 0.99,
+    ) -> Self:
+        """Steps for which Theorem 1 is proved: its merit V_t falls at every iteration, by the
+        amount the proof says.
 
-        Admissible is not good.  The bounds are tiny (1e-4 and less), so that 20,000 steps may hardly move x; and they make
-        alpha_theta/alpha_y >= 8/gamma, far inside the regime in which lower-level *maxima* attract the run: the envelope's
-        constraint holds there too, and V falls happily towards one.  `tuned` has no proof, keeps alpha_theta = alpha_y within the
-        bound that repels maxima, and is what to use for answers; use this to check the theory, or where a guarantee is asked for.
+        Admissible is not good.  The bounds are tiny (1e-4 and less), so that 20,000 steps may
+        hardly move x; and they make alpha_theta/alpha_y >= 8/gamma, far inside the regime in which
+        lower-level *maxima* attract the run: the envelope's constraint holds there too, and V falls
+        happily towards one.  `tuned` has no proof, keeps alpha_theta = alpha_y within the bound
+        that repels maxima, and is what to use for answers; use this to check the theory, or where a
+        guarantee is asked for.
 
         Args:
             problem, x0, y0: the start decides V_0, and with it the set on which F must be smooth.
-            constants: anything with L_g, L_f (joint in x and y) and rho_y, such as a known problem's `constants`; None probes them.
+            constants: anything with L_g, L_f (joint in x and y) and rho_y, such as a known
+                problem's `constants`; None probes them.
             gamma: below 1/(2 rho_y); None is the one with the largest step of y.
             mu, ideal: None takes what `tuned` takes.
             c: c_0 (1 + t)^p with 0 <= p < 1/2; the theorem's joint rate has p = 1/4.
@@ -146,21 +181,44 @@ class MOMEHA(Method):
             fraction: of the bounds u_theta, u_x, u_y.
         """
         found = admissible.admissible_momeha(
-            problem, x0, y0, constants=constants, gamma=gamma, mu=mu, c=c, ideal=ideal, preference=preference,
-            scalarization=scalarization, fraction=fraction,
-        )  # fmt: skip
+            problem,
+            x0,
+            y0,
+            constants=constants,
+            gamma=gamma,
+            mu=mu,
+            c=c,
+            ideal=ideal,
+            preference=preference,
+            scalarization=scalarization,
+            fraction=fraction,
+        )
         return cls(**found)
 
-    def bounds(self, problem: Problem, x0: Any, y0: Any, *, constants: Any = None, preference: Any = None) -> Deterministic | Stochastic:
-        """The constants of the proofs and the admissible steps, for this method's own gamma, mu, z and penalty.
+    def bounds(
+        self, problem: Problem, x0: Any, y0: Any, *, constants: Any = None, preference: Any = None
+    ) -> Deterministic | Stochastic:
+        """The constants of the proofs and the admissible steps, for this method's own gamma, mu, z
+        and penalty.
 
-        `method.bounds(...).outside(alpha_theta, alpha_x, alpha_y)` names the steps that are too large.  Of the method's steps
-        alpha_theta alone has a say, where it is admissible: u_x and u_y depend on it.  Arguments as in `admissible`.
+        `method.bounds(...).outside(alpha_theta, alpha_x, alpha_y)` names the steps that are too
+        large.  Of the method's steps alpha_theta alone has a say, where it is admissible: u_x and
+        u_y depend on it.  Arguments as in `admissible`.
         """
         return admissible.bounds(
-            problem, x0, y0, constants=constants, preference=preference, gamma=self.gamma, mu=self.mu, ideal=self.ideal,
-            scalarization=self.scalarization, alpha_theta=self.alpha_theta, c=self.c, beta=self._beta() or None,
-        )  # fmt: skip
+            problem,
+            x0,
+            y0,
+            constants=constants,
+            preference=preference,
+            gamma=self.gamma,
+            mu=self.mu,
+            ideal=self.ideal,
+            scalarization=self.scalarization,
+            alpha_theta=self.alpha_theta,
+            c=self.c,
+            beta=self._beta() or None,
+        )
 
     def roles(self, m: int) -> tuple[str, ...]:
         return ("lower", "upper")
@@ -173,9 +231,13 @@ class MOMEHA(Method):
         if not self.warmup:
             return start
         y, batch = start.y, problem.batch("lower", "full")
-        step_size = float(as_schedule(self.alpha_theta, "alpha_theta")(torch.zeros((), dtype=torch.float64)))
+        step_size = float(
+            as_schedule(self.alpha_theta, "alpha_theta")(torch.zeros((), dtype=torch.float64))
+        )
         for _ in range(self.warmup):
-            y = tree.add_scaled(y, -step_size, oracle.grad(lambda v: problem.lower(start.x, v, batch), y))
+            y = tree.add_scaled(
+                y, -step_size, oracle.grad(lambda v: problem.lower(start.x, v, batch), y)
+            )
         with torch.no_grad():
             return Start(start.x, y, problem.upper(start.x, y, problem.batch("upper", "full")))
 
@@ -188,7 +250,9 @@ class MOMEHA(Method):
             alpha_x=as_schedule(self.alpha_x, "alpha_x"),
             alpha_y=as_schedule(self.alpha_y, "alpha_y"),
             c=as_schedule(self.c, "c"),
-            ideal=Fixed(()) if isinstance(ideal, Fixed) else ideal,  # a fixed z lives in the state alone
+            ideal=Fixed(())
+            if isinstance(ideal, Fixed)
+            else ideal,  # a fixed z lives in the state alone
             beta=self._beta(),
         )
         return MomehaState(
@@ -203,16 +267,31 @@ class MOMEHA(Method):
         )
 
     def relearned(self, state: MomehaState, y: Tree) -> MomehaState:
-        momentum = state.momentum and Momentum(tree.zeros_like(y), state.momentum.x, tree.zeros_like(y))
+        momentum = state.momentum and Momentum(
+            tree.zeros_like(y), state.momentum.x, tree.zeros_like(y)
+        )
         return state._replace(y=y, theta=y, momentum=momentum)
 
-    def step(self, problem: Problem, state: MomehaState, draw: Draw | None = None) -> tuple[MomehaState, Info]:
-        x, y, theta, knobs, t, momentum = state.x, state.y, state.theta, state.knobs, state.t, state.momentum
+    def step(
+        self, problem: Problem, state: MomehaState, draw: Draw | None = None
+    ) -> tuple[MomehaState, Info]:
+        x, y, theta, knobs, t, momentum = (
+            state.x,
+            state.y,
+            state.theta,
+            state.knobs,
+            state.t,
+            state.momentum,
+        )
         batches = draw or {}
         inverse_c, inverse_gamma = knobs.c(t).reciprocal(), knobs.gamma.reciprocal()
 
-        d_theta = oracle.grad(lambda v: problem.lower(x, v, self._lower_batch(batches, "theta")), theta)
-        d_theta = tree.map_(lambda d, v, u: torch.addcmul(d, inverse_gamma, v - u), d_theta, theta, y)
+        d_theta = oracle.grad(
+            lambda v: problem.lower(x, v, self._lower_batch(batches, "theta")), theta
+        )
+        d_theta = tree.map_(
+            lambda d, v, u: torch.addcmul(d, inverse_gamma, v - u), d_theta, theta, y
+        )
         theta, m_theta = self._move(theta, d_theta, knobs.alpha_theta(t), "theta", state)
 
         def x_terms(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -234,33 +313,66 @@ class MOMEHA(Method):
         new_y, m_y = self._move(y, d_y, knobs.alpha_y(t), "y", state)
 
         new = MomehaState(
-            x, new_y, theta, state.preference, knobs.ideal.update(state.ideal, f), t + 1, knobs,
+            x,
+            new_y,
+            theta,
+            state.preference,
+            knobs.ideal.update(state.ideal, f),
+            t + 1,
+            knobs,
             Momentum(m_theta, m_x, m_y) if momentum else (),
-        )  # fmt: skip
+        )
         return new, {"objectives": f}
 
-    def report(self, problem: Problem, before: MomehaState, after: MomehaState, info: Info, draw: Draw | None = None) -> Info:
-        """The gap g - v_gamma as theta sees it, and the residual H_p with the paper's multipliers lambda = weights/s, p = c/s.
+    def report(
+        self,
+        problem: Problem,
+        before: MomehaState,
+        after: MomehaState,
+        info: Info,
+        draw: Draw | None = None,
+    ) -> Info:
+        """The gap g - v_gamma as theta sees it, and the residual H_p with the paper's multipliers
+        lambda = weights/s, p = c/s.
 
-        H_p = (c/s) ||(d_x, d_y)||, up to theta's lag; the directions are read off the moves (averages of them in Algorithm 2).
-        `residual` is the larger of the two: the iterate is eps-eps-Pareto stationary for eps = residual.
+        H_p = (c/s) ||(d_x, d_y)||, up to theta's lag; the directions are read off the moves
+        (averages of them in Algorithm 2). `residual` is the larger of the two: the iterate is
+        eps-eps-Pareto stationary for eps = residual.
         """
         knobs, t = before.knobs, before.t
-        lower, lower_theta = problem.lower_pair(before.x, before.y, after.theta, self._lower_batch(draw or {}, "x"))
-        gap = lower - lower_theta - tree.squared_norm(tree.sub(after.theta, before.y)) / (2 * knobs.gamma)
-        d_x, d_y = moved(before.x, after.x, knobs.alpha_x(t)), moved(before.y, after.y, knobs.alpha_y(t))
+        lower, lower_theta = problem.lower_pair(
+            before.x, before.y, after.theta, self._lower_batch(draw or {}, "x")
+        )
+        gap = (
+            lower
+            - lower_theta
+            - tree.squared_norm(tree.sub(after.theta, before.y)) / (2 * knobs.gamma)
+        )
+        d_x, d_y = (
+            moved(before.x, after.x, knobs.alpha_x(t)),
+            moved(before.y, after.y, knobs.alpha_y(t)),
+        )
         weigh = scalarization.get(self.scalarization).weights
         s = weigh(info["objectives"], before.preference, before.ideal, knobs.mu).sum()
         stationarity = knobs.c(t) / s * torch.hypot(d_x, d_y)
-        return info | {"lower": lower, "gap": gap, "stationarity": stationarity, "residual": torch.maximum(gap, stationarity)}
+        return info | {
+            "lower": lower,
+            "gap": gap,
+            "stationarity": stationarity,
+            "residual": torch.maximum(gap, stationarity),
+        }
 
     def _lower_batch(self, batches: Draw, name: str) -> Any:
         return batches.get("lower")
 
-    def _objectives(self, problem: Problem, x: Tree, y: Tree, batches: Draw, name: str, m: int) -> Tensor:
+    def _objectives(
+        self, problem: Problem, x: Tree, y: Tree, batches: Draw, name: str, m: int
+    ) -> Tensor:
         return problem.upper(x, y, batches.get("upper"))
 
-    def _weights(self, problem: Problem, f: Tensor, x: Tree, y: Tree, batches: Draw, state: MomehaState) -> Tensor:
+    def _weights(
+        self, problem: Problem, f: Tensor, x: Tree, y: Tree, batches: Draw, state: MomehaState
+    ) -> Tensor:
         """The constants that multiply the f_i: differentiating sum_i weights_i f_i gives grad F."""
         weigh = scalarization.get(self.scalarization).weights
         return weigh(f.detach(), state.preference, state.ideal, state.knobs.mu)
@@ -271,24 +383,29 @@ class MOMEHA(Method):
     def _momentum(self, start: Start) -> Momentum | tuple[()]:
         return ()
 
-    def _move(self, point: Tree, direction: Tree, alpha: Tensor, name: str, state: MomehaState) -> tuple[Tree, Tree]:
+    def _move(
+        self, point: Tree, direction: Tree, alpha: Tensor, name: str, state: MomehaState
+    ) -> tuple[Tree, Tree]:
         """One descent step; returns the new point and the new momentum (() here)."""
         return tree.descend(point, alpha, direction), ()
 
 
 @dataclass(frozen=True)
 class MBMOMEHA(MOMEHA):
-    """Algorithm 2, for noisy gradients: MOMEHA's three directions on fresh draws, passed through exponential averages.
+    """Algorithm 2, for noisy gradients: MOMEHA's three directions on fresh draws, passed through
+    exponential averages.
 
     m = beta_t m + (1 - beta_t) d,  v <- v - alpha m   for v = theta, x, y.
 
-    Each step uses 2m + 3 draws: "theta", "x-lower", "y-lower", and "x-upper-i", "y-upper-i" for every objective i.  The draw
-    of x-lower serves g at y and at theta, the draw of an objective its value (in the weights) and its gradient.
+    Each step uses 2m + 3 draws: "theta", "x-lower", "y-lower", and "x-upper-i", "y-upper-i" for
+    every objective i.  The draw of x-lower serves g at y and at theta, the draw of an objective its
+    value (in the weights) and its gradient.
 
     Args:
-        beta: momentum beta_t.  This average has steps (1 - beta) times those of SGD's m = beta m + d.
-        exact_weights: take the scalarization's weights from the objectives on all data (role "full", forward only), which
-            removes the bias that the softmax of noisy values has.
+        beta: momentum beta_t.  This average has steps (1 - beta) times those of SGD's m = beta m +
+            d.
+        exact_weights: take the scalarization's weights from the objectives on all data (role
+            "full", forward only), which removes the bias that the softmax of noisy values has.
         others: as in `MOMEHA`.
     """
 
@@ -306,34 +423,76 @@ class MBMOMEHA(MOMEHA):
         """The paper's settings for architecture search: EMA momentum 0.9, c_t = (1 + t)^(1/16)."""
         if preset != "nas":
             raise InvalidInput(f"preset {preset!r} is not known; choose nas")
-        return cls(gamma=8.0, mu=4.0, alpha_theta=0.025, alpha_x=0.05, alpha_y=0.025, beta=0.9, c=Power(1.0, 1 / 16))
+        return cls(
+            gamma=8.0,
+            mu=4.0,
+            alpha_theta=0.025,
+            alpha_x=0.05,
+            alpha_y=0.025,
+            beta=0.9,
+            c=Power(1.0, 1 / 16),
+        )
 
     @classmethod
-    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
-        """As `MOMEHA.tuned`, with steps that fall as Theorem 2 asks for when gradients are noisy."""
+    def tuned(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
+        """As `MOMEHA.tuned`, with steps that fall as Theorem 2 asks for when gradients are
+        noisy.
+        """
         return cls(**envelope_methods.tune_mbmomeha(problem, x0, y0, steps=steps, seed=seed))
 
     @classmethod
     def admissible(  # type: ignore[override]
-        cls, problem: Problem, x0: Any, y0: Any, *, constants: Any = None, gamma: float | None = None, mu: float | None = None,
-        c0: float = 1.0, delta: float | None = None, ideal: Any = None, preference: Any = None, scalarization: str = "stch", fraction: float = 0.99,
-    ) -> Self:  # fmt: skip
-        """Schedules for which Theorem 2's merit falls in expectation, up to its noise term; the same warning as `MOMEHA.admissible`.
+        cls,
+        problem: Problem,
+        x0: Any,
+        y0: Any,
+        *,
+        constants: Any = None,
+        gamma: float | None = None,
+        mu: float | None = None,
+        c0: float = 1.0,
+        delta: float | None = None,
+        ideal: Any = None,
+        preference: Any = None,
+        scalarization: str = "stch",
+        fraction: float = 0.99,
+    ) -> Self:
+        """Schedules for which Theorem 2's merit falls in expectation, up to its noise term; the
+        same warning as `MOMEHA.admissible`.
 
         Args:
             c0: the first penalty.
-            delta: None for the joint rate with a growing penalty, or a number in (0, 1/8) for a constant one; see `schedule.theorem2`.
+            delta: None for the joint rate with a growing penalty, or a number in (0, 1/8) for a
+                constant one; see `schedule.theorem2`.
             others: as in `MOMEHA.admissible`.
         """
         found = admissible.admissible_mbmomeha(
-            problem, x0, y0, constants=constants, gamma=gamma, mu=mu, c0=c0, delta=delta, ideal=ideal, preference=preference,
-            scalarization=scalarization, fraction=fraction,
-        )  # fmt: skip
+            problem,
+            x0,
+            y0,
+            constants=constants,
+            gamma=gamma,
+            mu=mu,
+            c0=c0,
+            delta=delta,
+            ideal=ideal,
+            preference=preference,
+            scalarization=scalarization,
+            fraction=fraction,
+        )
         return cls(**found)
 
     def roles(self, m: int) -> tuple[str, ...]:
         upper = tuple(f"{name}-upper-{i}" for name in ("x", "y") for i in range(m))
-        return ("theta", "x-lower", "y-lower", *upper, *(("upper-full",) if self.exact_weights else ()))
+        return (
+            "theta",
+            "x-lower",
+            "y-lower",
+            *upper,
+            *(("upper-full",) if self.exact_weights else ()),
+        )
 
     def oracles(self, m: int) -> dict[str, int]:
         return super().oracles(m) | ({"upper_values": 2 * m} if self.exact_weights else {})
@@ -341,14 +500,22 @@ class MBMOMEHA(MOMEHA):
     def _lower_batch(self, batches: Draw, name: str) -> Any:
         return batches.get("theta" if name == "theta" else f"{name}-lower")
 
-    def _objectives(self, problem: Problem, x: Tree, y: Tree, batches: Draw, name: str, m: int) -> Tensor:
+    def _objectives(
+        self, problem: Problem, x: Tree, y: Tree, batches: Draw, name: str, m: int
+    ) -> Tensor:
         if not batches:
             return problem.upper(x, y)
-        return torch.stack([problem.objective(i, x, y, batches[f"{name}-upper-{i}"]) for i in range(m)])
+        return torch.stack(
+            [problem.objective(i, x, y, batches[f"{name}-upper-{i}"]) for i in range(m)]
+        )
 
-    def _weights(self, problem: Problem, f: Tensor, x: Tree, y: Tree, batches: Draw, state: MomehaState) -> Tensor:
+    def _weights(
+        self, problem: Problem, f: Tensor, x: Tree, y: Tree, batches: Draw, state: MomehaState
+    ) -> Tensor:
         if self.exact_weights and batches:
-            x, y = (tree.map_(lambda leaf: leaf.detach(), point) for point in (x, y))  # forward only
+            x, y = (
+                tree.map_(lambda leaf: leaf.detach(), point) for point in (x, y)
+            )  # forward only
             f = problem.upper(x, y, batches["upper-full"])
         return super()._weights(problem, f, x, y, batches, state)
 
@@ -356,9 +523,13 @@ class MBMOMEHA(MOMEHA):
         return as_schedule(self.beta, "beta")
 
     def _momentum(self, start: Start) -> Momentum | tuple[()]:
-        return Momentum(tree.zeros_like(start.y), tree.zeros_like(start.x), tree.zeros_like(start.y))
+        return Momentum(
+            tree.zeros_like(start.y), tree.zeros_like(start.x), tree.zeros_like(start.y)
+        )
 
-    def _move(self, point: Tree, direction: Tree, alpha: Tensor, name: str, state: MomehaState) -> tuple[Tree, Tree]:
+    def _move(
+        self, point: Tree, direction: Tree, alpha: Tensor, name: str, state: MomehaState
+    ) -> tuple[Tree, Tree]:
         beta = state.knobs.beta(state.t)  # type: ignore[operator]
         average = tree.interpolate(direction, getattr(state.momentum, name), beta)
         return tree.descend(point, alpha, average), average

@@ -1,4 +1,6 @@
-"""MOML: multi-gradient descent on unrolled hypergradients (Ye, Lin, Yue, Guo, Xiao and Zhang, NeurIPS 2021; AIJ 2024)."""
+"""MOML: multi-gradient descent on unrolled hypergradients (Ye, Lin, Yue, Guo, Xiao and Zhang,
+NeurIPS 2021; AIJ 2024).
+"""
 
 from __future__ import annotations
 
@@ -46,21 +48,29 @@ class MOML(Method):
     lam = argmin over the simplex of || sum_i lam_i h_i ||^2
     x_(t+1) = x_t - alpha_x sum_i lam_i h_i,   y_(t+1) = y^K
 
-    Certain at 90 %: the authors' code was read, the paper's text was not.  That code takes K = 1, Adam for both levels and
-    another optimiser step for y; what stands here is the paper-level form with plain steps, y^K carried over.
-    With K steps the hypergradient is biased by about (1 - eta h)^K, h the smallest curvature of g in y, and so is the answer.
+    Certain at 90 %: the authors' code was read, the paper's text was not.  That code takes K = 1,
+    Adam for both levels and another optimiser step for y; what stands here is the paper-level form
+    with plain steps, y^K carried over. With K steps the hypergradient is biased by about (1 - eta
+    h)^K, h the smallest curvature of g in y, and so is the answer.
 
     Args:
         inner_steps: K.
         eta: step on g.
         alpha_x: step of x, a number or a schedule.
         normalize: take lam from h_i/||h_i|| (the authors' code) while the step uses h_i themselves.
-        weight_steps: None for the exact lam; a number for that many projected gradient steps from equal weights.
+        weight_steps: None for the exact lam; a number for that many projected gradient steps from
+            equal weights.
         weight_lr: their step size.
     """
 
     uses_preference = False
-    traits = Traits("deterministic", "one minimiser", nested=True, certainty=90, reconstructed="plain steps in place of the authors' optimisers")
+    traits = Traits(
+        "deterministic",
+        "one minimiser",
+        nested=True,
+        certainty=90,
+        reconstructed="plain steps in place of the authors' optimisers",
+    )
 
     inner_steps: int = 4
     eta: float = 0.1
@@ -74,17 +84,27 @@ class MOML(Method):
 
     @classmethod
     def paper(cls) -> Self:
-        """The MOMEHA paper's settings: K = 4 and lam by 4 projected steps of 0.05, which leaves it near equal weights.
+        """The MOMEHA paper's settings: K = 4 and lam by 4 projected steps of 0.05, which leaves it
+        near equal weights.
 
-        alpha_x = 0.1 as for all methods there; eta is not given and is taken as its step of y, 0.05.
+        alpha_x = 0.1 as for all methods there; eta is not given and is taken as its step of y,
+        0.05.
         """
         return cls(inner_steps=4, eta=0.05, alpha_x=0.1, weight_steps=4, weight_lr=0.05)
 
     @classmethod
-    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
-        """eta = 1/L, K for a truncation of a few percent, alpha_x from the hypergradient's slope: see `methods.scales`."""
+    def tuned(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
+        """eta = 1/L, K for a truncation of a few percent, alpha_x from the hypergradient's slope:
+        see `methods.scales`.
+        """
         found = probe(problem, x0, y0, seed=seed)
-        return cls(inner_steps=found.inner_steps(0.01, 30), eta=1 / found.largest, alpha_x=found.step(problem))
+        return cls(
+            inner_steps=found.inner_steps(0.01, 30),
+            eta=1 / found.largest,
+            alpha_x=found.step(problem),
+        )
 
     @property
     def _estimate(self) -> Unrolled:
@@ -107,16 +127,35 @@ class MOML(Method):
         knobs = common.knobs(MomlKnobs, self, start, hypergradient=self._estimate.numbers)
         return MomlState(start.x, start.y, common.uniform(f), common.zero(start), knobs)
 
-    def step(self, problem: Problem, state: MomlState, draw: Draw | None = None) -> tuple[MomlState, Info]:
+    def step(
+        self, problem: Problem, state: MomlState, draw: Draw | None = None
+    ) -> tuple[MomlState, Info]:
         knobs = state.knobs
         found = common.nested(problem, state, draw, 0, None, self._estimate, knobs.hypergradient)
         h = found.gradients
-        rows = h / h.norm(dim=1, keepdim=True).clamp_min(torch.finfo(h.dtype).tiny) if self.normalize else h
+        rows = (
+            h / h.norm(dim=1, keepdim=True).clamp_min(torch.finfo(h.dtype).tiny)
+            if self.normalize
+            else h
+        )
         equal = common.uniform(found.objectives)
-        weights = common.weigh(rows @ rows.T, torch.zeros_like(equal), equal, self.weight_steps, knobs.weight_lr)
+        weights = common.weigh(
+            rows @ rows.T, torch.zeros_like(equal), equal, self.weight_steps, knobs.weight_lr
+        )
         x = common.toward(state.x, knobs.alpha_x(state.t), weights.weights @ h)
-        return MomlState(x, found.y, weights.weights, state.t + 1, knobs), common.solver_info(found, weights)
+        return MomlState(x, found.y, weights.weights, state.t + 1, knobs), common.solver_info(
+            found, weights
+        )
 
-    def report(self, problem: Problem, before: MomlState, after: MomlState, info: Info, draw: Draw | None = None) -> Info:
-        """Adds g, ||grad_y g||, ||sum lam_i h_i|| (`stationarity`), and the larger of the two norms (`residual`)."""
+    def report(
+        self,
+        problem: Problem,
+        before: MomlState,
+        after: MomlState,
+        info: Info,
+        draw: Draw | None = None,
+    ) -> Info:
+        """Adds g, ||grad_y g||, ||sum lam_i h_i|| (`stationarity`), and the larger of the two norms
+        (`residual`).
+        """
         return common.nested_report(problem, before, after, info, draw)

@@ -1,7 +1,7 @@
 """WC-penalty: weighted Chebyshev under the constraint grad_y g = 0, by penalties.
 
-Zhang, Oh, Qin, Li, Zhang and Liu, "A Tale of Two Problems: Multi-Task Bilevel Learning Meets Equality Constrained
-Multi-Objective Optimization", ICML 2026, arXiv 2605.09094.
+Zhang, Oh, Qin, Li, Zhang and Liu, "A Tale of Two Problems: Multi-Task Bilevel Learning Meets
+Equality Constrained Multi-Objective Optimization", ICML 2026, arXiv 2605.09094.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class WcpenaltyKnobs(NamedTuple):
 
 
 class WcpenaltyState(NamedTuple):
-    """x_t, y_t, the epigraph variable rho, the slacks delta (m,), the preference (m,), the iteration and the run's numbers."""
+    """x_t, y_t, the epigraph variable rho, the slacks delta (m,), the preference (m,), the
+    iteration and the run's numbers.
+    """
 
     x: Tree
     y: Tree
@@ -50,32 +52,43 @@ class WcpenaltyState(NamedTuple):
 
 @dataclass(frozen=True)
 class WCPenalty(Method):
-    """Single loop, second order, with preferences; for a convex lower level and f_i > 0.  RECONSTRUCTED.
+    """Single loop, second order, with preferences; for a convex lower level and f_i > 0.
+    RECONSTRUCTED.
 
     Projected gradient descent, all blocks at once, on
 
-    P = rho + (u/2) sum_i ( w_i f_i + delta_i - rho )^2 + (v/2) || grad_y g ||^2    over x, y, rho and delta >= 0:
+    P = rho + (u/2) sum_i ( w_i f_i + delta_i - rho )^2 + (v/2) || grad_y g ||^2
+    over x, y, rho and delta >= 0:
 
     omega_i = u ( w_i f_i + delta_i - rho )
     x     <- x - alpha_x ( sum_i omega_i w_i grad_x f_i + v g_xy grad_y g )
     y     <- y - alpha_y ( sum_i omega_i w_i grad_y f_i + v g_yy grad_y g )
     rho   <- rho - eta ( 1 - sum_i omega_i ),    delta <- max( delta - eta omega, 0 )
 
-    Certain at 70 %: the abstract and public reviews were read, not the method's section.  Epigraph, slacks, single loop, second
-    derivatives and projected gradients are as published (80 %); the places of u, v and eta and the form of the slacks are
-    inferred (65 %).  The theory takes u = v of order T^(1/4) and one step of order T^(-1/4) for all blocks.
-    Small u makes it a *linear* scalarization: omega_i = 1/m + u (w_i f_i - mean).  Small v leaves the lower level unsolved.
+    Certain at 70 %: the abstract and public reviews were read, not the method's section.  Epigraph,
+    slacks, single loop, second derivatives and projected gradients are as published (80 %); the
+    places of u, v and eta and the form of the slacks are inferred (65 %).  The theory takes u = v
+    of order T^(1/4) and one step of order T^(-1/4) for all blocks. Small u makes it a *linear*
+    scalarization: omega_i = 1/m + u (w_i f_i - mean).  Small v leaves the lower level unsolved.
 
     Args:
         u, v: penalties of the epigraph and of the lower level.
         alpha_x, alpha_y, eta: steps of x, of y, and of rho and delta; numbers or schedules.
-        rho_init: the first rho, with delta = 0; None for the (rho, delta) that minimise P at the start, so that the weights
-            omega begin where they belong instead of growing over 1/(u m eta) steps.  The paper's start is not known.
-        difference: g_xy grad_y g and g_yy grad_y g are taken from two gradients of g, at y shifted by that length either way along
-            grad_y g (`hypergradient.difference_pair`), for losses that cannot be differentiated twice; None takes them exactly.
+        rho_init: the first rho, with delta = 0; None for the (rho, delta) that minimise P at the
+            start, so that the weights omega begin where they belong instead of growing over 1/(u m
+            eta) steps.  The paper's start is not known.
+        difference: g_xy grad_y g and g_yy grad_y g are taken from two gradients of g, at y shifted
+            by that length either way along grad_y g (`hypergradient.difference_pair`), for losses
+            that cannot be differentiated twice; None takes them exactly.
     """
 
-    traits = Traits("both", "convex", nested=False, certainty=70, reconstructed="places of u, v and eta, form of the slacks")
+    traits = Traits(
+        "both",
+        "convex",
+        nested=False,
+        certainty=70,
+        reconstructed="places of u, v and eta, form of the slacks",
+    )
 
     u: float = 10.0
     v: float = 10.0
@@ -90,19 +103,27 @@ class WCPenalty(Method):
         if not (self.u > 0 and self.v > 0):
             raise InvalidInput(f"u = {self.u}, v = {self.v}; both must be > 0")
         if self.difference is not None and not self.difference > 0:
-            raise InvalidInput(f"difference = {self.difference}; the shift of y must be > 0, or None for exact products")
+            raise InvalidInput(
+                f"difference = {self.difference}; the shift of y must be > 0, or None for exact "
+                "products"
+            )
 
     @classmethod
     def paper(cls) -> Self:
         """The MOMEHA paper's settings: u = 0.01, v = 0.2, eta = 0.01, steps 0.1 and 0.05.
 
-        With this u the weights stay equal: in effect a linear scalarization.  The first rho is not given and is ours.
+        With this u the weights stay equal: in effect a linear scalarization.  The first rho is not
+        given and is ours.
         """
         return cls(u=0.01, v=0.2, alpha_x=0.1, alpha_y=0.05, eta=0.01)
 
     @classmethod
-    def tuned(cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0) -> Self:
-        """u and v from the sizes of f and g and the budget, steps from the curvature of P: see `methods.scales`."""
+    def tuned(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
+        """u and v from the sizes of f and g and the budget, steps from the curvature of P: see
+        `methods.scales`.
+        """
         return cls(**probe_penalty(problem, x0, y0, steps=steps, seed=seed))
 
     def roles(self, m: int) -> tuple[str, ...]:
@@ -110,7 +131,11 @@ class WCPenalty(Method):
 
     def oracles(self, m: int) -> dict[str, int]:
         exact = self.difference is None
-        return {"lower_gradients": 1 if exact else 3, "upper_gradients": m, "hessian_products": 2 if exact else 0}
+        return {
+            "lower_gradients": 1 if exact else 3,
+            "upper_gradients": m,
+            "hessian_products": 2 if exact else 0,
+        }
 
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
@@ -121,7 +146,8 @@ class WCPenalty(Method):
         f = start.objectives
         w = self.checked_preference(preference, f)
         if self.rho_init is None:
-            # The minimiser has omega_i = max(u w_i f_i - u rho, 0) with sum 1: a projection on the simplex.
+            # The minimiser has omega_i = max(u w_i f_i - u rho, 0) with sum 1: a projection on the
+            # simplex.
             omega = simplex.project(self.u * w * f)
             rho = (w * f - omega / self.u)[omega.argmax()]
             delta = (rho - w * f).clamp_min(0)
@@ -130,7 +156,9 @@ class WCPenalty(Method):
         knobs = common.knobs(WcpenaltyKnobs, self, start, difference=self.difference or 0.0)
         return WcpenaltyState(start.x, start.y, rho, delta, w, common.zero(start), knobs)
 
-    def step(self, problem: Problem, state: WcpenaltyState, draw: Draw | None = None) -> tuple[WcpenaltyState, Info]:
+    def step(
+        self, problem: Problem, state: WcpenaltyState, draw: Draw | None = None
+    ) -> tuple[WcpenaltyState, Info]:
         x, y, rho, delta, w, t, knobs = state
         f, pull = pullback(common.upper_of(problem, draw, w.shape[-1]), x, y)
         omega = knobs.u * (w * f + delta - rho)
@@ -154,8 +182,17 @@ class WCPenalty(Method):
         )
         return new, {"objectives": f, "weights": omega, "lower_residual": g_y.norm()}
 
-    def report(self, problem: Problem, before: WcpenaltyState, after: WcpenaltyState, info: Info, draw: Draw | None = None) -> Info:
-        """Adds g, the norm of P's projected gradient read off the moves (`stationarity`), and the larger of it and ||grad_y g||."""
+    def report(
+        self,
+        problem: Problem,
+        before: WcpenaltyState,
+        after: WcpenaltyState,
+        info: Info,
+        draw: Draw | None = None,
+    ) -> Info:
+        """Adds g, the norm of P's projected gradient read off the moves (`stationarity`), and the
+        larger of it and ||grad_y g||.
+        """
         knobs, t = before.knobs, before.t
         moves = [
             common.moved(before.x, after.x, knobs.alpha_x(t)),

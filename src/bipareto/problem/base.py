@@ -1,4 +1,5 @@
-"""The problem: upper objectives f(x, y) in R^m and a scalar lower objective g(x, y), as plain functions on trees.
+"""The problem: upper objectives f(x, y) in R^m and a scalar lower objective g(x, y), as plain
+functions on trees.
 
 min_x [f_1, ..., f_m](x, y*(x))   with y*(x) a stationary point of g(x, .)
 """
@@ -14,7 +15,14 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import modules, tree
-from bipareto.problem.checks import check_dependence, check_finite, check_leaves, check_outputs, check_terms, nudged
+from bipareto.problem.checks import (
+    check_dependence,
+    check_finite,
+    check_leaves,
+    check_outputs,
+    check_terms,
+    nudged,
+)
 from bipareto.problem.loaders import draws_of
 from bipareto.problem.modules import Calls
 from bipareto.problem.sampler import Sampler
@@ -29,28 +37,36 @@ class Problem:
     Args:
         upper: f(x, y) -> (m,), or a sequence of m functions f_i(x, y) -> ().
         lower: g(x, y) -> ().
-        sampler: where losses are taken on draws of data, `sampler(level, role, t, seed) -> batch`; the functions then take
-            a third argument, the batch.  `level` is "upper" or "lower", `role` is a name that the method declares (see
-            `bipareto.problem.sampler`), and the answer must depend on nothing else, so that a run can be resumed and batched.  One with
-            `per_objective` set draws {i: batch} where a role serves all objectives, and f_i takes its own.
+        sampler: where losses are taken on draws of data, `sampler(level, role, t, seed) -> batch`;
+            the functions then take a third argument, the batch.  `level` is "upper" or "lower",
+            `role` is a name that the method declares (see `bipareto.problem.sampler`), and the
+            answer must depend on nothing else, so that a run can be resumed and batched.  One with
+            `per_objective` set draws {i: batch} where a role serves all objectives, and f_i takes
+            its own.
         names: a label per objective for tables and pictures.
-        calls: how the losses are called; `from_modules` has them called with modules in place of trees.
+        calls: how the losses are called; `from_modules` has them called with modules in place of
+            trees.
 
     What a problem may say of its structure, so that the same numbers cost less:
 
     - `lower_pair`, overridden where g at y and at theta share work.
-    - `parts`, the part of y that each f_i depends on: (0, None) for two objectives, the second of which does not use y; nothing of
-      it is differentiated through the lower level.  With several parts, as in (0, 1, 2), g is a sum of terms that hold one part each, which
-      `lower_part` gives one by one; then no objective is differentiated through the terms of another's part.
+    - `parts`, the part of y that each f_i depends on: (0, None) for two objectives, the second of
+      which does not use y; nothing of it is differentiated through the lower level.  With several
+      parts, as in (0, 1, 2), g is a sum of terms that hold one part each, which `lower_part` gives
+      one by one; then no objective is differentiated through the terms of another's part.
     - `folded`, where its kernels take many runs in one launch (see `bipareto.run.graph.replay`).
 
     >>> import torch
-    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
+    >>> problem = Problem(
+    ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
+    ...     lower=lambda x, y: (y - x)**2,
+    ... )
     >>> problem.check(torch.tensor(0.0), torch.tensor(0.0))
     2
     """
 
-    #: For each objective the part of y that it depends on, a number, or None for none; () says nothing.
+    #: For each objective the part of y that it depends on, a number, or None for none; () says
+    #: nothing.
     parts: tuple[int | None, ...] = ()
     #: Whether its kernels take many runs in one launch.
     folded = False
@@ -67,8 +83,15 @@ class Problem:
         calls: Calls | None = None,
     ) -> None:
         for name, value in (("upper", upper), ("lower", lower)):
-            if not callable(value) and not (name == "upper" and isinstance(value, Sequence) and value and all(map(callable, value))):
-                raise InvalidInput(f"{name} is {value!r}; pass a function {name}(x, y) of two trees of tensors")
+            if not callable(value) and not (
+                name == "upper"
+                and isinstance(value, Sequence)
+                and value
+                and all(map(callable, value))
+            ):
+                raise InvalidInput(
+                    f"{name} is {value!r}; pass a function {name}(x, y) of two trees of tensors"
+                )
         self._upper = upper
         self._lower = lower
         self.sampler = sampler
@@ -80,49 +103,83 @@ class Problem:
 
     @classmethod
     def from_modules(
-        cls, *, x: Any, y: Any, upper: Callable[..., Tensor] | Sequence[Callable[..., Tensor]], lower: Callable[..., Tensor], lower_data: Any = None,
-        upper_data: Any = None, shared: Callable[..., Any] | None = None, autocast: torch.dtype | None = None, evaluate_batches: int | None = None,
+        cls,
+        *,
+        x: Any,
+        y: Any,
+        upper: Callable[..., Tensor] | Sequence[Callable[..., Tensor]],
+        lower: Callable[..., Tensor],
+        lower_data: Any = None,
+        upper_data: Any = None,
+        shared: Callable[..., Any] | None = None,
+        autocast: torch.dtype | None = None,
+        evaluate_batches: int | None = None,
         names: Sequence[str] | None = None,
-    ) -> tuple[Problem, Tree, Tree]:  # fmt: skip
-        """A problem whose variables are the parameters of modules, and its start (problem, x0, y0): what the modules hold now.
+    ) -> tuple[Problem, Tree, Tree]:
+        """A problem whose variables are the parameters of modules, and its start (problem, x0, y0):
+        what the modules hold now.
 
         Args:
-            x, y: modules, or tensors (a weight per sample, say).  Their trained parameters are the variables; those with
-                `requires_grad=False` stay as they are; parameters that are in both belong to x, so a shared trunk is declared by
-                being in both.  The modules themselves are never changed: `front[i].write_back(x, y)` does that.
-            upper: m functions f_i(x, y[, batch]) -> (), or one that returns (m,).  Inside, x and y are called like the modules
-                that were given: `y(inputs)`, `y.head(features)`, `y.parameters()`.
+            x, y: modules, or tensors (a weight per sample, say).  Their trained parameters are the
+                variables; those with `requires_grad=False` stay as they are; parameters that are in
+                both belong to x, so a shared trunk is declared by being in both.  The modules
+                themselves are never changed: `front[i].write_back(x, y)` does that.
+            upper: m functions f_i(x, y[, batch]) -> (), or one that returns (m,).  Inside, x and y
+                are called like the modules that were given: `y(inputs)`, `y.head(features)`,
+                `y.parameters()`.
             lower: g(x, y[, batch]) -> ().
-            lower_data, upper_data: a `DataLoader`, or tensors that are used whole; `upper_data` may be a list with one for each
-                objective.  Batches are moved to where the modules are.
-            shared: what all losses of a draw have in common, `shared(x, batch) -> anything`, evaluated once for g at y and at theta;
-                the losses then get its result in place of the batch.
+            lower_data, upper_data: a `DataLoader`, or tensors that are used whole; `upper_data` may
+                be a list with one for each objective.  Batches are moved to where the modules are.
+            shared: what all losses of a draw have in common, `shared(x, batch) -> anything`,
+                evaluated once for g at y and at theta; the losses then get its result in place of
+                the batch.
             autocast: torch.bfloat16 evaluates the losses in mixed precision.
-            evaluate_batches: how many batches of a loader stand for all the data where all the data is asked for.
+            evaluate_batches: how many batches of a loader stand for all the data where all the data
+                is asked for.
             names: a label per objective.
 
-        BatchNorm works on batch statistics while solving, and dropout masks are draws: see `bipareto.problem.modules`.
+        BatchNorm works on batch statistics while solving, and dropout masks are draws: see
+        `bipareto.problem.modules`.
 
         >>> import torch
         >>> weight, net, data = torch.zeros(3), torch.nn.Linear(2, 1), torch.ones(3, 2)
         >>> problem, x0, y0 = Problem.from_modules(
-        ...     x=weight, y=net, lower=lambda x, y, rows: (x.sigmoid() * (y(rows).squeeze(-1) - 1) ** 2).mean(), lower_data=data,
-        ...     upper=[lambda x, y, rows: y(rows).square().mean(), lambda x, y, rows: (y(rows) - 2).square().mean()], upper_data=data)
+        ...     x=weight,
+        ...     y=net,
+        ...     lower=lambda x, y, rows: (x.sigmoid() * (y(rows).squeeze(-1) - 1) ** 2).mean(),
+        ...     lower_data=data,
+        ...     upper=[
+        ...         lambda x, y, rows: y(rows).square().mean(),
+        ...         lambda x, y, rows: (y(rows) - 2).square().mean(),
+        ...     ],
+        ...     upper_data=data,
+        ... )
         >>> sorted(y0), problem.check(x0, y0)
         (['bias', 'weight'], 2)
         """
         per_objective = isinstance(upper_data, list) and not callable(upper)
         if (lower_data is None) != (upper_data is None):
-            given, missing = ("lower_data", "upper_data") if upper_data is None else ("upper_data", "lower_data")
-            raise InvalidInput(f"{given} was given but not {missing}; losses take a batch at both levels or at none: pass both")
+            given, missing = (
+                ("lower_data", "upper_data") if upper_data is None else ("upper_data", "lower_data")
+            )
+            raise InvalidInput(
+                f"{given} was given but not {missing}; losses take a batch at both levels or at "
+                "none: pass both"
+            )
         if per_objective and len(upper_data) != len(upper):  # type: ignore[arg-type]
             raise InvalidInput(
                 f"upper_data has {len(upper_data)} entries, but upper has {len(upper)} objectives; "  # type: ignore[arg-type]
                 "give one per objective, or one for all"
             )
-        calls, x0, y0 = modules.calls_of(x, y, has_data=lower_data is not None, shared=shared, autocast=autocast)
+        calls, x0, y0 = modules.calls_of(
+            x, y, has_data=lower_data is not None, shared=shared, autocast=autocast
+        )
         first = tree.first_leaf(x0)
-        draws = None if lower_data is None else draws_of(lower_data, upper_data, per_objective, first, evaluate_batches)
+        draws = (
+            None
+            if lower_data is None
+            else draws_of(lower_data, upper_data, per_objective, first, evaluate_batches)
+        )
         problem = cls(upper, lower, sampler=calls.keyed(draws), names=names, calls=calls)
         problem.per_objective, problem.draws = per_objective, draws
         return problem, x0, y0
@@ -132,32 +189,47 @@ class Problem:
         if callable(self._upper):
             return self._calls.one(self._upper, x, y, batch)
         if self.per_objective:
-            return torch.stack([self._calls.one(f, x, y, self._of_objective(i, batch)) for i, f in enumerate(self._upper)])
+            return torch.stack(
+                [
+                    self._calls.one(f, x, y, self._of_objective(i, batch))
+                    for i, f in enumerate(self._upper)
+                ]
+            )
         return self._calls.together(self._upper, x, y, batch)
 
     def objective(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
-        """f_i(x, y[; batch]), shape ().  With `upper` given as one function the other components are computed and dropped."""
+        """f_i(x, y[; batch]), shape ().  With `upper` given as one function the other components
+        are computed and dropped.
+        """
         if callable(self._upper):
             return self._calls.one(self._upper, x, y, batch)[i]
         return self._calls.one(self._upper[i], x, y, self._of_objective(i, batch))
 
     def _of_objective(self, i: int, batch: Any) -> Any:
-        """Objective i's part of a draw for all objectives, {i: batch}; a draw for it alone stays as it is."""
+        """Objective i's part of a draw for all objectives, {i: batch}; a draw for it alone stays as
+        it is.
+        """
         if not self.per_objective or callable(self._upper):
             return batch
         every = set(range(len(self._upper)))
-        return self._calls.within(lambda data: data[i] if isinstance(data, dict) and data.keys() == every else data, batch)
+        return self._calls.within(
+            lambda data: data[i] if isinstance(data, dict) and data.keys() == every else data, batch
+        )
 
     def lower(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """g(x, y[; batch]), shape ()."""
         return self._calls.one(self._lower, x, y, batch)
 
     def lower_part(self, part: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
-        """The terms of g that hold that part of y, shape (): all of g, unless `parts` names several."""
+        """The terms of g that hold that part of y, shape (): all of g, unless `parts` names
+        several.
+        """
         return self.lower(x, y, batch)
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
-        """(g(x, y), g(x, theta)) on one draw.  The seam for problems in which the two share work."""
+        """(g(x, y), g(x, theta)) on one draw.  The seam for problems in which the two share
+        work.
+        """
         if self._calls.shares:
             return self._calls.pair(self._lower, x, y, theta, batch)
         return self.lower(x, y, batch), self.lower(x, theta, batch)
@@ -167,29 +239,49 @@ class Problem:
         return None if self.sampler is None else self.sampler(level, role, t, seed)
 
     def check(self, x0: Tree, y0: Tree) -> int:
-        """Evaluate once at the start and return m; refuse what no method could work with, and say what to change."""
+        """Evaluate once at the start and return m; refuse what no method could work with, and say
+        what to change.
+        """
         if torch.is_inference_mode_enabled():
-            raise InvalidInput("inside torch.inference_mode() nothing can be differentiated; leave it first (torch.no_grad() does no harm)")
+            raise InvalidInput(
+                "inside torch.inference_mode() nothing can be differentiated; leave it first "
+                "(torch.no_grad() does no harm)"
+            )
         check_leaves(x0, y0)
         self._check_arguments()
-        # A little off the start, where a gradient that is exactly zero means that a variable is not used (y0 = 0 is a usual
-        # start, and y^2 has gradient zero there).
+        # A little off the start, where a gradient that is exactly zero means that a variable is not
+        # used (y0 = 0 is a usual start, and y^2 has gradient zero there).
         stream = torch.Generator().manual_seed(0)
-        x, y = (tree.map_(lambda leaf: nudged(leaf, stream).requires_grad_(), value) for value in (x0, y0))
+        x, y = (
+            tree.map_(lambda leaf: nudged(leaf, stream).requires_grad_(), value)
+            for value in (x0, y0)
+        )
         with torch.enable_grad():
             f = self.upper(x, y, self.batch("upper", "full"))
             batch = self.batch("lower", "full")
             g = self.lower(x, y, batch)
             check_outputs(f, g, tree.first_leaf(x0))
             if not (torch.isfinite(f).all() and torch.isfinite(g)):
-                # The start itself may be at the edge of where f and g are defined, so it has the last word.
-                check_finite(self.upper(x0, y0, self.batch("upper", "full")), self.lower(x0, y0, batch))
+                # The start itself may be at the edge of where f and g are defined, so it has the
+                # last word.
+                check_finite(
+                    self.upper(x0, y0, self.batch("upper", "full")), self.lower(x0, y0, batch)
+                )
             check_dependence(f, g, x, y, self.parts)
             several = sorted({part for part in self.parts if part is not None})
             if len(several) > 1:
-                check_terms(f, g, {part: self.lower_part(part, x, y, batch) for part in several}, y, self.parts)
+                check_terms(
+                    f,
+                    g,
+                    {part: self.lower_part(part, x, y, batch) for part in several},
+                    y,
+                    self.parts,
+                )
         if self.names is not None and len(self.names) != f.shape[0]:
-            raise InvalidInput(f"names has {len(self.names)} entries {self.names}, but upper returns m = {f.shape[0]} objectives")
+            raise InvalidInput(
+                f"names has {len(self.names)} entries {self.names}, but upper returns m = "
+                f"{f.shape[0]} objectives"
+            )
         return f.shape[0]
 
     def _check_arguments(self) -> None:
@@ -200,29 +292,42 @@ class Problem:
             try:
                 inspect.signature(function).bind(*given)
             except TypeError:
-                remedy = "pass sampler=... if it needs data, or let it take x and y" if self.sampler is None else "the last is the draw of data"
-                raise InvalidInput(f"{name}{inspect.signature(function)} cannot be called as {name}({', '.join(given)}); {remedy}") from None
+                remedy = (
+                    "pass sampler=... if it needs data, or let it take x and y"
+                    if self.sampler is None
+                    else "the last is the draw of data"
+                )
+                raise InvalidInput(
+                    f"{name}{inspect.signature(function)} cannot be called as "
+                    f"{name}({', '.join(given)}); {remedy}"
+                ) from None
             except ValueError:  # built in, without a signature
                 continue
 
     def estimate_statistics(self, module_x: Any, module_y: Any) -> None:
         """Running statistics of the norm layers of two modules, from one pass over all the data.
 
-        The lower level's data comes first, which is what y was trained on; layers it does not reach see the upper level's.
+        The lower level's data comes first, which is what y was trained on; layers it does not reach
+        see the upper level's.
         """
         losses = [self._upper] if callable(self._upper) else list(self._upper)
         upper = self.batch("upper", "full")
         self._calls.estimate_statistics(
             module_x,
             module_y,
-            ([(self._lower, self.batch("lower", "full"))], [(f, self._of_objective(i, upper)) for i, f in enumerate(losses)]),
+            (
+                [(self._lower, self.batch("lower", "full"))],
+                [(f, self._of_objective(i, upper)) for i, f in enumerate(losses)],
+            ),
         )
 
     def write_back(self, x: Tree, y: Tree, module_x: Any, module_y: Any) -> None:
-        """Copy x and y into modules (or tensors) of the same make, and estimate the running statistics of their norm layers.
+        """Copy x and y into modules (or tensors) of the same make, and estimate the running
+        statistics of their norm layers.
 
         Args:
-            module_x, module_y: those that were given to `from_modules`, or others with the same parameters; None leaves one out.
+            module_x, module_y: those that were given to `from_modules`, or others with the same
+                parameters; None leaves one out.
         """
         modules.copy_into("x", x, module_x)
         modules.copy_into("y", self._calls.whole_y(x, y), module_y)
@@ -230,5 +335,7 @@ class Problem:
             self.estimate_statistics(module_x, module_y)
 
     def with_key(self, role: str, t: int, seed: int, batch: Any) -> Any:
-        """A batch from elsewhere in the form of a draw: with the dropout key of that role and step, where there is dropout."""
+        """A batch from elsewhere in the form of a draw: with the dropout key of that role and step,
+        where there is dropout.
+        """
         return self._calls.with_key(role, t, seed, batch)

@@ -12,7 +12,14 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["check_dependence", "check_finite", "check_leaves", "check_outputs", "check_terms", "nudged"]
+__all__ = [
+    "check_dependence",
+    "check_finite",
+    "check_leaves",
+    "check_outputs",
+    "check_terms",
+    "nudged",
+]
 
 
 def check_leaves(x0: Tree, y0: Tree) -> None:
@@ -23,12 +30,14 @@ def check_leaves(x0: Tree, y0: Tree) -> None:
         for kind in ("device", "dtype"):
             if getattr(leaf, kind) != getattr(reference, kind):
                 raise InvalidInput(
-                    f"{path} has {kind} {getattr(leaf, kind)} but {reference_path} has {getattr(reference, kind)}; "
+                    f"{path} has {kind} {getattr(leaf, kind)} but {reference_path} has "
+                    f"{getattr(reference, kind)}; "
                     f"one run lives on one {kind}: use {path}.to({getattr(reference, kind)!r})"
                 )
         if torch.finfo(leaf.dtype).bits < 32:
             raise InvalidInput(
-                f"{path} has dtype {leaf.dtype}, in which a run cannot count its steps (256 + 1 is 256 in bfloat16); use {path}.float(), and let the "
+                f"{path} has dtype {leaf.dtype}, in which a run cannot count its steps (256 + 1 is "
+                f"256 in bfloat16); use {path}.float(), and let the "
                 "losses work in half precision: Problem.from_modules(..., autocast=torch.bfloat16)"
             )
         if not torch.isfinite(leaf).all():
@@ -36,22 +45,33 @@ def check_leaves(x0: Tree, y0: Tree) -> None:
 
 
 def check_outputs(f: Any, g: Any, like: Tensor) -> None:
-    """Refuse f and g of other shapes than (m,) and (), or of another device or dtype than x0 (`like`)."""
+    """Refuse f and g of other shapes than (m,) and (), or of another device or dtype than x0
+    (`like`).
+    """
     if not isinstance(f, Tensor):
-        raise InvalidInput(f"upper returned a {type(f).__name__}; return one tensor of shape (m,), e.g. torch.stack([f1, f2])")
+        raise InvalidInput(
+            f"upper returned a {type(f).__name__}; return one tensor of shape (m,), e.g. "
+            "torch.stack([f1, f2])"
+        )
     if f.dim() != 1 or not len(f):
         raise InvalidInput(
-            f"upper returned shape {tuple(f.shape)}; it must be (m,), one number per objective: torch.stack([f1, f2]) of scalar losses"
+            f"upper returned shape {tuple(f.shape)}; it must be (m,), one number per objective: "
+            "torch.stack([f1, f2]) of scalar losses"
         )
     if not isinstance(g, Tensor) or g.dim() != 0:
         shape = tuple(g.shape) if isinstance(g, Tensor) else type(g).__name__
-        raise InvalidInput(f"lower returned {shape}; it must be a scalar of shape (): reduce it with .sum() or .mean()")
+        raise InvalidInput(
+            f"lower returned {shape}; it must be a scalar of shape (): reduce it with .sum() or "
+            ".mean()"
+        )
     for name, value in (("upper", f), ("lower", g)):
         for kind in ("device", "dtype"):
             if getattr(value, kind) != getattr(like, kind):
                 raise InvalidInput(
-                    f"{name} returned {kind} {getattr(value, kind)}, but x0 has {getattr(like, kind)}; one run lives on one {kind}: "
-                    f"start from x0 and y0 on that one, or return the losses with .to({getattr(like, kind)!r})"
+                    f"{name} returned {kind} {getattr(value, kind)}, but x0 has "
+                    f"{getattr(like, kind)}; one run lives on one {kind}: "
+                    "start from x0 and y0 on that one, or return the losses with "
+                    f".to({getattr(like, kind)!r})"
                 )
 
 
@@ -60,7 +80,8 @@ def check_finite(f: Tensor, g: Tensor) -> None:
     for name, value in [("lower", g), *((f"objective {i}", f_i) for i, f_i in enumerate(f))]:
         if not torch.isfinite(value):
             raise InvalidInput(
-                f"{name} is {float(value)} at the start; look for NaN or infinity in the data, and for a log, sqrt or division of zero at x0, y0"
+                f"{name} is {float(value)} at the start; look for NaN or infinity in the data, and "
+                "for a log, sqrt or division of zero at x0, y0"
             )
 
 
@@ -73,7 +94,9 @@ def nudged(leaf: Tensor, stream: torch.Generator) -> Tensor:
 def _flat_gradient(value: Tensor, variable: Tree) -> Tensor:
     if not value.requires_grad:
         return tree.ravel(tree.zeros_like(variable))
-    found = torch.autograd.grad(value, tree.leaves(variable), retain_graph=True, allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(
+        value, tree.leaves(variable), retain_graph=True, allow_unused=True, materialize_grads=True
+    )
     return tree.ravel(list(found))
 
 
@@ -84,31 +107,51 @@ def _depends(value: Tensor, variable: Tree) -> bool:
 def check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree, parts: tuple[int | None, ...]) -> None:
     """Refuse objectives and a lower level that do not use the variables they must use."""
     if not _depends(g, y):
-        raise InvalidInput("lower does not depend on y: there is nothing to solve at the lower level; check that g uses its second argument")
+        raise InvalidInput(
+            "lower does not depend on y: there is nothing to solve at the lower level; check that "
+            "g uses its second argument"
+        )
     m = f.shape[0]
     if parts and len(parts) != m:
-        raise InvalidInput(f"parts is {parts}, but upper returns m = {m} objectives; give one entry for each, a part of y or None")
+        raise InvalidInput(
+            f"parts is {parts}, but upper returns m = {m} objectives; give one entry for each, a "
+            "part of y or None"
+        )
     for i in range(m):
         said_not_to = bool(parts) and parts[i] is None
         if _depends(f[i], y):
             if said_not_to:
-                raise InvalidInput(f"parts is {parts}, but objective {i} depends on y; None stands for objectives that do not use y")
+                raise InvalidInput(
+                    f"parts is {parts}, but objective {i} depends on y; None stands for objectives "
+                    "that do not use y"
+                )
             continue
         if not _depends(f[i], x):
-            raise InvalidInput(f"objective {i} depends neither on x nor on y; check that upper returns a differentiable function of them")
+            raise InvalidInput(
+                f"objective {i} depends neither on x nor on y; check that upper returns a "
+                "differentiable function of them"
+            )
         if said_not_to:
             continue
         warnings.warn(
-            f"objective {i} does not depend on y; if that is not meant, check that upper uses its second argument",
+            f"objective {i} does not depend on y; if that is not meant, check that upper uses its "
+            "second argument",
             BiparetoWarning,
             stacklevel=5,
         )
     if not _depends(g, x) and not _depends(f.sum(), x):
-        raise InvalidInput("neither upper nor lower depends on x: there is nothing to choose; check that they use their first argument")
+        raise InvalidInput(
+            "neither upper nor lower depends on x: there is nothing to choose; check that they use "
+            "their first argument"
+        )
 
 
-def check_terms(f: Tensor, g: Tensor, terms: dict[int, Tensor], y: Tree, parts: tuple[int | None, ...]) -> None:
-    """Look whether the terms of g and the objectives of different parts share no coordinate of y, and the terms make up g."""
+def check_terms(
+    f: Tensor, g: Tensor, terms: dict[int, Tensor], y: Tree, parts: tuple[int | None, ...]
+) -> None:
+    """Look whether the terms of g and the objectives of different parts share no coordinate of y,
+    and the terms make up g.
+    """
     whole = _flat_gradient(g, y)
     slopes = {part: _flat_gradient(term, y) for part, term in terms.items()}
     touched = {part: slope != 0 for part, slope in slopes.items()}
@@ -116,6 +159,14 @@ def check_terms(f: Tensor, g: Tensor, terms: dict[int, Tensor], y: Tree, parts: 
         if part is not None:
             touched[part] = touched[part] | (_flat_gradient(f[i], y) != 0)
     if bool((torch.stack(list(touched.values())).sum(0) > 1).any()):
-        raise InvalidInput(f"parts is {parts}, but objectives or terms of different parts use the same coordinates of y; give these one part")
-    if not torch.linalg.vector_norm(sum(slopes.values()) - whole) <= 1e-2 * torch.linalg.vector_norm(whole):
-        raise InvalidInput(f"the terms that lower_part gives for parts {list(terms)} do not add up to lower; every term of g belongs to one part")
+        raise InvalidInput(
+            f"parts is {parts}, but objectives or terms of different parts use the same "
+            "coordinates of y; give these one part"
+        )
+    if not torch.linalg.vector_norm(
+        sum(slopes.values()) - whole
+    ) <= 1e-2 * torch.linalg.vector_norm(whole):
+        raise InvalidInput(
+            f"the terms that lower_part gives for parts {list(terms)} do not add up to lower; "
+            "every term of g belongs to one part"
+        )

@@ -13,14 +13,26 @@ __all__ = ["draw"]
 
 
 def draw(problem: Problem, roles: Sequence[str], t: int, seeds: Sequence[int]) -> dict[str, Any]:
-    """The draws of one step, role -> batch; with several seeds each leaf gets a first axis, one entry per seed."""
+    """The draws of one step, role -> batch; with several seeds each leaf gets a first axis, one
+    entry per seed.
+    """
     if problem.sampler is None:
         return {}
     # "upper-full" and "lower-full" ask for all the data of a level.
-    per_seed = [{role: problem.sampler(level_of(role), "full" if role.endswith("full") else role, t, seed) for role in roles} for seed in seeds]
+    per_seed = [
+        {
+            role: problem.sampler(
+                level_of(role), "full" if role.endswith("full") else role, t, seed
+            )
+            for role in roles
+        }
+        for seed in seeds
+    ]
     if len(seeds) == 1:
         return per_seed[0]
     # Roles that were given one and the same batch go on sharing its memory.
     same = {role: tuple(id(drawn[role]) for drawn in per_seed) for role in roles}
-    stacked = {same[role]: tree.stack([drawn[role] for drawn in per_seed]) for role in reversed(roles)}
+    stacked = {
+        same[role]: tree.stack([drawn[role] for drawn in per_seed]) for role in reversed(roles)
+    }
     return {role: stacked[same[role]] for role in roles}

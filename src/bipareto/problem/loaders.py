@@ -1,10 +1,11 @@
 """DataLoaders as draws by role.
 
-A `DataLoader` is a stream, a draw must be a function of (role, step, seed).  So every role and seed walks through the loader on its
-own: its shuffles and whatever random numbers its data set takes from torch are seeded by (role, epoch, position, seed), and where it
-stands (epoch and position) is kept, stored with a checkpoint, and found again for any step.  Asking for the step after the last one
-costs one batch; going back, or far ahead, walks through the epoch in question.  (The number of worker processes is part of what
-decides a loader's order: resume with the same.)
+A `DataLoader` is a stream, a draw must be a function of (role, step, seed).  So every role and seed
+walks through the loader on its own: its shuffles and whatever random numbers its data set takes
+from torch are seeded by (role, epoch, position, seed), and where it stands (epoch and position) is
+kept, stored with a checkpoint, and found again for any step.  Asking for the step after the last
+one costs one batch; going back, or far ahead, walks through the epoch in question.  (The number of
+worker processes is part of what decides a loader's order: resume with the same.)
 """
 
 from __future__ import annotations
@@ -28,19 +29,33 @@ class LoaderDraws:
 
     Args:
         lower: the lower level's data: a loader, or a tree of tensors.
-        upper: the upper level's: the same, or one such per objective; the role "upper" then draws {i: batch}, one of each, and
-            "...-upper-i" a batch of objective i.
-        like: a tensor whose device the batches are moved to, and whose dtype their floating-point leaves get.
-        evaluate_batches: how many batches of a loader stand for "all the data" (role "full"); None takes all of them.  They are
-            read once and kept.
+        upper: the upper level's: the same, or one such per objective; the role "upper" then draws
+            {i: batch}, one of each, and "...-upper-i" a batch of objective i.
+        like: a tensor whose device the batches are moved to, and whose dtype their floating-point
+            leaves get.
+        evaluate_batches: how many batches of a loader stand for "all the data" (role "full"); None
+            takes all of them.  They are read once and kept.
 
-    A last batch that is smaller than the others is left out of the draws (not of "full"), so that batches of all seeds and steps have
-    one shape.  Loaders without a length are walked as far as they go, epoch after epoch.
+    A last batch that is smaller than the others is left out of the draws (not of "full"), so that
+    batches of all seeds and steps have one shape.  Loaders without a length are walked as far as
+    they go, epoch after epoch.
     """
 
-    def __init__(self, lower: Any, upper: Any, *, per_objective: bool, like: Tensor, evaluate_batches: int | None = None) -> None:
+    def __init__(
+        self,
+        lower: Any,
+        upper: Any,
+        *,
+        per_objective: bool,
+        like: Tensor,
+        evaluate_batches: int | None = None,
+    ) -> None:
         self._sources = {"lower": [lower], "upper": list(upper) if per_objective else [upper]}
-        self._per_objective, self._like, self._evaluate_batches = per_objective, like, evaluate_batches
+        self._per_objective, self._like, self._evaluate_batches = (
+            per_objective,
+            like,
+            evaluate_batches,
+        )
         self._streams: dict[tuple[str, int, str, int], _Stream] = {}
         self._full: dict[tuple[str, int], Any] = {}
 
@@ -76,15 +91,32 @@ class LoaderDraws:
     def _place(self, batch: Any) -> Any:
         def move(leaf: Any) -> Tensor:
             if not isinstance(leaf, Tensor):
-                raise InvalidInput(f"a batch holds a {type(leaf).__name__} ({leaf!r}); return tensors only, e.g. by a collate_fn of the loader")
-            return leaf.to(self._like.device, self._like.dtype if leaf.is_floating_point() else None, non_blocking=True)
+                raise InvalidInput(
+                    f"a batch holds a {type(leaf).__name__} ({leaf!r}); return tensors only, e.g. "
+                    "by a collate_fn of the loader"
+                )
+            return leaf.to(
+                self._like.device,
+                self._like.dtype if leaf.is_floating_point() else None,
+                non_blocking=True,
+            )
 
         return tree.map_(move, batch)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Where every stream stands: level, objective, role and seed, and the epoch and position of the step t drawn last."""
+        """Where every stream stands: level, objective, role and seed, and the epoch and position of
+        the step t drawn last.
+        """
         return [
-            {"level": level, "objective": i, "role": role, "seed": seed, "t": s.t, "epoch": s.epoch, "position": s.position}
+            {
+                "level": level,
+                "objective": i,
+                "role": role,
+                "seed": seed,
+                "t": s.t,
+                "epoch": s.epoch,
+                "position": s.position,
+            }
             for (level, i, role, seed), s in self._streams.items()
         ]
 
@@ -93,7 +125,9 @@ class LoaderDraws:
         self._streams = {}
         for entry in state:
             key = (entry["level"], entry["objective"], entry["role"], entry["seed"])
-            stream = _Stream(self._sources[key[0]][key[1]], f"{key[2]}-{key[1]}", key[3], self._place)
+            stream = _Stream(
+                self._sources[key[0]][key[1]], f"{key[2]}-{key[1]}", key[3], self._place
+            )
             stream.stand(entry["t"], entry["epoch"], entry["position"])
             self._streams[key] = stream
 
@@ -112,7 +146,11 @@ class _Stream:
         """The batch of step t."""
         if t == self.t and self.batch is not None:
             return self.batch
-        if self.length is not None and t != self.t + 1 and not (self._iterator is not None and self.t < t and t // self.length == self.epoch):
+        if (
+            self.length is not None
+            and t != self.t + 1
+            and not (self._iterator is not None and self.t < t and t // self.length == self.epoch)
+        ):
             self._enter(*divmod(t, self.length), t)
         elif t == self.t:  # restored from a checkpoint, and asked for the batch drawn last
             self._enter(self.epoch, self.position, t)
@@ -125,7 +163,13 @@ class _Stream:
 
     def stand(self, t: int, epoch: int, position: int) -> None:
         """Be at a step without having fetched its batch."""
-        self.t, self.epoch, self.position, self.batch, self._iterator = t, epoch, position, None, None
+        self.t, self.epoch, self.position, self.batch, self._iterator = (
+            t,
+            epoch,
+            position,
+            None,
+            None,
+        )
 
     def gather(self, count: int | None) -> Any:
         """The first `count` batches of an epoch, or all, as one."""
@@ -135,7 +179,10 @@ class _Stream:
             found.append(batch)
             self.position += 1
         if not found:
-            raise InvalidInput("a loader gave no batches; is its data set empty, or smaller than a batch with drop_last=True?")
+            raise InvalidInput(
+                "a loader gave no batches; is its data set empty, or smaller than a batch with "
+                "drop_last=True?"
+            )
         return tree.map_(lambda *leaves: torch.cat(leaves), *found) if len(found) > 1 else found[0]
 
     def _enter(self, epoch: int, position: int, t: int) -> None:
@@ -145,7 +192,8 @@ class _Stream:
             batch = self._fetch()
             if batch is None:
                 raise InvalidInput(
-                    f"epoch {epoch} of a loader ended at batch {self.position}; it must give the same number of batches in every epoch"
+                    f"epoch {epoch} of a loader ended at batch {self.position}; it must give the "
+                    "same number of batches in every epoch"
                 )
         self.t, self.batch = t, self.place(batch)
 
@@ -164,7 +212,10 @@ class _Stream:
             self.position = 0
             batch = self._fetch()
             if batch is None:
-                raise InvalidInput("a loader gave no batches in an epoch; an iterable data set must start anew each time it is iterated")
+                raise InvalidInput(
+                    "a loader gave no batches in an epoch; an iterable data set must start anew "
+                    "each time it is iterated"
+                )
         self.t, self.batch = self.t + 1, self.place(batch)
 
     def _begin(self, epoch: int) -> None:
@@ -195,17 +246,35 @@ def _full_batches(loader: DataLoader[Any]) -> int | None:
     except TypeError:
         return None
     if count == 0:
-        raise InvalidInput("a loader has no batches; is its data set empty, or smaller than a batch with drop_last=True?")
+        raise InvalidInput(
+            "a loader has no batches; is its data set empty, or smaller than a batch with "
+            "drop_last=True?"
+        )
     ragged = loader.batch_size is not None and not loader.drop_last and rows % loader.batch_size
     return count - 1 if ragged and count > 1 else count
 
 
-def draws_of(lower: Any, upper: Any, per_objective: bool, like: Tensor, evaluate_batches: int | None) -> LoaderDraws:
+def draws_of(
+    lower: Any, upper: Any, per_objective: bool, like: Tensor, evaluate_batches: int | None
+) -> LoaderDraws:
     """The sampler of `Problem.from_modules`, its data checked."""
-    for name, sources in (("lower_data", [lower]), ("upper_data", upper if per_objective else [upper])):
+    for name, sources in (
+        ("lower_data", [lower]),
+        ("upper_data", upper if per_objective else [upper]),
+    ):
         for source in sources:
             if not isinstance(source, DataLoader) and not tree.leaves(source):
-                raise InvalidInput(f"{name} is empty ({source!r}); pass a torch.utils.data.DataLoader, or tensors that are used whole")
-            if not isinstance(source, DataLoader) and not all(isinstance(leaf, Tensor) for leaf in tree.leaves(source)):
-                raise InvalidInput(f"{name} is a {type(source).__name__}; pass a torch.utils.data.DataLoader, or tensors that are used whole")
-    return LoaderDraws(lower, upper, per_objective=per_objective, like=like, evaluate_batches=evaluate_batches)
+                raise InvalidInput(
+                    f"{name} is empty ({source!r}); pass a torch.utils.data.DataLoader, or tensors "
+                    "that are used whole"
+                )
+            if not isinstance(source, DataLoader) and not all(
+                isinstance(leaf, Tensor) for leaf in tree.leaves(source)
+            ):
+                raise InvalidInput(
+                    f"{name} is a {type(source).__name__}; pass a torch.utils.data.DataLoader, or "
+                    "tensors that are used whole"
+                )
+    return LoaderDraws(
+        lower, upper, per_objective=per_objective, like=like, evaluate_batches=evaluate_batches
+    )

@@ -1,4 +1,6 @@
-"""Gradients, their counting, and noise: the only door through which methods differentiate a problem."""
+"""Gradients, their counting, and noise: the only door through which methods differentiate a
+problem.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,31 @@ from bipareto.problem.wrapped import Wrapped
 __all__ = ["Counting", "grad", "grad_and_aux", "noisy"]
 
 
-def grad_and_aux(fn: Callable[[Tree], tuple[Tensor, tuple[Tensor, ...]]], point: Tree) -> tuple[Tree, tuple[Tensor, ...]]:
-    """The gradient of `fn` at `point` (a tree like it), and the tensors that `fn` returns beside its value.
+def grad_and_aux(
+    fn: Callable[[Tree], tuple[Tensor, tuple[Tensor, ...]]], point: Tree
+) -> tuple[Tree, tuple[Tensor, ...]]:
+    """The gradient of `fn` at `point` (a tree like it), and the tensors that `fn` returns beside
+    its value.
 
-    `torch.func.grad` is what `vmap` and `torch.compile` understand; in a plain single run `torch.autograd.grad` gives the
-    same numbers at about half the overhead.
+    `torch.func.grad` is what `vmap` and `torch.compile` understand; in a plain single run
+    `torch.autograd.grad` gives the same numbers at about half the overhead.
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tree.first_leaf(point)):
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(
+        tree.first_leaf(point)
+    ):
         return torch.func.grad(fn, has_aux=True)(point)
     with torch.enable_grad():
         variable = tree.map_(lambda leaf: leaf.detach().requires_grad_(), point)
         value, aux = fn(variable)
         if not value.requires_grad:
             return tree.zeros_like(point), aux
-        # A constant of its own, not one made "like" the value: a traced step then computes no value that nobody reads.
+        # A constant of its own, not one made "like" the value: a traced step then computes no value
+        # that nobody reads.
         one = torch.ones(value.shape, dtype=value.dtype, device=value.device)
         # A leaf that a term does not use (an unused bias, say) has gradient zero.
-        found = torch.autograd.grad(value, tree.leaves(variable), one, allow_unused=True, materialize_grads=True)
+        found = torch.autograd.grad(
+            value, tree.leaves(variable), one, allow_unused=True, materialize_grads=True
+        )
     return tree.rebuild(point, list(found)), tuple(tensor.detach() for tensor in aux)
 
 
@@ -44,9 +54,11 @@ def grad(fn: Callable[[Tree], Tensor], point: Tree) -> Tree:
 
 
 class Counting(Wrapped):
-    """A problem that counts what is evaluated: `counts["lower"]` calls of g, `counts["upper"]` components f_i, `counts["lower_part"]` parts of g.
+    """A problem that counts what is evaluated: `counts["lower"]` calls of g, `counts["upper"]`
+    components f_i, `counts["lower_part"]` parts of g.
 
-    For checking a method's declared oracle counts in a plain eager run, where each evaluation is differentiated once.
+    For checking a method's declared oracle counts in a plain eager run, where each evaluation is
+    differentiated once.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -72,12 +84,13 @@ class Counting(Wrapped):
 
 
 def noisy(problem: Problem, std: float, x0: Tree, y0: Tree) -> Problem:
-    """The same problem with independent N(0, std^2) noise on every coordinate of every gradient, values left exact.
+    """The same problem with independent N(0, std^2) noise on every coordinate of every gradient,
+    values left exact.
 
-    A draw xi adds std <xi, v - stop(v)> to each term, v = (x, y): nothing to the value, std xi to the gradient.  Terms that
-    share a draw share its noise, as samples do: Algorithm 2 evaluates g at y and at theta on one draw rho_x, so in the
-    x-direction that part of the noise cancels, while theta, y and every objective keep theirs.
-    The role "full" draws no noise.
+    A draw xi adds std <xi, v - stop(v)> to each term, v = (x, y): nothing to the value, std xi to
+    the gradient.  Terms that share a draw share its noise, as samples do: Algorithm 2 evaluates g
+    at y and at theta on one draw rho_x, so in the x-direction that part of the noise cancels, while
+    theta, y and every objective keep theirs. The role "full" draws no noise.
     """
     inner = problem.sampler
 
@@ -88,7 +101,9 @@ def noisy(problem: Problem, std: float, x0: Tree, y0: Tree) -> Problem:
         stream = generator(f"noise-{role}", t, seed, tree.first_leaf(x0).device)
 
         def normal(leaf: Tensor) -> Tensor:
-            return std * torch.randn(leaf.shape, dtype=leaf.dtype, device=leaf.device, generator=stream)
+            return std * torch.randn(
+                leaf.shape, dtype=leaf.dtype, device=leaf.device, generator=stream
+            )
 
         return {"batch": batch, "x": tree.map_(normal, x0), "y": tree.map_(normal, y0)}
 

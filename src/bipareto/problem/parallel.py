@@ -1,15 +1,19 @@
-"""Data parallel: every process holds all variables and a part of each draw, and gradients are averaged.
+"""Data parallel: every process holds all variables and a part of each draw, and gradients are
+averaged.
 
-    torchrun --nproc-per-node 2 train.py        # in train.py:  problem = bp.parallel.data_parallel(problem)
+# in train.py:  problem = bp.parallel.data_parallel(problem)
+    torchrun --nproc-per-node 2 train.py
 
-A step is pure and every process takes the same one: what differs is the data that the losses see.  Two operators, inverse to each
-other in the sense of differentiation, make the mean over processes part of the functions themselves:
+A step is pure and every process takes the same one: what differs is the data that the losses see.
+Two operators, inverse to each other in the sense of differentiation, make the mean over processes
+part of the functions themselves:
 
     spread(v) = v               its derivative averages over processes
     average(f) = mean of f      its derivative spreads
 
-so the losses become average(loss(spread(x), spread(y), part of the batch)): values, gradients and Hessian products are those of the
-whole batch, under `vmap` as well.  Nothing else in the library knows that there are other processes.
+so the losses become average(loss(spread(x), spread(y), part of the batch)): values, gradients and
+Hessian products are those of the whole batch, under `vmap` as well.  Nothing else in the library
+knows that there are other processes.
 """
 
 from __future__ import annotations
@@ -31,12 +35,17 @@ __all__ = ["DataParallel", "average", "data_parallel", "join", "spread"]
 
 
 def join() -> torch.device:
-    """Join the processes that `torchrun` started, by NCCL where there are GPUs and by gloo elsewhere; returns this process's device.
+    """Join the processes that `torchrun` started, by NCCL where there are GPUs and by gloo
+    elsewhere; returns this process's device.
 
     Without torchrun there is one process, and nothing to join.
     """
     cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+    device = (
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if cuda
+        else torch.device("cpu")
+    )
     if cuda:
         torch.cuda.set_device(device)
     if "RANK" in os.environ and not dist.is_initialized():
@@ -76,7 +85,9 @@ class _Linked(torch.autograd.Function):
         return (spread if ctx.mean else average)(gradient), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, None], value: Tensor, mean: bool) -> tuple[Tensor, int | None]:
+    def vmap(
+        info: Any, in_dims: tuple[int | None, None], value: Tensor, mean: bool
+    ) -> tuple[Tensor, int | None]:
         return (average if mean else spread)(value), in_dims[0]
 
 
@@ -99,7 +110,9 @@ class DataParallel(Wrapped):
         return average(self.inner.lower_part(part, _spread(x), _spread(y), batch))
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
-        both = average(torch.stack(self.inner.lower_pair(_spread(x), _spread(y), _spread(theta), batch)))
+        both = average(
+            torch.stack(self.inner.lower_pair(_spread(x), _spread(y), _spread(theta), batch))
+        )
         return both[0], both[1]
 
 
@@ -116,8 +129,10 @@ def _split(sampler: Any) -> Any:
                 return leaf
             if leaf.shape[0] % size:
                 raise InvalidInput(
-                    f"a draw of role {role!r} has {leaf.shape[0]} rows, which {size} processes cannot share evenly; choose sizes that {size} divides "
-                    "(all the data included), or split=False with loaders that give every process its own part"
+                    f"a draw of role {role!r} has {leaf.shape[0]} rows, which {size} processes "
+                    f"cannot share evenly; choose sizes that {size} divides "
+                    "(all the data included), or split=False with loaders that give every process "
+                    "its own part"
                 )
             return leaf.chunk(size)[rank]
 
@@ -130,16 +145,20 @@ def data_parallel(problem: Problem, *, split: bool = True) -> Problem:
     """The same problem, its draws shared out among the processes of the default group.
 
     Args:
-        problem: one with data, whose losses are *means* over the rows of a batch.  Terms without data, such as a weight decay, stay as
-            they are.
-        split: every process makes the same draw and keeps its own rows, so that the answer is that of one process.  False takes draws
-            as they are, for loaders that already give every process a part (`torch.utils.data.DistributedSampler`).
+        problem: one with data, whose losses are *means* over the rows of a batch.  Terms without
+            data, such as a weight decay, stay as they are.
+        split: every process makes the same draw and keeps its own rows, so that the answer is that
+            of one process.  False takes draws as they are, for loaders that already give every
+            process a part (`torch.utils.data.DistributedSampler`).
 
-    In one process the problem is returned unchanged.  BatchNorm sees the rows of its process only, as with DistributedDataParallel;
-    so do losses that relate rows to each other (a softmax over the batch).  Run with `compile=False`.
+    In one process the problem is returned unchanged.  BatchNorm sees the rows of its process only,
+    as with DistributedDataParallel; so do losses that relate rows to each other (a softmax over the
+    batch).  Run with `compile=False`.
     """
     if problem.sampler is None:
-        raise InvalidInput("the problem has no data to share out; give it lower_data and upper_data, or a sampler")
+        raise InvalidInput(
+            "the problem has no data to share out; give it lower_data and upper_data, or a sampler"
+        )
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return problem
     return DataParallel(problem, split)

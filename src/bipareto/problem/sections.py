@@ -1,7 +1,9 @@
-"""A tree laid out in one vector: a method moves hundreds of small tensors in one operation, a network finds them by their names.
+"""A tree laid out in one vector: a method moves hundreds of small tensors in one operation, a
+network finds them by their names.
 
-A step adds, scales and averages trees of the shape of y a dozen times.  Leaf by leaf that is a kernel each; on a network with 500
-weights the step then spends more kernels on its own arithmetic than on the network.
+A step adds, scales and averages trees of the shape of y a dozen times.  Leaf by leaf that is a
+kernel each; on a network with 500 weights the step then spends more kernels on its own arithmetic
+than on the network.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ __all__ = ["Layout", "Section"]
 
 
 class Layout(NamedTuple):
-    """Where the parts of a tree lie in its vector: numbers in all, the shape of a leaf, or {key: (first, layout)} of a dict or list."""
+    """Where the parts of a tree lie in its vector: numbers in all, the shape of a leaf, or {key:
+    (first, layout)} of a dict or list.
+    """
 
     size: int
     shape: torch.Size | None
@@ -41,14 +45,19 @@ class Layout(NamedTuple):
         """The tree of a vector: a dict or list of leaves, lists and `Section`s."""
         # Cut once: each stretch taken by itself would be a gradient as long as the whole.
         pieces = vector.split([part.size for _, part in self.parts.values()])
-        found = {key: _over(piece, 0, part) for piece, (key, (_, part)) in zip(pieces, self.parts.items(), strict=True)}
+        found = {
+            key: _over(piece, 0, part)
+            for piece, (key, (_, part)) in zip(pieces, self.parts.items(), strict=True)
+        }
         return list(found.values()) if self.listed else found
 
 
 class Section(Mapping[str, Any]):
-    """A dict over a stretch of a vector: indexed like the dict it stands for; leaves are views, made when they are asked for.
+    """A dict over a stretch of a vector: indexed like the dict it stands for; leaves are views,
+    made when they are asked for.
 
-    A network with hundreds of weights that takes whole stretches (`vector`) is traced in a fraction of the time.
+    A network with hundreds of weights that takes whole stretches (`vector`) is traced in a fraction
+    of the time.
 
     Args:
         base: the vector, or a stretch of it.

@@ -1,7 +1,8 @@
 """Pytrees of tensors and their arithmetic.
 
-A `Tree` is what x and y are made of: one tensor, or any nesting of dicts, lists, tuples and named tuples of tensors.
-A single tensor takes a short path everywhere, because flattening a tree costs more than a small tensor operation.
+A `Tree` is what x and y are made of: one tensor, or any nesting of dicts, lists, tuples and named
+tuples of tensors. A single tensor takes a short path everywhere, because flattening a tree costs
+more than a small tensor operation.
 """
 
 from __future__ import annotations
@@ -127,7 +128,9 @@ def relative_distance(a: Tree, b: Tree) -> Tensor:
 
 
 def numbers(tree: T, dtype: torch.dtype, device: torch.device) -> T:
-    """Turn the Python numbers of a tree into 0-d tensors, so that their values are data and not part of a graph."""
+    """Turn the Python numbers of a tree into 0-d tensors, so that their values are data and not
+    part of a graph.
+    """
     return pytree.tree_map(lambda value: torch.as_tensor(value, dtype=dtype, device=device), tree)
 
 
@@ -137,34 +140,52 @@ def stack(trees: list[T]) -> T:
 
 
 def expand(tree: Tree, runs: int) -> Tree:
-    """The same tree for `runs` runs: every leaf gets a first axis of that size (no copy is made)."""
+    """The same tree for `runs` runs: every leaf gets a first axis of that size (no copy is
+    made).
+    """
     return map_(lambda leaf: leaf.expand(runs, *leaf.shape), tree)
 
 
 def select(tree: T, index: Any) -> T:
-    """Index the first axis of every leaf: an int takes one run out, a tensor or slice takes several."""
+    """Index the first axis of every leaf: an int takes one run out, a tensor or slice takes
+    several.
+    """
     return map_(lambda leaf: leaf[index], tree)
 
 
 def where_run(mask: Tensor, a: T, b: T) -> T:
-    """Per run: a where `mask` holds, else b.  `mask` has the shape of the run axis, () for a single run."""
-    return map_(lambda u, v: torch.where(mask.reshape(mask.shape + (1,) * (u.dim() - mask.dim())), u, v), a, b)
+    """Per run: a where `mask` holds, else b.  `mask` has the shape of the run axis, () for a single
+    run.
+    """
+    return map_(
+        lambda u, v: torch.where(mask.reshape(mask.shape + (1,) * (u.dim() - mask.dim())), u, v),
+        a,
+        b,
+    )
 
 
 def ravel(tree: Tree, batch_dims: int = 0) -> Tensor:
-    """All leaves side by side in one vector, or in rows when the first `batch_dims` axes are runs (or records, and runs)."""
+    """All leaves side by side in one vector, or in rows when the first `batch_dims` axes are runs
+    (or records, and runs).
+    """
     return torch.cat([leaf.reshape(*leaf.shape[:batch_dims], -1) for leaf in leaves(tree)], dim=-1)
 
 
 def rebuild(like: Tree, new_leaves: list[Tensor]) -> Tree:
     """A tree with the structure of `like` and the given leaves."""
-    return new_leaves[0] if isinstance(like, Tensor) else pytree.tree_unflatten(new_leaves, pytree.tree_structure(like))
+    return (
+        new_leaves[0]
+        if isinstance(like, Tensor)
+        else pytree.tree_unflatten(new_leaves, pytree.tree_structure(like))
+    )
 
 
 def unravel(flat: Tensor, like: Tree) -> Tree:
     """Undo `ravel` for one run: a vector becomes a tree with the shapes of `like`."""
     parts = flat.split([leaf.numel() for leaf in leaves(like)])
-    return rebuild(like, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves(like), strict=True)])
+    return rebuild(
+        like, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves(like), strict=True)]
+    )
 
 
 def flat_axis(tree: Tree) -> int:
@@ -173,9 +194,11 @@ def flat_axis(tree: Tree) -> int:
 
 
 def as_tree(value: Tree | nn.Module, name: str) -> Tree:
-    """Take what a user passes as x0 or y0: a tensor, a nesting of tensors, or a module (its parameters, copied).
+    """Take what a user passes as x0 or y0: a tensor, a nesting of tensors, or a module (its
+    parameters, copied).
 
-    The result is detached from the caller's graph and shares no memory with it, so a run cannot change its input.
+    The result is detached from the caller's graph and shares no memory with it, so a run cannot
+    change its input.
     """
     if isinstance(value, nn.Module):
         value = dict(value.named_parameters())
@@ -187,16 +210,23 @@ def as_tree(value: Tree | nn.Module, name: str) -> Tree:
         )
     for path, leaf in found:
         if not isinstance(leaf, Tensor):
-            raise InvalidInput(f"{path} is a {type(leaf).__module__}.{type(leaf).__name__}, not a tensor; wrap it, e.g. torch.as_tensor({path})")
+            raise InvalidInput(
+                f"{path} is a {type(leaf).__module__}.{type(leaf).__name__}, not a tensor; wrap "
+                f"it, e.g. torch.as_tensor({path})"
+            )
         if not leaf.is_floating_point():
-            raise InvalidInput(f"{path} has dtype {leaf.dtype}; gradients need a floating dtype, e.g. {path}.double()")
+            raise InvalidInput(
+                f"{path} has dtype {leaf.dtype}; gradients need a floating dtype, e.g. "
+                f"{path}.double()"
+            )
     return map_(lambda leaf: leaf.detach().clone(), value)
 
 
 def layout(value: Tree) -> Any:
     """A tree's nesting as JSON: {"dict": ...}, {"list": ...}, {"tuple": ...}, or null for a tensor.
 
-    Dicts with numbers for keys, which JSON does not know, are {"items": [[key, ...], ...]}; a named tuple becomes a tuple.
+    Dicts with numbers for keys, which JSON does not know, are {"items": [[key, ...], ...]}; a named
+    tuple becomes a tuple.
 
     >>> layout({"a": torch.zeros(1), "b": (torch.zeros(2),)})
     {'dict': {'a': None, 'b': {'tuple': [None]}}}
@@ -207,7 +237,10 @@ def layout(value: Tree) -> Any:
         if all(isinstance(key, str) for key in value):
             return {"dict": {key: layout(item) for key, item in value.items()}}
         if odd := [key for key in value if not isinstance(key, (str, int))]:
-            raise InvalidInput(f"a dict of tensors has the key {odd[0]!r}; only texts and whole numbers can be written to a file")
+            raise InvalidInput(
+                f"a dict of tensors has the key {odd[0]!r}; only texts and whole numbers can be "
+                "written to a file"
+            )
         return {"items": [[key, layout(item)] for key, item in value.items()]}
     kind = "list" if isinstance(value, list) else "tuple"
     return {kind: [layout(item) for item in value]}
@@ -219,6 +252,9 @@ def from_layout(nesting: Any, parts: Iterator[Tensor]) -> Tree:
         return next(parts)
     ((kind, items),) = nesting.items()
     if kind in ("dict", "items"):
-        return {key: from_layout(item, parts) for key, item in (items.items() if kind == "dict" else items)}
+        return {
+            key: from_layout(item, parts)
+            for key, item in (items.items() if kind == "dict" else items)
+        }
     built = [from_layout(item, parts) for item in items]
     return built if kind == "list" else tuple(built)

@@ -22,7 +22,9 @@ class Wrapped(Problem):
     """
 
     def __init__(self, problem: Problem, sampler: Sampler | None = None) -> None:
-        super().__init__(problem.upper, problem.lower, sampler=sampler or problem.sampler, names=problem.names)
+        super().__init__(
+            problem.upper, problem.lower, sampler=sampler or problem.sampler, names=problem.names
+        )
         self.inner, self.parts, self.per_objective = problem, problem.parts, problem.per_objective
         self.draws = problem.draws
 

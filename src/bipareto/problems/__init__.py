@@ -43,7 +43,20 @@ __all__ = [
 
 #: every known problem by its name; each class carries a one-line `summary`
 PROBLEMS: dict[str, type[KnownProblem]] = {
-    problem.name: problem for problem in (Quadratic, PLSin2, Sin, SinTrap, MoSin, MoSin2, MerelyConvex, TP2S, DS1, Ridge, Bistable)
+    problem.name: problem
+    for problem in (
+        Quadratic,
+        PLSin2,
+        Sin,
+        SinTrap,
+        MoSin,
+        MoSin2,
+        MerelyConvex,
+        TP2S,
+        DS1,
+        Ridge,
+        Bistable,
+    )
 }
 
 
@@ -66,7 +79,9 @@ def get(name: str, **given: Any) -> KnownProblem:
     allowed = options(name)
     for key in given:
         if key not in allowed:
-            raise InvalidInput(f"problem {name!r} has no option {key!r}; choose from {', '.join(allowed)}")
+            raise InvalidInput(
+                f"problem {name!r} has no option {key!r}; choose from {', '.join(allowed)}"
+            )
     return _known(name)(**given)
 
 

@@ -24,7 +24,9 @@ __all__ = ["Constants", "Front", "KnownProblem", "Point", "Single", "at_least"]
 
 
 class Point(NamedTuple):
-    """An exact answer: x, y*(x), the objectives there (m,), and its coordinates on the Pareto set (see `coordinates`)."""
+    """An exact answer: x, y*(x), the objectives there (m,), and its coordinates on the Pareto set
+    (see `coordinates`).
+    """
 
     x: Tree
     y: Tree
@@ -33,7 +35,8 @@ class Point(NamedTuple):
 
 
 class Constants(NamedTuple):
-    """What the theory asks for: joint Lipschitz constants of grad g and of every grad f_i, weak convexity of g in y.
+    """What the theory asks for: joint Lipschitz constants of grad g and of every grad f_i, weak
+    convexity of g in y.
 
     L_g and L_f are constants in (x, y) together, infinite where no global constant exists.
     """
@@ -81,20 +84,23 @@ class Single:
 
 
 class KnownProblem(Problem, ABC):
-    """A problem with its starts, its exact front, the exact point of every preference, and its constants.
+    """A problem with its starts, its exact front, the exact point of every preference, and its
+    constants.
 
-    All tensors are float64 on the CPU; distances are relative to the extent of the front.  A known problem can be pickled:
-    it is rebuilt from its arguments.
+    All tensors are float64 on the CPU; distances are relative to the extent of the front.  A known
+    problem can be pickled: it is rebuilt from its arguments.
 
-    A subclass gives the objectives, a `Front`, and four maps: `pareto_point` and `coordinates` between the Pareto set and
-    t, `lower_solution` for y*(x), and `start` where standard normal starts will not do.
+    A subclass gives the objectives, a `Front`, and four maps: `pareto_point` and `coordinates`
+    between the Pareto set and t, `lower_solution` for y*(x), and `start` where standard normal
+    starts will not do.
 
     Args:
         upper, lower: f and g as in `Problem`.
         x0, y0: the default start.
         constants: see `Constants`.
         geometry: the front.
-        noise: standard deviation of N(0, noise^2) added to every gradient coordinate, 0 for none (see `oracle.noisy`).
+        noise: standard deviation of N(0, noise^2) added to every gradient coordinate, 0 for none
+            (see `oracle.noisy`).
     """
 
     #: name on the command line
@@ -130,13 +136,21 @@ class KnownProblem(Problem, ABC):
             super().__init__(source.upper, source.lower, sampler=source.sampler)
         else:
             super().__init__(upper, lower)
-        self.x0, self.y0, self.constants, self.geometry, self.noise = x0, y0, constants, geometry, noise
+        self.x0, self.y0, self.constants, self.geometry, self.noise = (
+            x0,
+            y0,
+            constants,
+            geometry,
+            noise,
+        )
         with torch.no_grad():
             self.m = int(plain.upper(x0, y0).shape[0])
 
     @abstractmethod
     def lower_solution(self, x: Tree) -> Tree:
-        """y*(x) for one x: the global minimiser of g(x, .), and the one that f prefers where there are several."""
+        """y*(x) for one x: the global minimiser of g(x, .), and the one that f prefers where there
+        are several.
+        """
 
     @abstractmethod
     def pareto_point(self, t: Tensor) -> Tree:
@@ -144,7 +158,9 @@ class KnownProblem(Problem, ABC):
 
     @abstractmethod
     def coordinates(self, x: Tree) -> Tensor:
-        """Where x (stacked over R runs) lies along the Pareto set, shape (R, k); x on the set has entries in [0, 1]."""
+        """Where x (stacked over R runs) lies along the Pareto set, shape (R, k); x on the set has
+        entries in [0, 1].
+        """
 
     def start(self, seed: int) -> tuple[Tree, Tree]:
         """A random start (x0, y0), standard normal unless the problem says otherwise."""
@@ -157,23 +173,34 @@ class KnownProblem(Problem, ABC):
 
     def objectives(self, x: Tree, y: Tree | None = None) -> Tensor:
         """f(x, y) without noise for one x, shape (m,); y defaults to y*(x)."""
-        return self.upper(x, self.lower_solution(x) if y is None else y, self.batch("upper", "full"))
+        return self.upper(
+            x, self.lower_solution(x) if y is None else y, self.batch("upper", "full")
+        )
 
     def front(self, n: int = 201) -> Tensor:
-        """At least n points of the exact Pareto front, shape (count, m); for m = 2 in order along the front, for m = 1 the one point."""
+        """At least n points of the exact Pareto front, shape (count, m); for m = 2 in order along
+        the front, for m = 1 the one point.
+        """
         return self.geometry.points(n)
 
     def distance_to_front(self, objectives: Tensor) -> Tensor:
-        """Euclidean distance (R,) of each row of `objectives` (R, m) to the exact front, divided by `extent`."""
+        """Euclidean distance (R,) of each row of `objectives` (R, m) to the exact front, divided by
+        `extent`.
+        """
         rows = torch.as_tensor(objectives).detach().to("cpu", torch.float64)
         if rows.dim() != 2 or rows.shape[1] != self.m:
-            raise InvalidInput(f"objectives has shape {tuple(rows.shape)}; pass one row per run, shape (R, {self.m})")
+            raise InvalidInput(
+                f"objectives has shape {tuple(rows.shape)}; pass one row per run, shape (R, "
+                f"{self.m})"
+            )
         return self.geometry.distance(rows) / self.extent
 
     def exact(self, preference: Tensor, scalarization: str, ideal: Tensor, mu: float) -> Point:
-        """The minimiser over x of the scalarized f(x, y*(x)): what a perfect method returns for that preference.
+        """The minimiser over x of the scalarized f(x, y*(x)): what a perfect method returns for
+        that preference.
 
-        Where the front has several branches this is the best of all of them; a local method may end on another.
+        Where the front has several branches this is the best of all of them; a local method may end
+        on another.
 
         Args:
             preference: w, shape (m,).
@@ -182,7 +209,9 @@ class KnownProblem(Problem, ABC):
             mu: smoothing of "stch".
         """
         w, z = (torch.as_tensor(value, dtype=torch.float64) for value in (preference, ideal))
-        t = self.geometry.minimise(scalarizations.get(scalarization), w, z, torch.tensor(mu, dtype=torch.float64))
+        t = self.geometry.minimise(
+            scalarizations.get(scalarization), w, z, torch.tensor(mu, dtype=torch.float64)
+        )
         x = self.pareto_point(t)
         y = self.lower_solution(x)
         return Point(x, y, self.objectives(x, y), t)
@@ -201,20 +230,37 @@ class KnownProblem(Problem, ABC):
 
     @property
     def reference(self) -> Tensor:
-        """A reference point (m,) for hypervolumes: the front's worst values plus a tenth of its ranges."""
+        """A reference point (m,) for hypervolumes: the front's worst values plus a tenth of its
+        ranges.
+        """
         low, high = self._box
         return high + 0.1 * (high - low if self.m > 1 else self.extent)
 
-    def solution(self, preference: Any, *, scalarization: str = "stch", mu: float | None = None, ideal: Any = None) -> Point:
+    def solution(
+        self,
+        preference: Any,
+        *,
+        scalarization: str = "stch",
+        mu: float | None = None,
+        ideal: Any = None,
+    ) -> Point:
         """The exact point of a preference.
 
-        Without `mu` and `ideal` these are what `MOMEHA.tuned` takes at this problem's own start, so that
-        `front(problem, problem.x0, problem.y0)` and this agree on the question.
+        Without `mu` and `ideal` these are what `MOMEHA.tuned` takes at this problem's own start, so
+        that `front(problem, problem.x0, problem.y0)` and this agree on the question.
         """
         mu, z = self._question(mu, ideal)
         return self.exact(torch.as_tensor(preference, dtype=torch.float64), scalarization, z, mu)
 
-    def position_error(self, x: Tree, preference: Tensor, *, scalarization: str = "stch", mu: float | None = None, ideal: Any = None) -> Tensor:
+    def position_error(
+        self,
+        x: Tree,
+        preference: Tensor,
+        *,
+        scalarization: str = "stch",
+        mu: float | None = None,
+        ideal: Any = None,
+    ) -> Tensor:
         """max |coordinates(x) - coordinates of the exact point| for each run, shape (R,).
 
         Args:

@@ -15,8 +15,9 @@ __all__ = ["Bistable"]
 def _right_well(x: Tensor) -> Tensor:
     """The largest root of y^3 - y = x for x >= 0, elementwise.
 
-    Newton's method from the right of the root falls to it monotonically, because the cubic is convex and rising there; both
-    1 + x/2 and 1 + x^(1/3) lie to the right.  The last step alone carries the derivative 1/(3 y^2 - 1).
+    Newton's method from the right of the root falls to it monotonically, because the cubic is
+    convex and rising there; both 1 + x/2 and 1 + x^(1/3) lie to the right.  The last step alone
+    carries the derivative 1/(3 y^2 - 1).
     """
     with torch.no_grad():
         y = 1 + torch.minimum(x / 2, x.abs() ** (1 / 3))
@@ -26,13 +27,16 @@ def _right_well(x: Tensor) -> Tensor:
 
 
 class Bistable(KnownProblem):
-    """g = (y^2 - 1)^2/4 - x y, f_1 = (x - 1/2)^2 + (y - 1)^2, f_2 = (x + 1/2)^2 + (y + 1)^2; x and y in R.
+    """g = (y^2 - 1)^2/4 - x y, f_1 = (x - 1/2)^2 + (y - 1)^2, f_2 = (x + 1/2)^2 + (y + 1)^2; x and
+    y in R.
 
-    y^3 - y = x has three solutions for |x| < 2/(3 sqrt 3): two minima of g and a maximum.  The global minimum has the sign of x
-    and jumps from -1 to 1 at x = 0, where both are kept; so the front has two parts, one for each sign, both ending at x = 0.
-    There is no closed form, but the parts are traced by x and their ends found to rounding.
+    y^3 - y = x has three solutions for |x| < 2/(3 sqrt 3): two minima of g and a maximum.  The
+    global minimum has the sign of x and jumps from -1 to 1 at x = 0, where both are kept; so the
+    front has two parts, one for each sign, both ending at x = 0. There is no closed form, but the
+    parts are traced by x and their ends found to rounding.
 
-    The coordinate runs from 0 to 1 along x, with a step between the signs.  The constants hold for |y| <= 2.
+    The coordinate runs from 0 to 1 along x, with a step between the signs.  The constants hold for
+    |y| <= 2.
 
     Args:
         noise: see `KnownProblem`.
@@ -52,7 +56,9 @@ class Bistable(KnownProblem):
 
     @staticmethod
     def _pair(x: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([(x - 0.5).square() + (y - 1).square(), (x + 0.5).square() + (y + 1).square()], dim=-1)
+        return torch.stack(
+            [(x - 0.5).square() + (y - 1).square(), (x + 0.5).square() + (y + 1).square()], dim=-1
+        )
 
     def _along(self, s: Tensor) -> Tensor:
         """f(x, y*(x)) for every entry of s, x = s - sign(s): shape (...) -> (..., 2)."""

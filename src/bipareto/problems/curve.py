@@ -1,7 +1,8 @@
-"""A front that one parameter traces, and bisection on it: distances and scalarized minima to rounding.
+"""A front that one parameter traces, and bisection on it: distances and scalarized minima to
+rounding.
 
-Minima are located as roots of a slope, not by comparing values, because values at a minimum agree to eps long before
-their arguments do.
+Minima are located as roots of a slope, not by comparing values, because values at a minimum agree
+to eps long before their arguments do.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ __all__ = ["Curve", "Interval", "Sweep", "bisect", "nondominated", "opposed", "s
 
 Interval: TypeAlias = tuple[float, float]
 
-#: local minima on the sampling grid that are refined; two branches of a front give two of almost equal value
+#: local minima on the sampling grid that are refined; two branches of a front give two of almost
+#: equal value
 _CANDIDATES = 3
 
 
 def bisect(rises: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
-    """The place in [low, high] where the predicate `rises` turns from false to true, elementwise, to rounding.
+    """The place in [low, high] where the predicate `rises` turns from false to true, elementwise,
+    to rounding.
 
     Where it is true (false) throughout, this is low (high).
     """
@@ -43,19 +46,34 @@ class Curve:
         samples: grid points per interval, from which every minimisation starts.
     """
 
-    def __init__(self, values: Callable[[Tensor], Tensor], intervals: Sequence[Interval], samples: int = 513) -> None:
+    def __init__(
+        self, values: Callable[[Tensor], Tensor], intervals: Sequence[Interval], samples: int = 513
+    ) -> None:
         self.values, self.intervals = values, tuple(intervals)
-        grids = [torch.linspace(low, high, samples, dtype=torch.float64) for low, high in self.intervals]
+        grids = [
+            torch.linspace(low, high, samples, dtype=torch.float64) for low, high in self.intervals
+        ]
         self._low = torch.cat([torch.cat([grid[:1], grid[:-1]]) for grid in grids])
         self._high = torch.cat([torch.cat([grid[1:], grid[-1:]]) for grid in grids])
         self._samples = values(torch.cat(grids))
         self._per_interval = samples
 
     def points(self, n: int) -> Tensor:
-        """At least n points of the front, shape (count, 2), ends of every interval included, f_1 rising."""
+        """At least n points of the front, shape (count, 2), ends of every interval included, f_1
+        rising.
+        """
         each = max(2, -(-n // len(self.intervals)))
-        points = self.values(torch.cat([torch.linspace(low, high, each, dtype=torch.float64) for low, high in self.intervals]))
-        return points[(points[:, 0] - points[:, 1]).argsort()]  # rises along the front, also where f_1 is the same on two arcs
+        points = self.values(
+            torch.cat(
+                [
+                    torch.linspace(low, high, each, dtype=torch.float64)
+                    for low, high in self.intervals
+                ]
+            )
+        )
+        return points[
+            (points[:, 0] - points[:, 1]).argsort()
+        ]  # rises along the front, also where f_1 is the same on two arcs
 
     def distance(self, objectives: Tensor) -> Tensor:
         """Euclidean distance of each row (R, 2) to the curve, shape (R,)."""
@@ -64,12 +82,18 @@ class Curve:
         return (self.values(t) - targets).norm(dim=-1).amin(-1)
 
     def minimise(self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
-        """The t in the intervals that minimises form(F(t); w, z, mu), shape (1,); the best of all intervals."""
-        t = self._local_minima(form.value(self._samples, w, z, mu)[None], lambda f: form.weights(f, w, z, mu))[0]
+        """The t in the intervals that minimises form(F(t); w, z, mu), shape (1,); the best of all
+        intervals.
+        """
+        t = self._local_minima(
+            form.value(self._samples, w, z, mu)[None], lambda f: form.weights(f, w, z, mu)
+        )[0]
         return t[form.value(self.values(t), w, z, mu).argmin()][None]
 
     def _local_minima(self, sampled: Tensor, gradient: Callable[[Tensor], Tensor]) -> Tensor:
-        """Local minima t (R, candidates) of R functions of F, given by their values on the grid (R, N) and their gradient in F."""
+        """Local minima t (R, candidates) of R functions of F, given by their values on the grid (R,
+        N) and their gradient in F.
+        """
         rows = sampled.reshape(sampled.shape[0], -1, self._per_interval)
         padded = torch.nn.functional.pad(rows, (1, 1), value=torch.inf)
         lowest = (rows <= padded[..., :-2]) & (rows <= padded[..., 2:])
@@ -77,11 +101,14 @@ class Curve:
         starts = ranked.topk(_CANDIDATES, largest=False).indices
         # Where there are fewer local minima than candidates the best one stands in for the missing.
         starts = torch.where(ranked.gather(1, starts).isfinite(), starts, starts[:, :1])
-        return bisect(lambda t: slope(self.values, t, gradient) > 0, self._low[starts], self._high[starts])
+        return bisect(
+            lambda t: slope(self.values, t, gradient) > 0, self._low[starts], self._high[starts]
+        )
 
 
 class Sweep:
-    """A Pareto set traced by a real variable s, and its front; its coordinate t runs from 0 to 1 along s.
+    """A Pareto set traced by a real variable s, and its front; its coordinate t runs from 0 to 1
+    along s.
 
     Args:
         values: the objectives at s, elementwise as in `Curve`.
@@ -91,7 +118,10 @@ class Sweep:
     def __init__(self, values: Callable[[Tensor], Tensor], intervals: Sequence[Interval]) -> None:
         self.intervals = tuple(intervals)
         self._low, self._width = intervals[0][0], intervals[-1][1] - intervals[0][0]
-        scaled = [((low - self._low) / self._width, (high - self._low) / self._width) for low, high in intervals]
+        scaled = [
+            ((low - self._low) / self._width, (high - self._low) / self._width)
+            for low, high in intervals
+        ]
         self.front = Curve(lambda t: values(self.point(t)), scaled)
 
     def point(self, t: Tensor) -> Tensor:
@@ -103,8 +133,12 @@ class Sweep:
         return (s - self._low) / self._width
 
 
-def slope(values: Callable[[Tensor], Tensor], t: Tensor, gradient: Callable[[Tensor], Tensor]) -> Tensor:
-    """<gradient(F(t)), F'(t)> for every entry of t: the slope along the curve of a function with that gradient in F."""
+def slope(
+    values: Callable[[Tensor], Tensor], t: Tensor, gradient: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """<gradient(F(t)), F'(t)> for every entry of t: the slope along the curve of a function with
+    that gradient in F.
+    """
     with torch.enable_grad():
         t = t.detach().requires_grad_()
         f = values(t)
@@ -112,10 +146,14 @@ def slope(values: Callable[[Tensor], Tensor], t: Tensor, gradient: Callable[[Ten
     return along
 
 
-def opposed(values: Callable[[Tensor], Tensor], low: float, high: float, samples: int = 2001) -> list[Interval]:
-    """The parts of [low, high] on which one objective falls while the other rises: the locally Pareto-optimal arcs.
+def opposed(
+    values: Callable[[Tensor], Tensor], low: float, high: float, samples: int = 2001
+) -> list[Interval]:
+    """The parts of [low, high] on which one objective falls while the other rises: the locally
+    Pareto-optimal arcs.
 
-    Their ends, where one slope vanishes, are bisected to rounding; parts narrower than the sampling distance are not seen.
+    Their ends, where one slope vanishes, are bisected to rounding; parts narrower than the sampling
+    distance are not seen.
     """
 
     def conflict(t: Tensor) -> Tensor:
@@ -125,26 +163,40 @@ def opposed(values: Callable[[Tensor], Tensor], low: float, high: float, samples
     return _where(conflict, low, high, samples)
 
 
-def nondominated(values: Callable[[Tensor], Tensor], arcs: Sequence[Interval], samples: int = 2001) -> list[Interval]:
-    """The parts of locally Pareto-optimal arcs (see `opposed`) that no other arc dominates, ends bisected to rounding."""
+def nondominated(
+    values: Callable[[Tensor], Tensor], arcs: Sequence[Interval], samples: int = 2001
+) -> list[Interval]:
+    """The parts of locally Pareto-optimal arcs (see `opposed`) that no other arc dominates, ends
+    bisected to rounding.
+    """
     kept: list[Interval] = []
     corners = [values(torch.tensor(arc, dtype=torch.float64)) for arc in arcs]
     # An arc whose best values together are beaten by an end of another arc goes as a whole.
-    alive = [not any(bool((end < corner.amin(0)).all()) for other in corners for end in other) for corner in corners]
+    alive = [
+        not any(bool((end < corner.amin(0)).all()) for other in corners for end in other)
+        for corner in corners
+    ]
     arcs = [arc for arc, keep in zip(arcs, alive, strict=True) if keep]
     for own, (low, high) in enumerate(arcs):
         others = [arc for index, arc in enumerate(arcs) if index != own]
 
         def free(t: Tensor, others: Sequence[Interval] = others) -> Tensor:
             f = values(t)
-            return ~torch.stack([torch.zeros_like(t, dtype=torch.bool), *(_dominates(values, arc, f) for arc in others)]).any(0)
+            return ~torch.stack(
+                [
+                    torch.zeros_like(t, dtype=torch.bool),
+                    *(_dominates(values, arc, f) for arc in others),
+                ]
+            ).any(0)
 
         kept += _where(free, low, high, samples)
     return kept
 
 
 def _dominates(values: Callable[[Tensor], Tensor], arc: Interval, f: Tensor) -> Tensor:
-    """Whether some point of the arc has f_1 no larger and f_2 smaller than the rows of f (..., 2)."""
+    """Whether some point of the arc has f_1 no larger and f_2 smaller than the rows of f (...,
+    2).
+    """
     low, high = (torch.full_like(f[..., 0], end) for end in arc)
     first, last = values(low)[..., 0], values(high)[..., 0]
     rising = first < last
@@ -153,12 +205,18 @@ def _dominates(values: Callable[[Tensor], Tensor], arc: Interval, f: Tensor) -> 
     return (torch.minimum(first, last) <= f[..., 0]) & (values(there)[..., 1] < f[..., 1])
 
 
-def _where(holds: Callable[[Tensor], Tensor], low: float, high: float, samples: int) -> list[Interval]:
+def _where(
+    holds: Callable[[Tensor], Tensor], low: float, high: float, samples: int
+) -> list[Interval]:
     """The intervals in [low, high] on which a predicate holds."""
     t = torch.linspace(low, high, samples, dtype=torch.float64)
     inside = holds(t)
-    # Each round puts as many samples between the two where the predicate turns: far fewer evaluations than halving.
-    edges = [_turn(holds, t[i : i + 2], samples) for i in (inside[1:] != inside[:-1]).nonzero()[:, 0].tolist()]
+    # Each round puts as many samples between the two where the predicate turns: far fewer
+    # evaluations than halving.
+    edges = [
+        _turn(holds, t[i : i + 2], samples)
+        for i in (inside[1:] != inside[:-1]).nonzero()[:, 0].tolist()
+    ]
     ends = [*([low] if inside[0] else []), *edges, *([high] if inside[-1] else [])]
     return list(zip(ends[::2], ends[1::2], strict=True))
 
@@ -169,7 +227,9 @@ def _turn(holds: Callable[[Tensor], Tensor], bracket: Tensor, samples: int) -> f
         t = torch.linspace(float(bracket[0]), float(bracket[1]), samples, dtype=bracket.dtype)
         inside = holds(t)
         turned = (inside != inside[0]).nonzero()
-        if not len(turned):  # the last bits of the predicate may depend on its neighbours in the vector
+        if not len(
+            turned
+        ):  # the last bits of the predicate may depend on its neighbours in the vector
             break
         bracket = t[int(turned[0]) - 1 : int(turned[0]) + 1]
     return float(bracket.mean())

@@ -24,7 +24,9 @@ def orthogonal(stream: Generator, dim: int) -> Tensor:
 
 
 def scattered(stream: Generator, m: int, hessian: Tensor) -> Tensor:
-    """m points of R^d, normal, scaled so that the mean of ||p_i - p_j||_M^2, M the Hessian, is 2d; shape (m, d)."""
+    """m points of R^d, normal, scaled so that the mean of ||p_i - p_j||_M^2, M the Hessian, is 2d;
+    shape (m, d).
+    """
     dim = hessian.shape[0]
     points = normal(stream, m, dim)
     spread = torch.pdist(points @ torch.linalg.cholesky(hessian)).square().mean()

@@ -1,8 +1,9 @@
 """The front of objectives that share one Hessian: the image of the simplex spanned by their minima.
 
-F_i(x) = F_i* + (x - x_i)^T M (x - x_i) / 2 for i = 1..m, whose Pareto set is the convex hull of the x_i.  In coordinates
-c = L^T x, M = L L^T, turned so that c_1 = 0 and the others span R^(m-1), this reads F_i(c) = F_i* + ||c - c_i||^2 / 2.
-A point of the hull is named by t = (lambda_2, ..., lambda_m), its barycentric coordinates but the first.
+F_i(x) = F_i* + (x - x_i)^T M (x - x_i) / 2 for i = 1..m, whose Pareto set is the convex hull of the
+x_i.  In coordinates c = L^T x, M = L L^T, turned so that c_1 = 0 and the others span R^(m-1), this
+reads F_i(c) = F_i* + ||c - c_i||^2 / 2. A point of the hull is named by t = (lambda_2, ...,
+lambda_m), its barycentric coordinates but the first.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def check_size(m: int, dim: int) -> None:
     if m not in (2, 3, 4):
         raise InvalidInput(f"m = {m}; choose 2, 3 or 4 objectives")
     if not dim >= m - 1:
-        raise InvalidInput(f"dim = {dim}; the minima of m = {m} objectives span a simplex only if dim is at least {m - 1}")
+        raise InvalidInput(
+            f"dim = {dim}; the minima of m = {m} objectives span a simplex only if dim is at least "
+            f"{m - 1}"
+        )
 
 
 class SharedHessian:
@@ -46,11 +50,15 @@ class SharedHessian:
         edges = (minima[1:] - minima[0]) @ torch.linalg.cholesky(hessian)
         corners = torch.linalg.qr(edges.T).R.T  # the same simplex in R^(m-1)
         # t = (x - x_1) M (edges)^T (edges M edges^T)^-1, the projection in the norm of M
-        self._to_hull = torch.linalg.solve(corners @ corners.T, (minima[1:] - minima[0]) @ hessian).T
+        self._to_hull = torch.linalg.solve(
+            corners @ corners.T, (minima[1:] - minima[0]) @ hessian
+        ).T
         self.front = _curve(corners, floor) if minima.shape[0] == 2 else Hull(corners, floor)
 
     def coordinates(self, x: Tensor) -> Tensor:
-        """t of the projection of x (..., d) on the affine hull in the norm of M, shape (..., m-1)."""
+        """t of the projection of x (..., d) on the affine hull in the norm of M, shape (...,
+        m-1).
+        """
         return (x - self.minima[0]) @ self._to_hull
 
     def point(self, t: Tensor) -> Tensor:
@@ -60,7 +68,9 @@ class SharedHessian:
 
 def _curve(corners: Tensor, floor: Tensor) -> Curve:
     squared = corners.square().sum()
-    return Curve(lambda t: floor + 0.5 * squared * torch.stack([t, 1 - t], dim=-1).square(), [(0.0, 1.0)])
+    return Curve(
+        lambda t: floor + 0.5 * squared * torch.stack([t, 1 - t], dim=-1).square(), [(0.0, 1.0)]
+    )
 
 
 class Hull:
@@ -76,9 +86,12 @@ class Hull:
         self.centres = torch.cat([corners.new_zeros(1, self.m - 1), corners])
         self.floor = floor
         self._corners = corners
-        # Start points of distances: steps of 1/30 (m = 3) or 1/15 (m = 4) in every barycentric coordinate.
+        # Start points of distances: steps of 1/30 (m = 3) or 1/15 (m = 4) in every barycentric
+        # coordinate.
         self._lattice = grid(self.m, 31 if self.m == 3 else 16, boundary=True)
-        self._faces = torch.tensor([face for face in product((False, True), repeat=self.m) if any(face)])
+        self._faces = torch.tensor(
+            [face for face in product((False, True), repeat=self.m) if any(face)]
+        )
 
     def values(self, c: Tensor) -> Tensor:
         """F at c (..., m-1), shape (..., m)."""
@@ -101,7 +114,9 @@ class Hull:
             c = self._sharp_minimum(form, w, z, mu)
         return torch.linalg.solve(self._corners.T, c)
 
-    def _smooth_minimum(self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor, c: Tensor) -> Tensor:
+    def _smooth_minimum(
+        self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor, c: Tensor
+    ) -> Tensor:
         """Damped Newton on the strictly convex h(c) = log sum exp(mu w (F(c) - z)) / mu."""
         eye = torch.eye(self.m - 1, dtype=c.dtype)
         for _ in range(100):
@@ -113,7 +128,10 @@ class Hull:
             step = -torch.linalg.solve(hessian, gradient)
             start, slope, length = form.value(self.values(c), w, z, mu), gradient @ step, 1.0
             # Decreases below rounding cannot be seen; there the full Newton step is right.
-            while form.value(self.values(c + length * step), w, z, mu) > start + 1e-4 * length * slope + 8 * _EPS * start.abs():
+            while (
+                form.value(self.values(c + length * step), w, z, mu)
+                > start + 1e-4 * length * slope + 8 * _EPS * start.abs()
+            ):
                 length /= 2
             c = c + length * step
             if step.norm() <= 4 * _EPS * (1 + c.norm()):
@@ -121,9 +139,11 @@ class Hull:
         return c
 
     def _sharp_minimum(self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
-        """min_c max_i w_i (F_i(c) - z_i): Newton on the optimality system of every set of active objectives.
+        """min_c max_i w_i (F_i(c) - z_i): Newton on the optimality system of every set of active
+        objectives.
 
-        The problem has no constraint on c, so the best of the candidates is the minimiser; the right active set is among them.
+        The problem has no constraint on c, so the best of the candidates is the minimiser; the
+        right active set is among them.
         """
         smooth = SCALARIZATIONS["stch"]
         scale = (w * (self.values(self.centres) - z)).abs().amax()
@@ -134,7 +154,9 @@ class Hull:
         return min(found, key=lambda at: float(form.value(self.values(at), w, z, mu)))
 
     def _equalise(self, active: Tensor, c: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
-        """Solve sum_A l_i w_i (c - c_i) = 0, w_i (F_i(c) - z_i) = tau for i in A, sum_A l_i = 1 for (c, l, tau)."""
+        """Solve sum_A l_i w_i (c - c_i) = 0, w_i (F_i(c) - z_i) = tau for i in A, sum_A l_i = 1 for
+        (c, l, tau).
+        """
         centres, w, z, k = self.centres[active], w[active], z[active], c.shape[0]
 
         def levels(at: Tensor) -> Tensor:
@@ -155,11 +177,15 @@ class Hull:
     def distance(self, objectives: Tensor) -> Tensor:
         """Euclidean distance of each row (R, m) to the front, shape (R,).
 
-        Newton steps over the simplex of barycentric coordinates, from the best lattice point near every corner.
+        Newton steps over the simplex of barycentric coordinates, from the best lattice point near
+        every corner.
         """
         sampled = (self.values(self._lattice @ self.centres) - objectives[:, None]).square().sum(-1)
         near = self._lattice.argmax(-1)
-        starts = torch.stack([sampled.masked_fill(near != corner, torch.inf).argmin(-1) for corner in range(self.m)], dim=1)
+        starts = torch.stack(
+            [sampled.masked_fill(near != corner, torch.inf).argmin(-1) for corner in range(self.m)],
+            dim=1,
+        )
         targets, weights = objectives.repeat_interleave(self.m, 0), self._lattice[starts.flatten()]
         value, damping = self._half_square(weights, targets), torch.zeros_like(targets[:, 0])
         rounding = (_EPS * self.values(self.centres).abs().amax()) ** 2
@@ -173,8 +199,12 @@ class Hull:
             better = after < before
             weights[running] = torch.where(better[:, None], trial, weights[running])
             value[running] = torch.where(better, after, before)
-            damping[running] = torch.where(better, damped / 8, torch.maximum(4 * damped, 1e-3 * stiffness))
-            gains = torch.where(better, before - after > 4 * _EPS * before, damped < 1e2 * stiffness)
+            damping[running] = torch.where(
+                better, damped / 8, torch.maximum(4 * damped, 1e-3 * stiffness)
+            )
+            gains = torch.where(
+                better, before - after > 4 * _EPS * before, damped < 1e2 * stiffness
+            )
             running = running[gains & (value[running] > rounding)]
         return (2 * value).sqrt().reshape(-1, self.m).amin(-1)
 
@@ -183,17 +213,21 @@ class Hull:
         return 0.5 * (self.values(weights @ self.centres) - targets).square().sum(-1)
 
     def _newton(self, weights: Tensor, targets: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights (R, m) that minimise the damped quadratic model of `_half_square`, and the scale (R,) of its Hessian."""
+        """The weights (R, m) that minimise the damped quadratic model of `_half_square`, and the
+        scale (R,) of its Hessian.
+        """
         rays = (weights @ self.centres)[:, None] - self.centres
         residual = self.values(weights @ self.centres) - targets
         gradient = (residual[:, None] @ rays)[:, 0]
-        # The sum of the residuals is the curvature that all F_i share: negative above the front, where the model is lifted.
+        # The sum of the residuals is the curvature that all F_i share: negative above the front,
+        # where the model is lifted.
         hessian = rays.mT @ rays
         stiffness = hessian.diagonal(dim1=1, dim2=2).sum(-1)
         shift = residual.sum(-1) + damping
         shift = torch.maximum(shift, 1e-12 * stiffness - torch.linalg.eigvalsh(hessian)[:, 0])
         hessian = hessian + torch.diag_embed(shift[:, None].expand(-1, self.m - 1))
-        # The model <gradient, d> + <d, hessian d>/2 of the move d = (new - weights) @ centres, written in the new weights.
+        # The model <gradient, d> + <d, hessian d>/2 of the move d = (new - weights) @ centres,
+        # written in the new weights.
         curvature = self.centres @ hessian @ self.centres.T
         linear = (curvature @ weights[..., None])[..., 0] - gradient @ self.centres.T
         return simplex.quadratic(0.5 * curvature, linear).weights, stiffness

@@ -15,11 +15,13 @@ __all__ = ["MerelyConvex"]
 
 
 class MerelyConvex(KnownProblem):
-    """g = ||y_1||^2/2 - <x, y_1> and f_i = ||x - y_2||^2/2 + ||y_1 - a_i||^2/2 with y = (y_1, y_2), shape (2, d).
+    """g = ||y_1||^2/2 - <x, y_1> and f_i = ||x - y_2||^2/2 + ||y_1 - a_i||^2/2 with y = (y_1, y_2),
+    shape (2, d).
 
-    Multi-objective version of the "LL merely convex" example of MEHA (Liu et al., 2024).  y_2 does not enter g, so the lower
-    Hessian is singular and a hypergradient is not defined; the optimistic answer is y_1 = y_2 = x.  There f_i = ||x - a_i||^2/2
-    and the Pareto set is the convex hull of the a_i; coordinates are barycentric.
+    Multi-objective version of the "LL merely convex" example of MEHA (Liu et al., 2024).  y_2 does
+    not enter g, so the lower Hessian is singular and a hypergradient is not defined; the optimistic
+    answer is y_1 = y_2 = x.  There f_i = ||x - a_i||^2/2 and the Pareto set is the convex hull of
+    the a_i; coordinates are barycentric.
 
     Args:
         dim: d >= m - 1.
@@ -37,7 +39,8 @@ class MerelyConvex(KnownProblem):
         self.a = scattered(generator("known problem", 0, seed), m, identity)
         self._hull = SharedHessian(self.a, identity, torch.zeros(m, dtype=torch.float64))
         x0, y0 = torch.zeros(dim, dtype=torch.float64), torch.zeros(2, dim, dtype=torch.float64)
-        # The largest eigenvalues of [[0, -1], [-1, 1]] in (x, y_1) and of [[1, -1], [-1, 1]] in (x, y_2).
+        # The largest eigenvalues of [[0, -1], [-1, 1]] in (x, y_1) and of [[1, -1], [-1, 1]] in (x,
+        # y_2).
         constants = Constants(L_g=(1 + 5**0.5) / 2, L_f=2.0, rho_y=0.0)
         super().__init__(self._f, self._g, x0, y0, constants, self._hull.front, noise=noise)
 

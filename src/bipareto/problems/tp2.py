@@ -13,10 +13,12 @@ __all__ = ["TP2S"]
 
 
 class TP2S(KnownProblem):
-    """f_1 = h(y) + x^2, f_2 = h(y) + (x - 1)^2, h(y) = (y_1 - 1)^2 + sum_{i>=2} y_i^2, over g = (y_1 - x)^2 + sum_{i>=2} y_i^2.
+    """f_1 = h(y) + x^2, f_2 = h(y) + (x - 1)^2, h(y) = (y_1 - 1)^2 + sum_{i>=2} y_i^2, over g =
+    (y_1 - x)^2 + sum_{i>=2} y_i^2.
 
-    y_1 = x, the other y_i = 0; the Pareto set is x in [1/2, 1], the front f_1 = f_2/2 + (1 - sqrt(f_2/2))^2, f_2 in [0, 1/2],
-    the same as with TP2's two lower objectives.  The coordinate is 2x - 1.
+    y_1 = x, the other y_i = 0; the Pareto set is x in [1/2, 1], the front f_1 = f_2/2 + (1 -
+    sqrt(f_2/2))^2, f_2 in [0, 1/2], the same as with TP2's two lower objectives.  The coordinate is
+    2x - 1.
 
     Args:
         dim: number of lower variables.
@@ -31,9 +33,19 @@ class TP2S(KnownProblem):
         self._target = torch.nn.functional.one_hot(torch.tensor(0), dim).double()
         # On y*(x): f_1 = 1/2 + 2 (x - 1/2)^2 and f_2 = 2 (x - 1)^2.
         minima, hessian, floor = ([[0.5], [1.0]], [[4.0]], [0.5, 0.0])
-        self._hull = SharedHessian(*(torch.tensor(values, dtype=torch.float64) for values in (minima, hessian, floor)))
+        self._hull = SharedHessian(
+            *(torch.tensor(values, dtype=torch.float64) for values in (minima, hessian, floor))
+        )
         x0, y0 = torch.zeros(1, dtype=torch.float64), torch.ones(dim, dtype=torch.float64)
-        super().__init__(self._f, self._g, x0, y0, Constants(L_g=4.0, L_f=2.0, rho_y=0.0), self._hull.front, noise=noise)
+        super().__init__(
+            self._f,
+            self._g,
+            x0,
+            y0,
+            Constants(L_g=4.0, L_f=2.0, rho_y=0.0),
+            self._hull.front,
+            noise=noise,
+        )
 
     def _f(self, x: Tensor, y: Tensor) -> Tensor:
         return (y - self._target).square().sum() + torch.cat([x.square(), (x - 1).square()])

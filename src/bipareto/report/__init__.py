@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from bipareto.report.figures import plot_comparison, plot_convergence, plot_front, plot_hypervolumes, plot_radar
+from bipareto.report.figures import (
+    plot_comparison,
+    plot_convergence,
+    plot_front,
+    plot_hypervolumes,
+    plot_radar,
+)
 from bipareto.report.methods import methods_page
 
 __all__ = [

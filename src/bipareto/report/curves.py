@@ -1,8 +1,9 @@
 """What runs recorded on the way, read back and thinned so that a picture of it stays small.
 
-Records are lines of JSON, {"step": 100, "objectives": [[...], ...], "gap": [...]}, one list entry per run; a million of them
-are cut into buckets of consecutive lines, and of each bucket and run the smallest and the largest value are kept, in the order
-in which they came.  A spike of one step survives.
+Records are lines of JSON, {"step": 100, "objectives": [[...], ...], "gap": [...]}, one list entry
+per run; a million of them are cut into buckets of consecutive lines, and of each bucket and run the
+smallest and the largest value are kept, in the order in which they came.  A spike of one step
+survives.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 RUNS = 24
 #: Points of a curve at most.
 POINTS = 800
-#: What is drawn, in this order, where a method records it; a method without a measure of stationarity has a residual.
+#: What is drawn, in this order, where a method records it; a method without a measure of
+#: stationarity has a residual.
 _QUANTITIES = ("objectives", "gap", "stationarity")
 
 
 class Source(NamedTuple):
-    """A file of records, and how many of its runs count (a padded slice holds copies behind them)."""
+    """A file of records, and how many of its runs count (a padded slice holds copies behind
+    them).
+    """
 
     path: Path
     runs: int
@@ -38,8 +42,9 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Curves:
-    """Thinned records: steps (X,), names of Q quantities, which K runs are drawn, their values (Q, K, X), and over *all* runs the
-    smallest, the largest and the median value (Q, X); how many records and runs there were.
+    """Thinned records: steps (X,), names of Q quantities, which K runs are drawn, their values (Q,
+    K, X), and over *all* runs the smallest, the largest and the median value (Q, X); how many
+    records and runs there were.
     """
 
     steps: Array
@@ -53,7 +58,9 @@ class Curves:
     total: int
 
 
-def read_curves(sources: Sequence[Source], labels: Sequence[str], points: int = POINTS, keep: int = RUNS) -> Curves | None:
+def read_curves(
+    sources: Sequence[Source], labels: Sequence[str], points: int = POINTS, keep: int = RUNS
+) -> Curves | None:
     """All sources side by side, in the order of their runs; None where nothing was recorded.
 
     Args:
@@ -68,12 +75,19 @@ def read_curves(sources: Sequence[Source], labels: Sequence[str], points: int = 
     longest = max(counts)
     # Two values per bucket; short histories are kept as they are.
     width = 1 if longest <= points else -(-longest // (points // 2))
-    parts = [_thinned(source, width) for source, count in zip(sources, counts, strict=True) if count]
+    parts = [
+        _thinned(source, width) for source, count in zip(sources, counts, strict=True) if count
+    ]
     names = parts[0].names
     if any(part.names != names for part in parts):
-        raise InvalidInput(f"{sources[0].path} and another slice record different quantities; write the run again")
+        raise InvalidInput(
+            f"{sources[0].path} and another slice record different quantities; write the run again"
+        )
     buckets = max(len(part.low) for part in parts)
-    low, high, first_low = (np.concatenate([_filled(getattr(part, name), buckets) for part in parts], 1) for name in ("low", "high", "low_first"))
+    low, high, first_low = (
+        np.concatenate([_filled(getattr(part, name), buckets) for part in parts], 1)
+        for name in ("low", "high", "low_first")
+    )
     steps = max((part.steps for part in parts), key=len)
     runs = low.shape[1]
     drawn = np.unique(np.linspace(0, runs - 1, min(runs, keep)).round().astype(int))
@@ -96,7 +110,9 @@ def read_curves(sources: Sequence[Source], labels: Sequence[str], points: int = 
 
 
 def _over(reduce: Any, values: Array, repeat: int) -> Array:
-    """Over the runs of (buckets, runs, Q), NaN only where all are; every bucket `repeat` times, shape (Q, X)."""
+    """Over the runs of (buckets, runs, Q), NaN only where all are; every bucket `repeat` times,
+    shape (Q, X).
+    """
     empty = np.asarray(np.isnan(values).all(1))
     found = np.where(empty, np.nan, reduce(np.where(empty[:, None], 0.0, values), axis=1))
     return np.repeat(found, repeat, 0).T
@@ -108,7 +124,9 @@ def _lines(path: Path) -> int:
 
 
 class _Part(NamedTuple):
-    """Of one source, by bucket: first and last step (B, 2), smallest and largest values (B, runs, Q), whether the smallest came first."""
+    """Of one source, by bucket: first and last step (B, 2), smallest and largest values (B, runs,
+    Q), whether the smallest came first.
+    """
 
     steps: Array
     names: tuple[str, ...]
@@ -123,21 +141,40 @@ def _thinned(source: Source, width: int) -> _Part:
     names: tuple[str, ...] = ()
     m = 0
     for rows in _buckets(source.path, width):
-        present = [name for name in (*_QUANTITIES, *(() if "stationarity" in rows[0] else ("residual",))) if name in rows[0]]
+        present = [
+            name
+            for name in (*_QUANTITIES, *(() if "stationarity" in rows[0] else ("residual",)))
+            if name in rows[0]
+        ]
         blocks = [np.array([row[name] for row in rows], dtype=np.float64) for name in present]
-        if blocks[0].ndim == 2 and present[0] == "objectives":  # a slice of one run that was not batched
+        if (
+            blocks[0].ndim == 2 and present[0] == "objectives"
+        ):  # a slice of one run that was not batched
             blocks = [block[:, None] for block in blocks]
-        blocks = [block[:, : source.runs] if block.ndim == 3 else block[:, : source.runs, None] for block in blocks]
+        blocks = [
+            block[:, : source.runs] if block.ndim == 3 else block[:, : source.runs, None]
+            for block in blocks
+        ]
         m = blocks[0].shape[2] if present[0] == "objectives" else 0
         names = (*(f"f{i + 1}" for i in range(m)), *present[1:])
         values = np.where(np.isfinite(together := np.concatenate(blocks, 2)), together, np.nan)
         bad = np.isnan(values)
-        at_low, at_high = np.where(bad, np.inf, values).argmin(0), np.where(bad, -np.inf, values).argmax(0)
+        at_low, at_high = (
+            np.where(bad, np.inf, values).argmin(0),
+            np.where(bad, -np.inf, values).argmax(0),
+        )
         low.append(np.take_along_axis(values, at_low[None], 0)[0])
         high.append(np.take_along_axis(values, at_high[None], 0)[0])
         low_first.append(at_low <= at_high)
         steps.append((rows[0]["step"], rows[-1]["step"]))
-    return _Part(np.array(steps, dtype=np.float64), names, m, np.array(low), np.array(high), np.array(low_first))
+    return _Part(
+        np.array(steps, dtype=np.float64),
+        names,
+        m,
+        np.array(low),
+        np.array(high),
+        np.array(low_first),
+    )
 
 
 def _buckets(path: Path, width: int) -> Iterator[list[dict[str, Any]]]:

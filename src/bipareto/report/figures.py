@@ -25,12 +25,14 @@ def plot_front(
     title: str | None = None,
     names: Sequence[str] | None = None,
 ) -> None:
-    """Draw a front into an image file: one axis per objective up to three, parallel coordinates beyond.
+    """Draw a front into an image file: one axis per objective up to three, parallel coordinates
+    beyond.
 
     Points are coloured by the weight of the first objective.
 
     Args:
-        front: what was found; resolve its lower level first, or points may lie below the exact front.
+        front: what was found; resolve its lower level first, or points may lie below the exact
+            front.
         known: the problem whose exact front is drawn beneath.
         path: the file; its ending decides the format.
         title: a heading; None makes one from the problem and the method.
@@ -40,17 +42,27 @@ def plot_front(
     heading = _title(front, known) if title is None else title
     exact = None if known is None else known.front(401)
     labels = names or (None if problem is None else problem.names)
-    drawing.save(drawing.draw_front(front.objectives, preference=front.preference, exact=exact, names=labels, title=heading), path)
+    drawing.save(
+        drawing.draw_front(
+            front.objectives, preference=front.preference, exact=exact, names=labels, title=heading
+        ),
+        path,
+    )
 
 
 def plot_comparison(
-    fronts: Mapping[str, Tensor], known: KnownProblem | None = None, path: str | PathLike[str] = "comparison.png", *,
+    fronts: Mapping[str, Tensor],
+    known: KnownProblem | None = None,
+    path: str | PathLike[str] = "comparison.png",
+    *,
     methods: Sequence[str] | None = None,
-) -> None:  # fmt: skip
-    """Draw the fronts of several methods over the exact one: the plane for two objectives, parallel coordinates for more.
+) -> None:
+    """Draw the fronts of several methods over the exact one: the plane for two objectives, parallel
+    coordinates for more.
 
     Args:
-        fronts: method name -> the objectives (R, m) of its runs with the lower level solved; in the order of the legend.
+        fronts: method name -> the objectives (R, m) of its runs with the lower level solved; in the
+            order of the legend.
         known: the problem, whose exact front is drawn beneath.
         path: the file; its ending decides the format.
         methods: where the fronts have other names, the methods, whose colours they take.
@@ -59,11 +71,22 @@ def plot_comparison(
         drawing.save(drawing.draw_fronts(fronts, methods=methods), path)
     else:
         title = f"{known.name}: methods under an equal budget"
-        drawing.save(drawing.draw_fronts(fronts, methods=methods, exact=known.front(401), names=known.names, title=title), path)
+        drawing.save(
+            drawing.draw_fronts(
+                fronts, methods=methods, exact=known.front(401), names=known.names, title=title
+            ),
+            path,
+        )
 
 
-def plot_radar(front: ParetoFront, path: str | PathLike[str] = "radar.png", *, names: Sequence[str] | None = None) -> None:
-    """Draw, one spoke per objective, the runs that are best in one of them and the one that is best in its worst.
+def plot_radar(
+    front: ParetoFront,
+    path: str | PathLike[str] = "radar.png",
+    *,
+    names: Sequence[str] | None = None,
+) -> None:
+    """Draw, one spoke per objective, the runs that are best in one of them and the one that is best
+    in its worst.
 
     Args:
         front: with at least three objectives.
@@ -80,7 +103,9 @@ def plot_radar(front: ParetoFront, path: str | PathLike[str] = "radar.png", *, n
     drawing.save(drawing.draw_radar(rows, low, high, names=names), path)
 
 
-def plot_convergence(curves: Curves, path: str | PathLike[str] = "convergence.png", *, title: str = "") -> None:
+def plot_convergence(
+    curves: Curves, path: str | PathLike[str] = "convergence.png", *, title: str = ""
+) -> None:
     """Draw what was recorded on the way: each objective, the gap and the stationarity.
 
     Args:
@@ -93,9 +118,13 @@ def plot_convergence(curves: Curves, path: str | PathLike[str] = "convergence.pn
 
 
 def plot_hypervolumes(
-    fronts: Mapping[str, ParetoFront], reference: Sequence[float], path: str | PathLike[str] = "hypervolume.png", *,
-    methods: Sequence[str] | None = None, exact: float | None = None,
-) -> None:  # fmt: skip
+    fronts: Mapping[str, ParetoFront],
+    reference: Sequence[float],
+    path: str | PathLike[str] = "hypervolume.png",
+    *,
+    methods: Sequence[str] | None = None,
+    exact: float | None = None,
+) -> None:
     """Draw the hypervolume of several fronts: mean over seeds, standard deviation, and the seeds.
 
     Args:
@@ -105,7 +134,12 @@ def plot_hypervolumes(
         methods: as in `plot_comparison`.
         exact: the hypervolume of the exact front.
     """
-    values = {name: [hypervolume(front.objectives[front.seed == s], reference) for s in front.seed.unique()] for name, front in fronts.items()}
+    values = {
+        name: [
+            hypervolume(front.objectives[front.seed == s], reference) for s in front.seed.unique()
+        ]
+        for name, front in fronts.items()
+    }
     title = "hypervolume up to (" + ", ".join(f"{value:.4g}" for value in reference) + ")"
     drawing.save(drawing.draw_hypervolumes(values, methods=methods, exact=exact, title=title), path)
 

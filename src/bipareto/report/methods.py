@@ -1,4 +1,6 @@
-"""The page on methods: the paper's Table 1 from what the code declares, beside what was measured."""
+"""The page on methods: the paper's Table 1 from what the code declares, beside what was
+measured.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,8 @@ def declared(name: str) -> dict[str, str]:
         "loop": "nested" if traits.nested else "single",
         "Hessian-free": _mark(cost["hessian_products"] == 0),
         "preference": _mark(kind.uses_preference),
-        "per step": f"{cost['lower_gradients']}, {cost['upper_gradients']}, {cost['hessian_products']}",
+        "per step": f"{cost['lower_gradients']}, {cost['upper_gradients']}, "
+        f"{cost['hessian_products']}",
         "certain": f"{traits.certainty} %",
         "reconstructed": traits.reconstructed or "nothing",
     }
@@ -60,7 +63,8 @@ def methods_page(results: str | PathLike[str]) -> str:
     """The whole page in Markdown.
 
     Args:
-        results: folder with one JSON file per problem, as `benchmarks/compare.py` writes them; may be empty.
+        results: folder with one JSON file per problem, as `benchmarks/compare.py` writes them; may
+            be empty.
     """
     rows = [declared(name) for name in METHODS]
     text = _HEAD + "\n" + _table(list(rows[0]), [list(row.values()) for row in rows])
@@ -68,9 +72,18 @@ def methods_page(results: str | PathLike[str]) -> str:
     problems = [json.loads(path.read_text("utf-8")) for path in files]
     if not problems:
         return text
-    compared = [name for name in METHODS if any(row["method"] == name for problem in problems for row in problem["rows"])]
-    cells = [[_title(METHODS[name]), *(_summary(problem, name) for problem in problems)] for name in compared]
-    text += _MEASURED + "\n" + _table(["method", *(problem["problem"] for problem in problems)], cells)
+    compared = [
+        name
+        for name in METHODS
+        if any(row["method"] == name for problem in problems for row in problem["rows"])
+    ]
+    cells = [
+        [_title(METHODS[name]), *(_summary(problem, name) for problem in problems)]
+        for name in compared
+    ]
+    text += (
+        _MEASURED + "\n" + _table(["method", *(problem["problem"] for problem in problems)], cells)
+    )
     return text + "".join(_section(problem) for problem in problems)
 
 
@@ -79,24 +92,53 @@ def _section(problem: dict[str, Any]) -> str:
     name, starts = problem["problem"], len(problem["starts"])
     what = problem["summary"][0].upper() + problem["summary"][1:]
     text = (
-        f"\n### {name}\n\n{what}. {problem['preferences']} preferences, {starts} starts, {problem['amount']:,} gradients per run.\n"
-        f"`{problem['command']}`, {problem['machine']}, {problem['date']}. Seconds are CPU time per start.\n\n"
-        f"![{name}: the fronts of all methods from the problem's own start over the exact one](images/compare-{name}.png)\n\n"
+        f"\n### {name}\n\n{what}. {problem['preferences']} preferences, {starts} starts, "
+        f"{problem['amount']:,} gradients per run.\n"
+        f"`{problem['command']}`, {problem['machine']}, {problem['date']}. Seconds are CPU time "
+        "per start.\n\n"
+        f"![{name}: the fronts of all methods from the problem's own start over the exact "
+        f"one](images/compare-{name}.png)\n\n"
     )
-    header = ["method", *(f"distance, start {start}" for start in problem["starts"]), "kkt", "gradients", "Hessian products", "seconds"]
-    ranked = sorted({row["method"] for row in problem["rows"]}, key=lambda method: _worst(_rows(problem, method), "distance_to_front"))
+    header = [
+        "method",
+        *(f"distance, start {start}" for start in problem["starts"]),
+        "kkt",
+        "gradients",
+        "Hessian products",
+        "seconds",
+    ]
+    ranked = sorted(
+        {row["method"] for row in problem["rows"]},
+        key=lambda method: _worst(_rows(problem, method), "distance_to_front"),
+    )
     cells, said = [], []
     for method in ranked:
         rows = _rows(problem, method)
-        figures = [str(rows[0]["gradients"]), str(rows[0]["hessian_products"]), f"{sum(row['seconds'] for row in rows) / len(rows):.0f}"]
-        cells.append([_title(METHODS[method]), *(_distance(row) for row in rows), _number(_worst(rows, "kkt")), *figures])
-        said += [f"- {_title(METHODS[method])}: {note}" for note in dict.fromkeys(note for row in rows for note in row["notes"])]
+        figures = [
+            str(rows[0]["gradients"]),
+            str(rows[0]["hessian_products"]),
+            f"{sum(row['seconds'] for row in rows) / len(rows):.0f}",
+        ]
+        cells.append(
+            [
+                _title(METHODS[method]),
+                *(_distance(row) for row in rows),
+                _number(_worst(rows, "kkt")),
+                *figures,
+            ]
+        )
+        said += [
+            f"- {_title(METHODS[method])}: {note}"
+            for note in dict.fromkeys(note for row in rows for note in row["notes"])
+        ]
     text += _table(header, cells)
     return text + ("\nWhat the methods said:\n\n" + "\n".join(said) + "\n" if said else "")
 
 
 def _rows(problem: dict[str, Any], method: str) -> list[dict[str, Any]]:
-    return sorted((row for row in problem["rows"] if row["method"] == method), key=lambda row: row["start"])
+    return sorted(
+        (row for row in problem["rows"] if row["method"] == method), key=lambda row: row["start"]
+    )
 
 
 def _summary(problem: dict[str, Any], method: str) -> str:
@@ -104,7 +146,11 @@ def _summary(problem: dict[str, Any], method: str) -> str:
     if not rows:
         return "–"
     warned = "†" if any(row["notes"] for row in rows) else ""
-    return (_number(_worst(rows, "distance_to_front")) if all(row["runs"] for row in rows) else "refused") + warned
+    return (
+        _number(_worst(rows, "distance_to_front"))
+        if all(row["runs"] for row in rows)
+        else "refused"
+    ) + warned
 
 
 def _worst(rows: Iterable[dict[str, Any]], key: str) -> float:

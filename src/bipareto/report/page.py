@@ -1,7 +1,7 @@
 """One HTML page with everything in it: the data as JSON, Plotly, the styles and the program.
 
-Nothing that comes from a user is written as HTML.  The data stands in a script element of type application/json with every "<"
-escaped, and the program puts texts into the page as text.
+Nothing that comes from a user is written as HTML.  The data stands in a script element of type
+application/json with every "<" escaped, and the program puts texts into the page as text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from bipareto.report.runs import ReportRun
 
 __all__ = ["Report", "build", "write_page"]
 
-#: Points are certified without being asked for where there are at most so many, of at most so many variables.
+#: Points are certified without being asked for where there are at most so many, of at most so many
+#: variables.
 CERTIFY_POINTS, CERTIFY_SIZE = 64, 2_000
 #: Points of the exact front that are drawn.
 EXACT_POINTS = {2: 201, 3: 1500}
@@ -37,20 +38,25 @@ EXACT_POINTS = {2: 201, 3: 1500}
 Report = dict[str, Any]
 
 
-def build(runs: Sequence[ReportRun], *, title: str, version: str, certified: bool | None = None) -> Report:
+def build(
+    runs: Sequence[ReportRun], *, title: str, version: str, certified: bool | None = None
+) -> Report:
     """The data of a page.
 
     Args:
         runs: at least one, all with the same number of objectives.
         title: of the page.
         version: of this library.
-        certified: compute the certificate of every point of a known problem; None does where the front is small.
+        certified: compute the certificate of every point of a known problem; None does where the
+            front is small.
     """
     sizes = {run.name: run.front.objectives.shape[1] for run in runs}
     (first, m), *others = sizes.items()
     for name, size in others:
         if size != m:
-            raise InvalidInput(f"{first} has {m} objectives and {name} has {size}; write a page for each")
+            raise InvalidInput(
+                f"{first} has {m} objectives and {name} has {size}; write a page for each"
+            )
     same = len({run.question for run in runs}) == 1
     known = runs[0].known if same else None
     names = list((known.names if known is not None else None) or [f"f{i + 1}" for i in range(m)])
@@ -65,7 +71,9 @@ def build(runs: Sequence[ReportRun], *, title: str, version: str, certified: boo
         "reference": _rounded(reference),
         "reference_is": reference_is,
         "exact": None if target is None else _columns(target),
-        "exact_hypervolume": None if known is None or target is None else _number(hypervolume(known.front(2001 if m > 2 else 401), reference)),
+        "exact_hypervolume": None
+        if known is None or target is None
+        else _number(hypervolume(known.front(2001 if m > 2 else 401), reference)),
         "colours": list(COLOURS),
         "runs": [
             _run(run, names, reference, target, certified) | {"colour": style["color"]}
@@ -76,15 +84,25 @@ def build(runs: Sequence[ReportRun], *, title: str, version: str, certified: boo
 
 def _reference(runs: Sequence[ReportRun], same: bool) -> tuple[list[float], str]:
     if same and runs[0].known is not None:
-        return runs[0].known.reference.tolist(), "the exact front's worst values plus a tenth of its ranges"
+        return runs[
+            0
+        ].known.reference.tolist(), "the exact front's worst values plus a tenth of its ranges"
     rows = torch.cat([run.front.objectives.detach().to("cpu", torch.float64) for run in runs])
     rows = rows[rows.isfinite().all(1)]
     if not len(rows):
         return [0.0] * runs[0].front.objectives.shape[1], "no point is finite"
-    return (rows.amax(0) + 0.1 * (rows.amax(0) - rows.amin(0))).tolist(), "the worst values on this page plus a tenth of their ranges"
+    return (
+        rows.amax(0) + 0.1 * (rows.amax(0) - rows.amin(0))
+    ).tolist(), "the worst values on this page plus a tenth of their ranges"
 
 
-def _run(run: ReportRun, names: Sequence[str], reference: list[float], target: Tensor | None, certified: bool | None) -> Report:
+def _run(
+    run: ReportRun,
+    names: Sequence[str],
+    reference: list[float],
+    target: Tensor | None,
+    certified: bool | None,
+) -> Report:
     import moocore
 
     front, f = run.front, run.front.objectives.detach().to("cpu", torch.float64)
@@ -93,7 +111,11 @@ def _run(run: ReportRun, names: Sequence[str], reference: list[float], target: T
     best[finite.numpy()] = moocore.is_nondominated(f[finite].numpy()) if finite.any() else []
     seeds = front.seed.tolist()
     with_preference = not bool(front.preference.isnan().any())
-    distance = None if run.known is None else run.known.distance_to_front(torch.where(finite[:, None], f, 0.0))
+    distance = (
+        None
+        if run.known is None
+        else run.known.distance_to_front(torch.where(finite[:, None], f, 0.0))
+    )
     return {
         "name": run.name,
         "method": run.method,
@@ -102,13 +124,21 @@ def _run(run: ReportRun, names: Sequence[str], reference: list[float], target: T
         "preference": _columns(front.preference) if with_preference else None,
         "seed": seeds,
         "reason": list(front.reason),
-        "failure": {str(i): str(failure) for i, failure in enumerate(front.failure) if failure is not None},
-        "lower_residual": None if front.lower_residual is None else _rounded(front.lower_residual.tolist(), 3),
+        "failure": {
+            str(i): str(failure) for i, failure in enumerate(front.failure) if failure is not None
+        },
+        "lower_residual": None
+        if front.lower_residual is None
+        else _rounded(front.lower_residual.tolist(), 3),
         "nondominated": [int(flag) for flag in best],
-        "distance": None if distance is None else _rounded(torch.where(finite, distance, torch.nan).tolist(), 3),
+        "distance": None
+        if distance is None
+        else _rounded(torch.where(finite, distance, torch.nan).tolist(), 3),
         "certificates": _certificates(run, certified),
         "hypervolume": _number(hypervolume(f, reference)),
-        "hypervolume_by_seed": {str(s): _number(hypervolume(f[front.seed == s], reference)) for s in sorted(set(seeds))},
+        "hypervolume_by_seed": {
+            str(s): _number(hypervolume(f[front.seed == s], reference)) for s in sorted(set(seeds))
+        },
         "igd_plus": None if target is None else _number(igd_plus(f, target)),
         "resolved": front.lower_residual is not None,
         "seconds": _number(front.seconds, 4),
@@ -118,19 +148,30 @@ def _run(run: ReportRun, names: Sequence[str], reference: list[float], target: T
 
 
 def _certificates(run: ReportRun, certified: bool | None) -> list[Report | None] | None:
-    """One per point, None for points that are not finite; None altogether where they are not wanted or the problem is not known."""
+    """One per point, None for points that are not finite; None altogether where they are not wanted
+    or the problem is not known.
+    """
     front, known = run.front, run.known
     if known is None:
         if certified:
             warnings.warn(
-                f"{run.name}: its problem is not one of `bipareto list`, so its points cannot be certified here", BiparetoWarning, stacklevel=4
+                f"{run.name}: its problem is not one of `bipareto list`, so its points cannot be "
+                "certified here",
+                BiparetoWarning,
+                stacklevel=4,
             )
         return None
     size = sum(leaf[0].numel() for leaf in tree.leaves((front.x, front.y)))
-    if not (certified if certified is not None else len(front) <= CERTIFY_POINTS and size <= CERTIFY_SIZE):
+    if not (
+        certified
+        if certified is not None
+        else len(front) <= CERTIFY_POINTS and size <= CERTIFY_SIZE
+    ):
         return None
     gamma = run.numbers.get("gamma")
-    return [_certificate(run, i, gamma if isinstance(gamma, float) else None) for i in range(len(front))]
+    return [
+        _certificate(run, i, gamma if isinstance(gamma, float) else None) for i in range(len(front))
+    ]
 
 
 def _certificate(run: ReportRun, i: int, gamma: float | None) -> Report | None:
@@ -157,7 +198,11 @@ def _curves(curves: Curves | None) -> Report | None:
     if curves is None:
         return None
     # With a line for every run there is nothing left for a band to show.
-    band = {name: _table(getattr(curves, name)) for name in ("low", "high", "median")} if curves.total > len(curves.runs) else None
+    band = (
+        {name: _table(getattr(curves, name)) for name in ("low", "high", "median")}
+        if curves.total > len(curves.runs)
+        else None
+    )
     return {
         "steps": curves.steps.astype(int).tolist(),
         "names": list(curves.names),
@@ -182,7 +227,9 @@ def _rounded(values: Sequence[float], digits: int = 9) -> list[float | None]:
 
 
 def _number(value: float, digits: int = 9) -> float | None:
-    """So many significant digits, which halves the page; None for NaN and infinities, which JSON does not have."""
+    """So many significant digits, which halves the page; None for NaN and infinities, which JSON
+    does not have.
+    """
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
@@ -191,7 +238,9 @@ def write_page(report: Report, path: Path) -> None:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise InvalidInput("a report needs Plotly; install it: pip install 'bipareto[report]'") from error
+        raise InvalidInput(
+            "a report needs Plotly; install it: pip install 'bipareto[report]'"
+        ) from error
     assets = resources.files("bipareto.report") / "assets"
     parts = {
         "policy": _POLICY,
@@ -200,13 +249,19 @@ def write_page(report: Report, path: Path) -> None:
         "body": (assets / "page.html").read_text("utf-8"),
         "plotly": get_plotlyjs(),
         "data": json.dumps(report, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
-        "program": "\n".join((assets / name).read_text("utf-8") for name in ("charts.js", "page.js")),
+        "program": "\n".join(
+            (assets / name).read_text("utf-8") for name in ("charts.js", "page.js")
+        ),
     }
     path.write_text(_PAGE.format_map(parts), encoding="utf-8")
 
 
-# Nothing is loaded from anywhere.  Plotly's drawing by WebGL makes functions out of texts of its own.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+# Nothing is loaded from anywhere.  Plotly's drawing by WebGL makes functions out of texts of its
+# own.
+_POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; "
+    "img-src data: blob:"
+)
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">

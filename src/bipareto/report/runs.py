@@ -28,11 +28,10 @@ __all__ = ["ReportRun", "read_runs"]
 class ReportRun:
     """One front of a report.
 
-    name: what it is called on the page; path: the file that `ParetoFront.load` reads.
-    known: its problem, where that has a known front; question: what the problem was, equal for fronts that can be compared.
-    method: the method's name; numbers: of the method, as far as they are known.
-    sources: files of what was recorded on the way.
-    config: all that is known of how it was made.
+    name: what it is called on the page; path: the file that `ParetoFront.load` reads. known: its
+    problem, where that has a known front; question: what the problem was, equal for fronts that can
+    be compared. method: the method's name; numbers: of the method, as far as they are known.
+    sources: files of what was recorded on the way. config: all that is known of how it was made.
     """
 
     name: str
@@ -55,11 +54,18 @@ def read_runs(path: Path) -> list[ReportRun]:
     if (path / "manifest.json").exists():
         return [_sweep(path)]
     if (path / "front.npz").exists():
-        return [_front(path) if (path / "front.json").exists() else _plain(path / "front.npz", str(path))]
+        return [
+            _front(path)
+            if (path / "front.json").exists()
+            else _plain(path / "front.npz", str(path))
+        ]
     if not path.exists():
-        raise InvalidInput(f"{path} does not exist; give the folder of a front, a sweep or a comparison")
+        raise InvalidInput(
+            f"{path} does not exist; give the folder of a front, a sweep or a comparison"
+        )
     raise InvalidInput(
-        f"{path} holds no front; give a folder that `bipareto front --out`, `bipareto sweep` or `bipareto compare --out` wrote, or a front.npz"
+        f"{path} holds no front; give a folder that `bipareto front --out`, `bipareto sweep` or "
+        "`bipareto compare --out` wrote, or a front.npz"
     )
 
 
@@ -75,7 +81,11 @@ def _json(path: Path) -> dict[str, Any]:
 
 def _known(problem: Mapping[str, Any]) -> KnownProblem | None:
     """The problem from its name and options; None where it is not one of ours."""
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in problem.items() if key != "name"}
+    options = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in problem.items()
+        if key != "name"
+    }
     try:
         return problems.get(str(problem.get("name")), **options)
     except (BiparetoError, TypeError):
@@ -127,22 +137,39 @@ def _comparison(path: Path) -> list[ReportRun]:
                 method=row["method"],
                 numbers={},
                 sources=_recorded(file.with_suffix(".jsonl"), len(front)),
-                config=json.dumps({"problem": problem, "budget": asked.get("budget"), "amount": asked.get("amount"), **row}, indent=2),
+                config=json.dumps(
+                    {
+                        "problem": problem,
+                        "budget": asked.get("budget"),
+                        "amount": asked.get("amount"),
+                        **row,
+                    },
+                    indent=2,
+                ),
             )
         )
     if not found:
-        raise InvalidInput(f"{path} has no fronts of its methods; write it again: bipareto compare ... --out {path}")
+        raise InvalidInput(
+            f"{path} has no fronts of its methods; write it again: bipareto compare ... --out "
+            f"{path}"
+        )
     return found
 
 
 def _sweep(path: Path) -> ReportRun:
     if not (path / "front.npz").exists():
-        raise InvalidInput(f"{path} is not finished; look at it with: bipareto watch {path}, or go on with: bipareto resume {path}")
+        raise InvalidInput(
+            f"{path} is not finished; look at it with: bipareto watch {path}, or go on with: "
+            f"bipareto resume {path}"
+        )
     manifest, config = _json(path / "manifest.json"), load(SweepConfig, path / "config.yaml")
     front = ParetoFront.load(path / "front.npz")
     problem = {"name": config.problem.name, **config.problem.options}
     size, runs = manifest["slice"], manifest["runs"]
-    parts = [(path / "slices" / f"{i:05d}" / "metrics.jsonl", min(size, runs - i * size)) for i in range(manifest["slices"])]
+    parts = [
+        (path / "slices" / f"{i:05d}" / "metrics.jsonl", min(size, runs - i * size))
+        for i in range(manifest["slices"])
+    ]
     return ReportRun(
         name=str(path),
         path=path / "front.npz",

@@ -10,7 +10,14 @@ __all__ = ["bar"]
 
 
 @contextmanager
-def bar(label: str, total: int | None, progress: bool | None = None, *, of_bytes: bool = False, done: int = 0) -> Iterator[Callable[[int], None]]:
+def bar(
+    label: str,
+    total: int | None,
+    progress: bool | None = None,
+    *,
+    of_bytes: bool = False,
+    done: int = 0,
+) -> Iterator[Callable[[int], None]]:
     """Yield a function that moves the bar on by a count.
 
     Args:
@@ -24,9 +31,23 @@ def bar(label: str, total: int | None, progress: bool | None = None, *, of_bytes
         yield lambda count: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
     counts = (DownloadColumn(), TransferSpeedColumn()) if of_bytes else (MofNCompleteColumn(),)
-    with Progress(TextColumn("{task.description}"), BarColumn(), *counts, TimeRemainingColumn(), console=Console(stderr=True)) as shown:
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *counts,
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    ) as shown:
         task = shown.add_task(label, total=total, completed=done)
         yield lambda count: shown.advance(task, count)

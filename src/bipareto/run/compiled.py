@@ -36,15 +36,22 @@ class _Form:
         for u, v in zip(tree.leaves(before), tree.leaves(after), strict=True):
             # Preference, numbers and the like come out of a step as the very memory that went in.
             number = u.dim() == before.t.dim() and u.dtype == before.t.dtype
-            self.kinds.append("moved" if u.data_ptr() != v.data_ptr() else "number" if number else "kept")
+            self.kinds.append(
+                "moved" if u.data_ptr() != v.data_ptr() else "number" if number else "kept"
+            )
 
-        def moving(moved: list[Tensor], kept: list[Tensor], numbers: Tensor, batches: Draw) -> tuple[list[Tensor], Info]:
+        def moving(
+            moved: list[Tensor], kept: list[Tensor], numbers: Tensor, batches: Draw
+        ) -> tuple[list[Tensor], Info]:
             state, info = step(self.join(moved, kept, numbers), batches)
             return self.pick(state, "moved"), info
 
-        # Dynamo keeps its cache on the code object and refuses the ninth variant of it; each form gets one of its own.
+        # Dynamo keeps its cache on the code object and refuses the ninth variant of it; each form
+        # gets one of its own.
         code = moving.__code__.replace(co_name=f"step_{id(self):x}")
-        own = types.FunctionType(code, moving.__globals__, code.co_name, moving.__defaults__, moving.__closure__)
+        own = types.FunctionType(
+            code, moving.__globals__, code.co_name, moving.__defaults__, moving.__closure__
+        )
         self.fast = torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
 
     def join(self, moved: list[Tensor], kept: list[Tensor], numbers: Tensor) -> State:
@@ -54,11 +61,17 @@ class _Form:
 
     def pick(self, state: State, wanted: str) -> list[Tensor]:
         """The leaves of one kind."""
-        return [leaf for leaf, kind in zip(tree.leaves(state), self.kinds, strict=True) if kind == wanted]
+        return [
+            leaf
+            for leaf, kind in zip(tree.leaves(state), self.kinds, strict=True)
+            if kind == wanted
+        ]
 
 
 class _Packed(NamedTuple):
-    """A state laid out flat: leaves that move, leaves that are kept, and all numbers in one, (..., count)."""
+    """A state laid out flat: leaves that move, leaves that are kept, and all numbers in one, (...,
+    count).
+    """
 
     form: _Form
     moved: list[Tensor]
@@ -69,13 +82,17 @@ class _Packed(NamedTuple):
 class CompiledStepper(Stepper):
     """The same through `torch.compile`, with the state packed flat.
 
-    Flattening a state and handing constants in and out of the graph at every step would cost more than a small step.
+    Flattening a state and handing constants in and out of the graph at every step would cost more
+    than a small step.
     """
 
-    def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool, backend: str) -> None:
+    def __init__(
+        self, problem: Problem, method: Method, batched: bool, shared_draw: bool, backend: str
+    ) -> None:
         super().__init__(problem, method, batched, shared_draw)
         self.backend = backend
-        # One problem may be solved from starts of several structures; a dict in another order is another one.
+        # One problem may be solved from starts of several structures; a dict in another order is
+        # another one.
         self.forms: list[_Form] = []
         self.broken = False
 
@@ -86,7 +103,8 @@ class CompiledStepper(Stepper):
             after, _ = super().advance(state, batches)
             form = _Form(self.plain, state, after, self.backend)
             self.forms.append(form)
-        # Leaves that share memory (theta_0 is y_0) would compile to a graph of their own, good for the first step only.
+        # Leaves that share memory (theta_0 is y_0) would compile to a graph of their own, good for
+        # the first step only.
         seen: set[int] = set()
 
         def alone(leaf: Tensor) -> Tensor:
@@ -124,6 +142,10 @@ class CompiledStepper(Stepper):
             except torch._dynamo.exc.TorchDynamoException as error:
                 self.broken = True
                 reason = " ".join(str(error).strip().splitlines()[:2])
-                warnings.warn(f"torch.compile could not take this problem ({reason}); going on uncompiled", BiparetoWarning, stacklevel=2)
+                warnings.warn(
+                    f"torch.compile could not take this problem ({reason}); going on uncompiled",
+                    BiparetoWarning,
+                    stacklevel=2,
+                )
         state, info = super().advance(self.unpack(packed), batches)
         return packed._replace(moved=packed.form.pick(state, "moved")), info

@@ -1,9 +1,10 @@
 """The loop that drives every method: blocks of steps, callbacks, progress.
 
-A step is pure, so the loop needs no bookkeeping inside it.  Steps run in blocks of `record_every`; at the end of a block
-the loop looks once at the device: it records what the last step saw, keeps the best iterate, and checks that all is
-finite.  When a run has gone bad inside a block, the block is replayed from its first state to find the exact step, and
-the state before it is kept.  Healthy steps pay nothing for that.
+A step is pure, so the loop needs no bookkeeping inside it.  Steps run in blocks of `record_every`;
+at the end of a block the loop looks once at the device: it records what the last step saw, keeps
+the best iterate, and checks that all is finite.  When a run has gone bad inside a block, the block
+is replayed from its first state to find the exact step, and the state before it is kept.  Healthy
+steps pay nothing for that.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from bipareto.run.steppers import stepper
 
 __all__ = ["COMPILE_FROM", "choose_method", "drive", "not_begun", "solution_of", "solve"]
 
-#: From this many steps on, compiling (15 to 30 s) pays for a batch and for a single run; below it the plain step finishes first.
+#: From this many steps on, compiling (15 to 30 s) pays for a batch and for a single run; below it
+#: the plain step finishes first.
 COMPILE_FROM = {True: 3_000, False: 20_000}
 
 
@@ -56,15 +58,21 @@ def solve(
         method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`.
         steps: iterations.
         seed: which draws a problem with a sampler makes.
-        compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on; for a front, from 3,000).
-        record_every: record, look for trouble and call back every so many steps; None gives about 200 records.
+        compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on;
+            for a front, from 3,000).
+        record_every: record, look for trouble and call back every so many steps; None gives about
+            200 records.
         tol: stop when the method's residual falls to it.
         callbacks: functions of a `Record`; one that returns True ends the run.
         progress: show a bar; None shows it when stderr is a terminal.
 
     >>> import torch
-    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
-    >>> answer = solve(problem, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64), steps=2000)
+    >>> problem = Problem(
+    ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
+    ...     lower=lambda x, y: (y - x)**2,
+    ... )
+    >>> zero = torch.zeros((), dtype=torch.float64)
+    >>> answer = solve(problem, zero, zero, steps=2000)
     >>> round(float(answer.x), 2)
     0.5
     """
@@ -72,20 +80,34 @@ def solve(
     start = method.prepare(problem, x0, y0)
     state = method.begin(start, preference)
     run = drive(
-        problem, method, state, [seed], m=start.objectives.shape[0], steps=steps, batched=False, compile=compile, record_every=record_every, tol=tol,
-        callbacks=callbacks, progress=progress,
-    )  # fmt: skip
+        problem,
+        method,
+        state,
+        [seed],
+        m=start.objectives.shape[0],
+        steps=steps,
+        batched=False,
+        compile=compile,
+        record_every=record_every,
+        tol=tol,
+        callbacks=callbacks,
+        progress=progress,
+    )
     return solution_of(problem, method, run, None, seed)
 
 
 def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
     """The given method, or MOMEHA with numbers fitted to the problem."""
     if method is not None and not isinstance(method, Method):
-        raise InvalidInput(f"method is {method!r}; pass a method such as bipareto.MOMEHA(), not its name or class")
+        raise InvalidInput(
+            f"method is {method!r}; pass a method such as bipareto.MOMEHA(), not its name or class"
+        )
     return MOMEHA.tuned(problem, x0, y0, steps=steps) if method is None else method
 
 
-def solution_of(problem: Problem, method: Method, run: Run, index: int | None, seed: int) -> Solution:
+def solution_of(
+    problem: Problem, method: Method, run: Run, index: int | None, seed: int
+) -> Solution:
     """One run of a `Run` as a Solution; `index` None for a single run."""
 
     def pick(value: Any) -> Any:
@@ -96,10 +118,16 @@ def solution_of(problem: Problem, method: Method, run: Run, index: int | None, s
     with torch.no_grad():
         objectives = problem.upper(state.x, state.y, problem.batch("upper", "full", seed=seed))
     best = Iterate(
-        x=pick(run.best["x"]), y=pick(run.best["y"]), objectives=pick(run.best["objectives"]),
-        residual=float(pick(run.best["residual"])), step=int(pick(run.best["step"])),
-    )  # fmt: skip
-    history = {name: values if index is None or name == "step" else values[:, index] for name, values in run.history.items()}
+        x=pick(run.best["x"]),
+        y=pick(run.best["y"]),
+        objectives=pick(run.best["objectives"]),
+        residual=float(pick(run.best["residual"])),
+        step=int(pick(run.best["step"])),
+    )
+    history = {
+        name: values if index is None or name == "step" else values[:, index]
+        for name, values in run.history.items()
+    }
     return Solution(
         x=state.x,
         y=state.y,
@@ -112,7 +140,10 @@ def solution_of(problem: Problem, method: Method, run: Run, index: int | None, s
         seed=seed,
         steps=run.steps[i],
         seconds=run.seconds,
-        oracles={name: count * run.steps[i] for name, count in method.oracles(objectives.shape[0]).items()},
+        oracles={
+            name: count * run.steps[i]
+            for name, count in method.oracles(objectives.shape[0]).items()
+        },
         history=history,
         method=method,
         state=state,
@@ -137,7 +168,9 @@ def drive(
     label: str = "solving",
     resume: Snapshot | None = None,
 ) -> Run:
-    """Run `steps` iterations of one run, or of a stack of runs with one seed each; from a snapshot on, where one is given."""
+    """Run `steps` iterations of one run, or of a stack of runs with one seed each; from a snapshot
+    on, where one is given.
+    """
     if not isinstance(steps, int) or steps < 1:
         raise InvalidInput(f"steps = {steps!r}; it must be a whole number of at least 1")
     if record_every is not None and record_every < 1:
@@ -164,7 +197,8 @@ def drive(
             count = min(block, steps - done)
             first, packed = state, step.pack(state, draws(done))
             try:
-                # The block's first step has torch.compile check that its graph still fits; the others take its word.
+                # The block's first step has torch.compile check that its graph still fits; the
+                # others take its word.
                 previous, t = packed, done
                 packed, info = step.advance(packed, draws(t))
                 with step.unguarded():
@@ -180,7 +214,12 @@ def drive(
             watch.look(done, first, before, state, info, replay, count, tol)
             advance(count)
             # A list, so that every callback is called even when an earlier one ends the run.
-            if any([callback(Record(done, state, info, watch.best, dict(watch.ended))) for callback in callbacks]):
+            if any(
+                [
+                    callback(Record(done, state, info, watch.best, dict(watch.ended)))
+                    for callback in callbacks
+                ]
+            ):
                 watch.stop_all("callback", state, done)
     watch.stop_all("steps", state, done)
     return watch.run(time.perf_counter() - start_time, compiled=bool(compile))
@@ -194,7 +233,9 @@ def not_begun(state: State, runs: int, m: int, batched: bool) -> Run:
 
 
 class _Draws:
-    """The draws of each step, gathered to runs: preferences of one seed share them, seeds do not."""
+    """The draws of each step, gathered to runs: preferences of one seed share them, seeds do
+    not.
+    """
 
     def __init__(self, problem: Problem, roles: Sequence[str], seeds: Sequence[int]) -> None:
         self.problem, self.roles = problem, roles

@@ -1,10 +1,11 @@
 """One's own loop: an object shaped like an optimizer.
 
-    optimizer = Optimizer(problem, x0, y0, preferences=[[0.3, 0.7], [0.7, 0.3]], method=MBMOMEHA(...))
-    for batch_lower, batch_upper in my_loader:
+    optimizer = Optimizer(problem, x0, y0, preferences=[[0.3, 0.7], [0.7, 0.3]],
+    method=MBMOMEHA(...)) for batch_lower, batch_upper in my_loader:
         seen = optimizer.step({"lower": batch_lower, "upper": batch_upper})
 
-It holds the states of one or several runs and moves them all by one step of the method; checkpoints are its `state_dict`.
+It holds the states of one or several runs and moves them all by one step of the method; checkpoints
+are its `state_dict`.
 """
 
 from __future__ import annotations
@@ -34,14 +35,19 @@ class Optimizer:
     Args:
         problem, x0, y0: as `solve` takes them, e.g. from `Problem.from_modules`.
         method: a method with its numbers; its schedules are functions of the steps taken here.
-        preferences: (R, m), one run for each; None is one run with equal weights (or without preferences, for methods that have none).
+        preferences: (R, m), one run for each; None is one run with equal weights (or without
+            preferences, for methods that have none).
         compile: True, or a backend's name, compiles the step.
         seed: which draws `step()` without batches makes.
 
     >>> import torch, bipareto as bp
-    >>> problem = Problem(upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]), lower=lambda x, y: (y - x)**2)
+    >>> problem = Problem(
+    ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
+    ...     lower=lambda x, y: (y - x)**2,
+    ... )
     >>> zero = torch.zeros((), dtype=torch.float64)
-    >>> optimizer = Optimizer(problem, zero, zero, bp.MOMEHA(gamma=0.5, alpha_theta=0.2, alpha_x=0.2, alpha_y=0.2), preferences=[[0.3, 0.7]])
+    >>> method = bp.MOMEHA(gamma=0.5, alpha_theta=0.2, alpha_x=0.2, alpha_y=0.2)
+    >>> optimizer = Optimizer(problem, zero, zero, method, preferences=[[0.3, 0.7]])
     >>> for _ in range(3):
     ...     seen = optimizer.step()
     >>> seen["objectives"].shape, optimizer.steps
@@ -49,15 +55,29 @@ class Optimizer:
     """
 
     def __init__(
-        self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module, method: Method, *, preferences: Any = None,
-        compile: bool | str = False, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        problem: Problem,
+        x0: Tree | nn.Module,
+        y0: Tree | nn.Module,
+        method: Method,
+        *,
+        preferences: Any = None,
+        compile: bool | str = False,
+        seed: int = 0,
+    ) -> None:
         if not isinstance(method, Method):
-            raise InvalidInput(f"method is {method!r}; pass a method such as bipareto.MOMEHA(), not its name or class")
+            raise InvalidInput(
+                f"method is {method!r}; pass a method such as bipareto.MOMEHA(), not its name or "
+                "class"
+            )
         start = method.prepare(problem, x0, y0)
         self.problem, self.method, self.seed = problem, method, seed
         self.m = start.objectives.shape[0]
-        wanted = [None] if preferences is None else list(as_preference(preferences, self.m).reshape(-1, self.m))
+        wanted = (
+            [None]
+            if preferences is None
+            else list(as_preference(preferences, self.m).reshape(-1, self.m))
+        )
         #: the method's states, stacked over runs: `state.x`, `state.y`
         self.state: State = tree.stack([method.begin(start, w) for w in wanted])
         self.steps = 0
@@ -67,27 +87,43 @@ class Optimizer:
         """Move all runs by one step; returns what the method saw, e.g. `objectives` (R, m).
 
         Args:
-            batches: role -> batch.  "lower" and "upper" serve all roles of their level that are not named themselves; where objectives
-                have data of their own, "upper" is a list with one batch each.  None draws from the problem's own data.
+            batches: role -> batch.  "lower" and "upper" serve all roles of their level that are not
+                named themselves; where objectives have data of their own, "upper" is a list with
+                one batch each.  None draws from the problem's own data.
         """
         roles = self.method.roles(self.m)
-        drawn = draw(self.problem, roles, self.steps, [self.seed]) if batches is None else self._by_role(roles, batches)
+        drawn = (
+            draw(self.problem, roles, self.steps, [self.seed])
+            if batches is None
+            else self._by_role(roles, batches)
+        )
         self.state, info = self._step(self.state, drawn)
         self.steps += 1
         return info
 
     def _by_role(self, roles: tuple[str, ...], batches: Mapping[str, Any]) -> Draw:
         if self.problem.sampler is None:
-            raise InvalidInput("step was given batches, but the losses take none; make the problem with lower_data and upper_data, or a sampler")
+            raise InvalidInput(
+                "step was given batches, but the losses take none; make the problem with "
+                "lower_data and upper_data, or a sampler"
+            )
         drawn = {}
         for role in roles:
             level = level_of(role)
             if role not in batches and level not in batches:
-                raise InvalidInput(f"step was given no batch for role {role!r}; pass {level!r} for all roles of that level, or {role!r} itself")
+                raise InvalidInput(
+                    f"step was given no batch for role {role!r}; pass {level!r} for all roles of "
+                    f"that level, or {role!r} itself"
+                )
             batch = batches[role] if role in batches else batches[level]
             # MOMEHA's own role is called "upper" too.
             for_all = role == level or role not in batches
-            if for_all and isinstance(batch, list) and level == "upper" and self.problem.per_objective:
+            if (
+                for_all
+                and isinstance(batch, list)
+                and level == "upper"
+                and self.problem.per_objective
+            ):
                 tail = role.rsplit("-", 1)[-1]
                 batch = batch[int(tail)] if tail.isdecimal() else dict(enumerate(batch))
             drawn[role] = self.problem.with_key(role, self.steps, self.seed, batch)
@@ -108,14 +144,23 @@ class Optimizer:
         """f(x, y) on all the data, (R, m)."""
         batch = self.problem.batch("upper", "full")
         runs = range(tree.flat_axis(self.x))
-        return torch.stack([self.problem.upper(tree.select(self.x, r), tree.select(self.y, r), batch) for r in runs])
+        return torch.stack(
+            [
+                self.problem.upper(tree.select(self.x, r), tree.select(self.y, r), batch)
+                for r in runs
+            ]
+        )
 
-    def write_back(self, x: nn.Module | Tree | None, y: nn.Module | Tree | None, run: int = 0) -> None:
+    def write_back(
+        self, x: nn.Module | Tree | None, y: nn.Module | Tree | None, run: int = 0
+    ) -> None:
         """Copy one run's x and y into modules, as `Solution.write_back` does."""
         self.problem.write_back(tree.select(self.x, run), tree.select(self.y, run), x, y)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a later `step` depends on, as tensors and plain values: for `torch.save`, or any store."""
+        """All that a later `step` depends on, as tensors and plain values: for `torch.save`, or any
+        store.
+        """
         draws: Any = getattr(self.problem, "draws", None)
         return {
             "method": repr(self.method),
@@ -126,17 +171,30 @@ class Optimizer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; the optimizer must have been made with the same problem, method and preferences."""
+        """Go on where `state_dict` was taken; the optimizer must have been made with the same
+        problem, method and preferences.
+        """
         missing = {"method", "state", "steps", "seed", "data"} - set(state)
         if missing:
-            raise InvalidInput(f"the checkpoint has no {', '.join(sorted(missing))}; pass what Optimizer.state_dict() returned, all of it")
+            raise InvalidInput(
+                f"the checkpoint has no {', '.join(sorted(missing))}; pass what "
+                "Optimizer.state_dict() returned, all of it"
+            )
         if state["method"] != repr(self.method):
-            raise InvalidInput(f"the checkpoint is of {state['method']}, but this optimizer runs {self.method!r}; make it with the same method")
+            raise InvalidInput(
+                f"the checkpoint is of {state['method']}, but this optimizer runs {self.method!r}; "
+                "make it with the same method"
+            )
         held = tree.leaves(self.state)
         shapes = [[tuple(leaf.shape) for leaf in leaves] for leaves in (state["state"], held)]
         if shapes[0] != shapes[1]:
-            raise InvalidInput("the checkpoint has other shapes than this optimizer's runs; make it with the same x0, y0 and preferences")
-        self.state = tree.rebuild(self.state, [new.to(old) for new, old in zip(state["state"], held, strict=True)])
+            raise InvalidInput(
+                "the checkpoint has other shapes than this optimizer's runs; make it with the same "
+                "x0, y0 and preferences"
+            )
+        self.state = tree.rebuild(
+            self.state, [new.to(old) for new, old in zip(state["state"], held, strict=True)]
+        )
         self.steps, self.seed = state["steps"], state["seed"]
         if state["data"] is not None:
             draws: Any = getattr(self.problem, "draws", None)

@@ -1,4 +1,5 @@
-"""What a run leaves behind: the records that callbacks see, the snapshot to go on from, the run, and the `Solution`.
+"""What a run leaves behind: the records that callbacks see, the snapshot to go on from, the run,
+and the `Solution`.
 
 `Watch` gathers them while the loop goes: it looks at the end of each block only.
 """
@@ -19,16 +20,29 @@ from bipareto.problem import Problem, tree
 from bipareto.problem.modules import copy_into
 from bipareto.problem.tree import Tree
 
-__all__ = ["Callback", "Ended", "Failure", "Iterate", "Reason", "Record", "Run", "Snapshot", "Solution", "Watch"]
+__all__ = [
+    "Callback",
+    "Ended",
+    "Failure",
+    "Iterate",
+    "Reason",
+    "Record",
+    "Run",
+    "Snapshot",
+    "Solution",
+    "Watch",
+]
 
 Reason = Literal["steps", "converged", "callback", "interrupted", "nonfinite"]
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a callback sees: steps done so far, the state after them, and the last step's info (with a run axis in a front).
+    """What a callback sees: steps done so far, the state after them, and the last step's info (with
+    a run axis in a front).
 
-    best: the best iterates so far; ended: the runs that have already stopped, by their place on the run axis.
+    best: the best iterates so far; ended: the runs that have already stopped, by their place on the
+    run axis.
     """
 
     step: int
@@ -43,9 +57,11 @@ Callback = Callable[[Record], bool | None]
 
 @dataclass(frozen=True)
 class Iterate:
-    """A point on the way: x, y, the objectives (m,) there as the step saw them, the method's residual, and the step t.
+    """A point on the way: x, y, the objectives (m,) there as the step saw them, the method's
+    residual, and the step t.
 
-    Of a run that was stopped before anything was recorded it is where the run stood: objectives NaN, residual infinite.
+    Of a run that was stopped before anything was recorded it is where the run stood: objectives
+    NaN, residual infinite.
     """
 
     x: Tree
@@ -57,13 +73,18 @@ class Iterate:
 
 @dataclass(frozen=True)
 class Failure:
-    """Where a run left the finite numbers: the step, and the term that did ("f_2", "g", or the update of x, y or theta)."""
+    """Where a run left the finite numbers: the step, and the term that did ("f_2", "g", or the
+    update of x, y or theta).
+    """
 
     step: int
     term: str
 
     def __str__(self) -> str:
-        return f"{self.term} was NaN or infinite at step {self.step}; the state before it is kept. Smaller steps or a larger c are the usual remedy"
+        return (
+            f"{self.term} was NaN or infinite at step {self.step}; the state before it is kept. "
+            "Smaller steps or a larger c are the usual remedy"
+        )
 
 
 class Ended(NamedTuple):
@@ -77,7 +98,8 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What `drive` needs to go on from the end of a block as if it had never stopped; the draws need nothing, being pure in t.
+    """What `drive` needs to go on from the end of a block as if it had never stopped; the draws
+    need nothing, being pure in t.
 
     history: what was recorded up to `step`, rows as in `Run.history`; the others as in `Record`.
     """
@@ -93,9 +115,10 @@ class Snapshot:
 class Solution:
     """The answer of one run.
 
-    x, y, theta: the last iterate (theta is None for methods without one); objectives: f(x, y) on all data, shape (m,);
-    best: the recorded iterate with the smallest residual, for which the theory's rates hold; history: what was recorded,
-    name -> tensor with one row per record, `history["step"]` the step of each row.
+    x, y, theta: the last iterate (theta is None for methods without one); objectives: f(x, y) on
+    all data, shape (m,); best: the recorded iterate with the smallest residual, for which the
+    theory's rates hold; history: what was recorded, name -> tensor with one row per record,
+    `history["step"]` the step of each row.
     """
 
     x: Tree
@@ -118,10 +141,12 @@ class Solution:
     def write_back(self, x: nn.Module | Tree | None, y: nn.Module | Tree | None) -> None:
         """Copy the answer into modules (or tensors) like those the run started from.
 
-        The running statistics of their norm layers, which a run does without, are estimated for the answer on all the data.
+        The running statistics of their norm layers, which a run does without, are estimated for the
+        answer on all the data.
 
         Args:
-            x, y: what `Problem.from_modules` was given, or others with the same parameters; None leaves one out.
+            x, y: what `Problem.from_modules` was given, or others with the same parameters; None
+                leaves one out.
         """
         if self.problem is None:
             copy_into("x", self.x, x)
@@ -132,7 +157,9 @@ class Solution:
 
 @dataclass
 class Run:
-    """What `drive` returns for one run or a stack of runs (every tensor then has a first axis R)."""
+    """What `drive` returns for one run or a stack of runs (every tensor then has a first axis
+    R).
+    """
 
     state: State
     steps: list[int]
@@ -163,14 +190,24 @@ class Watch:
         self.ended, self.best = dict(snapshot.ended), dict(snapshot.best)
         rows = dict(snapshot.history)
         self.steps = rows.pop("step").tolist()
-        self.history = {name: values.new_zeros((self.records, *values.shape[1:])) for name, values in rows.items()}
+        self.history = {
+            name: values.new_zeros((self.records, *values.shape[1:]))
+            for name, values in rows.items()
+        }
         for name, values in rows.items():
             self.history[name][: len(self.steps)] = values
 
     def look(
-        self, done: int, first: State, previous: State, state: State, info: Info, step: Callable[[State, int], tuple[State, Info]],
-        count: int, tol: float | None,
-    ) -> None:  # fmt: skip
+        self,
+        done: int,
+        first: State,
+        previous: State,
+        state: State,
+        info: Info,
+        step: Callable[[State, int], tuple[State, Info]],
+        count: int,
+        tol: float | None,
+    ) -> None:
         """Record, keep the best iterate, end the runs that are finite no more or have converged."""
         self._record(done, info)
         self._keep_best(done - 1, previous, info)
@@ -186,7 +223,14 @@ class Watch:
         """End the runs that still go, for that reason."""
         self._end(range(self.runs), reason, state, done)
 
-    def _end(self, runs: Sequence[int] | range, reason: Reason, state: State, done: int, failure: Failure | None = None) -> None:
+    def _end(
+        self,
+        runs: Sequence[int] | range,
+        reason: Reason,
+        state: State,
+        done: int,
+        failure: Failure | None = None,
+    ) -> None:
         for r in runs:
             self.ended.setdefault(r, Ended(self._take(state, r), done, reason, failure))
 
@@ -196,7 +240,9 @@ class Watch:
     def _record(self, done: int, info: Info) -> None:
         if not self.history:
             # Room for all records at once: appending never moves what is there.
-            self.history = {name: value.new_zeros((self.records, *value.shape)) for name, value in info.items()}
+            self.history = {
+                name: value.new_zeros((self.records, *value.shape)) for name, value in info.items()
+            }
         for name, value in info.items():
             self.history[name][len(self.steps)] = value
         self.steps.append(done)
@@ -204,18 +250,41 @@ class Watch:
     def _keep_best(self, t: int, point: State, info: Info) -> None:
         residual = torch.nan_to_num(info["residual"], nan=math.inf)
         step = torch.full_like(residual, t)
-        seen = {"x": point.x, "y": point.y, "objectives": info["objectives"], "residual": residual, "step": step}
-        self.best = seen if not self.best else tree.where_run(residual < self.best["residual"], seen, self.best)
+        seen = {
+            "x": point.x,
+            "y": point.y,
+            "objectives": info["objectives"],
+            "residual": residual,
+            "step": step,
+        }
+        self.best = (
+            seen
+            if not self.best
+            else tree.where_run(residual < self.best["residual"], seen, self.best)
+        )
 
     def _finite(self, state: State, info: Info) -> list[bool]:
-        # What is read off a move is not known where the step was zero, as at the end of a schedule: that is no failure.
-        seen = [torch.where(v.isnan(), 0, v) if name in ("stationarity", "residual") else v for name, v in info.items()]
+        # What is read off a move is not known where the step was zero, as at the end of a schedule:
+        # that is no failure.
+        seen = [
+            torch.where(v.isnan(), 0, v) if name in ("stationarity", "residual") else v
+            for name, v in info.items()
+        ]
         values = [*tree.leaves(state.x), *tree.leaves(state.y), *seen]
         flags = [torch.isfinite(v).reshape(self.runs, -1).all(1) for v in values]
         return torch.stack(flags).all(0).tolist()
 
-    def _locate(self, bad: list[int], first: State, t: int, count: int, step: Callable[[State, int], tuple[State, Info]]) -> None:
-        """Replay the block to find, for each bad run, the first step whose info or new state is not finite."""
+    def _locate(
+        self,
+        bad: list[int],
+        first: State,
+        t: int,
+        count: int,
+        step: Callable[[State, int], tuple[State, Info]],
+    ) -> None:
+        """Replay the block to find, for each bad run, the first step whose info or new state is not
+        finite.
+        """
         waiting, state = set(bad), first
         for at in range(t, t + count):
             new, info = step(state, at)
@@ -234,7 +303,9 @@ class Watch:
         states = [state for state, *_ in ended]
         state = tree.stack(states) if self.batched else states[0]
         best = self.best or self._unseen(state, [done for _, done, _, _ in ended])
-        history = {name: values[: len(self.steps)] for name, values in self.history.items()} or {"objectives": best["objectives"][None][:0]}
+        history = {name: values[: len(self.steps)] for name, values in self.history.items()} or {
+            "objectives": best["objectives"][None][:0]
+        }
         history["step"] = torch.tensor(self.steps, dtype=torch.int64)
         return Run(
             state=state,
@@ -269,4 +340,6 @@ def _term(info: Info, state: State) -> str:
     for name in ("lower", "theta", "gap", "x", "y"):
         if not all(torch.isfinite(leaf).all() for leaf in tree.leaves(values.get(name, ()))):
             return "g" if name in ("lower", "gap") else f"the update of {name}"
-    return next((name for name, value in info.items() if not torch.isfinite(value).all()), "the state")
+    return next(
+        (name for name, value in info.items() if not torch.isfinite(value).all()), "the state"
+    )

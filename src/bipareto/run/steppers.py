@@ -16,16 +16,24 @@ __all__ = ["stepper"]
 _COMPILED: WeakKeyDictionary[Problem, dict[Any, Stepper]] = WeakKeyDictionary()
 
 
-def stepper(problem: Problem, method: Method, *, batched: bool, shared_draw: bool = True, compile: bool | str = False) -> Stepper:
+def stepper(
+    problem: Problem,
+    method: Method,
+    *,
+    batched: bool,
+    shared_draw: bool = True,
+    compile: bool | str = False,
+) -> Stepper:
     """The step of a method on a problem, batched and compiled as asked.
 
     Args:
         batched: states carry a first run axis.
         shared_draw: all runs see the same draw (one seed); else draws carry the run axis too.
-        compile: True for Inductor, a backend's name, or "replay" for a CUDA graph of the kernels that are there (`bipareto.run.graph.replay`).
+        compile: True for Inductor, a backend's name, or "replay" for a CUDA graph of the kernels
+            that are there (`bipareto.run.graph.replay`).
 
-    Compiled steps are kept per problem and structure of method: numbers live in the state, so gamma, mu, steps and penalties
-    of any value share one graph.
+    Compiled steps are kept per problem and structure of method: numbers live in the state, so
+    gamma, mu, steps and penalties of any value share one graph.
     """
     if not compile:
         return Stepper(problem, method, batched, shared_draw)

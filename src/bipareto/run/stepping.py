@@ -24,11 +24,13 @@ Step: TypeAlias = Callable[[State, Draw], tuple[State, Info]]
 class Stepper:
     """The step of a method on a problem, batched as asked: `stepper(state, draw) -> (state, info)`.
 
-    Between steps the loop holds a *packed* state, which only the stepper understands: here the state itself.
+    Between steps the loop holds a *packed* state, which only the stepper understands: here the
+    state itself.
     """
 
     def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool) -> None:
-        # A stepper is kept as long as its problem (below); holding the problem here would keep both for ever.
+        # A stepper is kept as long as its problem (below); holding the problem here would keep both
+        # for ever.
         find = weakref.ref(problem)
         self.batched, self.shared_draw = batched, shared_draw
 
@@ -44,7 +46,9 @@ class Stepper:
         self.report = torch.func.vmap(report, in_dims=(0, 0, 0, draw_axis)) if batched else report
 
     def pack(self, state: State, batches: Draw) -> Any:
-        """A state in the form that `advance` takes; `batches` is a draw to look at, nothing is stepped."""
+        """A state in the form that `advance` takes; `batches` is a draw to look at, nothing is
+        stepped.
+        """
         return state
 
     def unpack(self, packed: Any) -> State:
@@ -59,7 +63,9 @@ class Stepper:
             raise _batching_error(error) from error
 
     def unguarded(self) -> AbstractContextManager[object]:
-        """Steps taken in here may assume that nothing but the state has changed since the last one."""
+        """Steps taken in here may assume that nothing but the state has changed since the last
+        one.
+        """
         return nullcontext()
 
     def __call__(self, state: State, batches: Draw) -> tuple[State, Info]:
@@ -75,6 +81,7 @@ def _batching_error(error: RuntimeError) -> Exception:
     found = re.search(r"aten::\w+|\.item\(\)|data-dependent control flow|in-place", text)
     operator = found.group(0) if found else text.splitlines()[0]
     return NotBatchable(
-        f"a loss uses {operator}, which torch.func.vmap cannot batch; write it without boolean masks, .item(), in-place "
+        f"a loss uses {operator}, which torch.func.vmap cannot batch; write it without boolean "
+        "masks, .item(), in-place "
         "writes and running statistics (torch.where instead of indexing by a mask)"
     )

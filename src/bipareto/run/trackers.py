@@ -1,7 +1,8 @@
-"""Records sent to TensorBoard or MLflow while a run goes: callbacks for `solve`, `front` and sweeps.
+"""Records sent to TensorBoard or MLflow while a run goes: callbacks for `solve`, `front` and
+sweeps.
 
-The run folder's own metrics stay the record that a resume rests on; a tracker is a window on it, and nothing reads it back.
-Both packages are extras and are imported when a tracker is made.
+The run folder's own metrics stay the record that a resume rests on; a tracker is a window on it,
+and nothing reads it back. Both packages are extras and are imported when a tracker is made.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ BATCH = 1000
 
 
 class Tracker(ABC):
-    """A callback that sends the scalars of every record somewhere; a context manager that closes what it opened.
+    """A callback that sends the scalars of every record somewhere; a context manager that closes
+    what it opened.
 
     Args:
-        runs: names of the runs on the run axis, the first rows of it; None where there is one run and no such axis.
+        runs: names of the runs on the run axis, the first rows of it; None where there is one run
+            and no such axis.
     """
 
     def __init__(self, runs: Sequence[str] | None = None) -> None:
@@ -54,17 +57,29 @@ class Tracker(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
 def _scalars(info: Mapping[str, Tensor], runs: Sequence[str] | None) -> Iterator[tuple[str, float]]:
-    """("f1", 0.3), ("gap", 1e-3), ... of one run, or ("f1/run name", 0.3), ... of several; vectors are numbered from 1."""
+    """("f1", 0.3), ("gap", 1e-3), ... of one run, or ("f1/run name", 0.3), ... of several; vectors
+    are numbered from 1.
+    """
     for name, values in info.items():
         rows = [values.tolist()] if runs is None else values[: len(runs)].tolist()
-        for label, row in zip([""] if runs is None else [f"/{run}" for run in runs], rows, strict=True):
+        for label, row in zip(
+            [""] if runs is None else [f"/{run}" for run in runs], rows, strict=True
+        ):
             if isinstance(row, list):
-                yield from ((f"{'f' if name == 'objectives' else name}{i}{label}", value) for i, value in enumerate(row, 1))
+                yield from (
+                    (f"{'f' if name == 'objectives' else name}{i}{label}", value)
+                    for i, value in enumerate(row, 1)
+                )
             else:
                 yield f"{name}{label}", row
 
@@ -75,10 +90,13 @@ class TensorBoard(Tracker):
     Args:
         folder: for the event files; look at them with `tensorboard --logdir FOLDER`.
         runs: as in `Tracker`.
-        begin: steps done when a run goes on; what an interrupted process sent beyond them is hidden.
+        begin: steps done when a run goes on; what an interrupted process sent beyond them is
+            hidden.
     """
 
-    def __init__(self, folder: str | PathLike[str], *, runs: Sequence[str] | None = None, begin: int = 0) -> None:
+    def __init__(
+        self, folder: str | PathLike[str], *, runs: Sequence[str] | None = None, begin: int = 0
+    ) -> None:
         super().__init__(runs)
         _require("tensorboard")
         from torch.utils.tensorboard import SummaryWriter
@@ -97,27 +115,44 @@ class MLflow(Tracker):
     """Scalars as metrics of an MLflow run; values that are not finite are left out.
 
     Args:
-        uri: a tracking server or database, e.g. sqlite:///mlflow.db; None is MLflow's own choice (MLFLOW_TRACKING_URI).
+        uri: a tracking server or database, e.g. sqlite:///mlflow.db; None is MLflow's own choice
+            (MLFLOW_TRACKING_URI).
         experiment, run: names; a run of that name in that experiment is continued.
         runs: as in `Tracker`.
         parameters: written to a new run.
     """
 
     def __init__(
-        self, uri: str | None = None, *, experiment: str = "bipareto", run: str = "run", runs: Sequence[str] | None = None,
+        self,
+        uri: str | None = None,
+        *,
+        experiment: str = "bipareto",
+        run: str = "run",
+        runs: Sequence[str] | None = None,
         parameters: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(runs)
         self._entities = _require("mlflow.entities")
         self._client, place = _experiment(uri, experiment)
         known = self._client.search_runs([place], f"attributes.run_name = '{run}'")
-        self._run: str = (known[0] if known else self._client.create_run(place, run_name=run)).info.run_id
+        self._run: str = (
+            known[0] if known else self._client.create_run(place, run_name=run)
+        ).info.run_id
         if not known and parameters:
-            self._client.log_batch(self._run, params=[self._entities.Param(name, str(value)) for name, value in parameters.items()])
+            self._client.log_batch(
+                self._run,
+                params=[
+                    self._entities.Param(name, str(value)) for name, value in parameters.items()
+                ],
+            )
 
     def send(self, values: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
-        metrics = [self._entities.Metric(name, value, now, step) for name, value in values.items() if math.isfinite(value)]
+        metrics = [
+            self._entities.Metric(name, value, now, step)
+            for name, value in values.items()
+            if math.isfinite(value)
+        ]
         for first in range(0, len(metrics), BATCH):
             self._client.log_batch(self._run, metrics=metrics[first : first + BATCH])
 
@@ -126,10 +161,16 @@ class MLflow(Tracker):
 
 
 def open_tracker(
-    name: TrackerName, folder: Path, *, run: str = "run", runs: Sequence[str] | None = None, begin: int = 0,
+    name: TrackerName,
+    folder: Path,
+    *,
+    run: str = "run",
+    runs: Sequence[str] | None = None,
+    begin: int = 0,
     parameters: Mapping[str, Any] | None = None,
-) -> Tracker:  # fmt: skip
-    """The tracker of a folder: FOLDER/tensorboard/RUN, or MLflow's MLFLOW_TRACKING_URI and else FOLDER/mlflow.db.
+) -> Tracker:
+    """The tracker of a folder: FOLDER/tensorboard/RUN, or MLflow's MLFLOW_TRACKING_URI and else
+    FOLDER/mlflow.db.
 
     Args:
         name: "tensorboard" or "mlflow".
@@ -139,12 +180,20 @@ def open_tracker(
     if name == "tensorboard":
         return TensorBoard(folder / "tensorboard" / run, runs=runs, begin=begin)
     if name == "mlflow":
-        return MLflow(_uri(folder), experiment=str(folder.resolve()), run=run, runs=runs, parameters=parameters)
+        return MLflow(
+            _uri(folder),
+            experiment=str(folder.resolve()),
+            run=run,
+            runs=runs,
+            parameters=parameters,
+        )
     raise InvalidInput(f"the tracker is {name!r}; choose tensorboard or mlflow")
 
 
 def prepare_tracker(name: TrackerName, folder: Path) -> None:
-    """Before several processes open trackers of one folder: refuse a package that is missing, and make MLflow's database."""
+    """Before several processes open trackers of one folder: refuse a package that is missing, and
+    make MLflow's database.
+    """
     if name == "mlflow":
         _experiment(_uri(folder), str(folder.resolve()))
     else:
@@ -152,7 +201,11 @@ def prepare_tracker(name: TrackerName, folder: Path) -> None:
 
 
 def _uri(folder: Path) -> str | None:
-    return None if "MLFLOW_TRACKING_URI" in os.environ else f"sqlite:///{folder.resolve() / 'mlflow.db'}"
+    return (
+        None
+        if "MLFLOW_TRACKING_URI" in os.environ
+        else f"sqlite:///{folder.resolve() / 'mlflow.db'}"
+    )
 
 
 def _experiment(uri: str | None, name: str) -> tuple[Any, str]:
@@ -167,4 +220,7 @@ def _require(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise InvalidInput(f"tracking needs {package}, which is not installed; get it with: pip install 'bipareto[{package}]'") from error
+        raise InvalidInput(
+            f"tracking needs {package}, which is not installed; get it with: pip install "
+            f"'bipareto[{package}]'"
+        ) from error

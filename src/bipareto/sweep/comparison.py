@@ -1,4 +1,6 @@
-"""Methods side by side on a problem with a known front, under an equal budget of gradients or of seconds."""
+"""Methods side by side on a problem with a known front, under an equal budget of gradients or of
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,9 @@ CALIBRATION = 40
 class Contender:
     """One method's result: its resolved front and what was measured of it, or why there is none.
 
-    distance, kkt, gap: the worst over its runs; distance to the exact front relative to its extent, the certificate's residual at
-    the resolved points, and g - v_gamma at the points as they were returned.
-    gradients, hessian_products: spent per run.
-    notes: what the method warned of.
+    distance, kkt, gap: the worst over its runs; distance to the exact front relative to its extent,
+    the certificate's residual at the resolved points, and g - v_gamma at the points as they were
+    returned. gradients, hessian_products: spent per run. notes: what the method warned of.
     """
 
     name: str
@@ -74,7 +75,9 @@ class Contender:
 
 
 def applicable(problem: KnownProblem) -> list[str]:
-    """The methods that can be asked this question: MEHA has one objective, MB-MOMEHA is for noisy gradients."""
+    """The methods that can be asked this question: MEHA has one objective, MB-MOMEHA is for noisy
+    gradients.
+    """
     skip = ({"meha"} if problem.m > 1 else set()) | (set() if problem.noise else {"mb-momeha"})
     return [name for name in METHODS if name not in skip]
 
@@ -97,33 +100,44 @@ def compare(
     compile: bool | str | None = None,
     progress: bool | None = None,
 ) -> list[Contender]:
-    """Run each method, tuned for its share, and rank by worst distance to the front, then by worst kkt residual.
+    """Run each method, tuned for its share, and rank by worst distance to the front, then by worst
+    kkt residual.
 
     Args:
         methods: names of `METHODS`.
-        preferences: how many along each edge of the simplex; methods without preferences run once per seed.
-        budget: "oracles" gives every run `amount` gradient evaluations (a Hessian product counted as two), "seconds" every method
-            `amount` seconds for all its runs, uncompiled, as measured on its first steps.
+        preferences: how many along each edge of the simplex; methods without preferences run once
+            per seed.
+        budget: "oracles" gives every run `amount` gradient evaluations (a Hessian product counted
+            as two), "seconds" every method `amount` seconds for all its runs, uncompiled, as
+            measured on its first steps.
         amount: 80,000 gradients or 20 seconds when None.
-        start: 0 for the problem's own start, n for its n-th random one; all methods begin there and are tuned there.
+        start: 0 for the problem's own start, n for its n-th random one; all methods begin there and
+            are tuned there.
 
-    A method that refuses the problem, or whose runs all fail, is listed last with the reason.  So are, after Ctrl-C, the method at work
-    then and those after it: what a run has reached by then is not its share of the budget.
+    A method that refuses the problem, or whose runs all fail, is listed last with the reason.  So
+    are, after Ctrl-C, the method at work then and those after it: what a run has reached by then is
+    not its share of the budget.
     """
     if budget not in ("oracles", "seconds"):
         raise InvalidInput(f"budget is {budget!r}; choose oracles or seconds")
     unknown = [name for name in methods if name not in METHODS]
     if unknown:
-        raise InvalidInput(f"method {unknown[0]!r} is not known; choose among {', '.join(METHODS)}, or all")
+        raise InvalidInput(
+            f"method {unknown[0]!r} is not known; choose among {', '.join(METHODS)}, or all"
+        )
     if start < 0:
-        raise InvalidInput(f"start = {start}; 0 is the problem's own start, 1, 2, ... are random ones")
+        raise InvalidInput(
+            f"start = {start}; 0 is the problem's own start, 1, 2, ... are random ones"
+        )
     share = amount if amount is not None else (80_000 if budget == "oracles" else 20.0)
     if not share > 0:
         raise InvalidInput(f"the budget is {share}; it must be > 0")
     found: list[Contender] = []
     for name in methods:
         try:
-            found.append(_run(problem, name, preferences, budget, share, seeds, start, compile, progress))
+            found.append(
+                _run(problem, name, preferences, budget, share, seeds, start, compile, progress)
+            )
         except KeyboardInterrupt:
             found += [_absent(left, 0.0, INTERRUPTED) for left in methods[len(found) :]]
             break
@@ -131,13 +145,22 @@ def compare(
 
 
 def _absent(name: str, seconds: float, reason: str) -> Contender:
-    return Contender(name, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,))
+    return Contender(
+        name, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
+    )
 
 
 def _run(
-    problem: KnownProblem, name: str, preferences: int, budget: Budget, share: float, seeds: Sequence[int], start: int,
-    compile: bool | str | None, progress: bool | None,
-) -> Contender:  # fmt: skip
+    problem: KnownProblem,
+    name: str,
+    preferences: int,
+    budget: Budget,
+    share: float,
+    seeds: Sequence[int],
+    start: int,
+    compile: bool | str | None,
+    progress: bool | None,
+) -> Contender:
     notes: list[str] = []
     x0, y0 = problem.start(start) if start else (problem.x0, problem.y0)
     began = time.perf_counter()
@@ -149,17 +172,41 @@ def _run(
             if budget == "oracles":
                 steps = max(1, int(share // gradient_cost(method, problem.m)))
             else:
-                clock = front(problem, x0, y0, preferences=wanted, seeds=seeds, method=method, steps=CALIBRATION, compile=False, progress=False)
+                clock = front(
+                    problem,
+                    x0,
+                    y0,
+                    preferences=wanted,
+                    seeds=seeds,
+                    method=method,
+                    steps=CALIBRATION,
+                    compile=False,
+                    progress=False,
+                )
                 steps, compile = max(1, int(share * CALIBRATION / clock.seconds)), False
             method = METHODS[name].tuned(problem, x0, y0, steps=steps)
-            raw = front(problem, x0, y0, preferences=wanted, seeds=seeds, method=method, steps=steps, compile=compile, progress=progress)
+            raw = front(
+                problem,
+                x0,
+                y0,
+                preferences=wanted,
+                seeds=seeds,
+                method=method,
+                steps=steps,
+                compile=compile,
+                progress=progress,
+            )
             if "interrupted" in raw.reason:
                 raise KeyboardInterrupt
             resolved = raw.resolve_lower()
         except BiparetoError as error:
             return _absent(name, time.perf_counter() - began, str(error))
         notes += [str(warning.message) for warning in caught]
-        notes += [f"{sum(f is not None for f in raw.failure)} runs left the finite numbers: {failure}" for failure in raw.failure if failure][:1]
+        notes += [
+            f"{sum(f is not None for f in raw.failure)} runs left the finite numbers: {failure}"
+            for failure in raw.failure
+            if failure
+        ][:1]
         kkt = max(_kkt(problem, resolved, i) for i in range(len(resolved)))
     counts = method.oracles(problem.m)
     distance = problem.distance_to_front(resolved.objectives)
@@ -170,7 +217,9 @@ def _run(
         steps=steps,
         distance=_worst(distance),
         kkt=kkt,
-        gap=_worst(envelope.gap(problem, raw.x, raw.y, min(0.9 * problem.constants.gamma_max, 1.0))),
+        gap=_worst(
+            envelope.gap(problem, raw.x, raw.y, min(0.9 * problem.constants.gamma_max, 1.0))
+        ),
         hypervolume=_hypervolume(problem, resolved),
         gradients=steps * (counts["lower_gradients"] + counts["upper_gradients"]),
         hessian_products=steps * counts["hessian_products"],

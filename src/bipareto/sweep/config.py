@@ -8,8 +8,8 @@ A file may leave out everything but the problem's name:
     seeds: [0, 1, 2]
     steps: 20000
 
-What a file may hold is read off the dataclasses below, so a key that they do not have, or a value of another kind, is
-refused with its path, what was found and what to write.
+What a file may hold is read off the dataclasses below, so a key that they do not have, or a value
+of another kind, is refused with its path, what was found and what to write.
 """
 
 from __future__ import annotations
@@ -44,11 +44,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ProblemConfig:
-    """Which problem: one of `bipareto list`, or "module:function", a function of the options that returns (problem, x0, y0)."""
+    """Which problem: one of `bipareto list`, or "module:function", a function of the options that
+    returns (problem, x0, y0).
+    """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: "fixed" starts every seed at the problem's own start, "random" at one drawn from the seed (known problems only)
+    #: "fixed" starts every seed at the problem's own start, "random" at one drawn from the seed
+    #: (known problems only)
     starts: Literal["fixed", "random"] = "fixed"
 
 
@@ -65,8 +68,8 @@ class MethodConfig:
 class PreferencesConfig:
     """A family of preferences (see `preferences.named`) or the given vectors.
 
-    "das-dennis" is a regular grid with `count` preferences along each edge of the simplex, "random" draws `count` of them; the
-    paper's strengths have one vector per objective.
+    "das-dennis" is a regular grid with `count` preferences along each edge of the simplex, "random"
+    draws `count` of them; the paper's strengths have one vector per objective.
     """
 
     family: Literal["das-dennis", "random", "weak", "moderate", "strong", "extreme"] = "das-dennis"
@@ -75,15 +78,32 @@ class PreferencesConfig:
     vectors: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        require(self.count >= (2 if self.boundary else 1), "preferences.count", self.count, "at least 1 (2 with boundary: true)")
+        require(
+            self.count >= (2 if self.boundary else 1),
+            "preferences.count",
+            self.count,
+            "at least 1 (2 with boundary: true)",
+        )
         if self.vectors is not None:
-            require(len(self.vectors) > 0 and all(self.vectors), "preferences.vectors", list(self.vectors), "a list of vectors, e.g. [[0.7, 0.3]]")
-            require(len({len(w) for w in self.vectors}) == 1, "preferences.vectors", list(self.vectors), "a list of vectors of one length")
+            require(
+                len(self.vectors) > 0 and all(self.vectors),
+                "preferences.vectors",
+                list(self.vectors),
+                "a list of vectors, e.g. [[0.7, 0.3]]",
+            )
+            require(
+                len({len(w) for w in self.vectors}) == 1,
+                "preferences.vectors",
+                list(self.vectors),
+                "a list of vectors of one length",
+            )
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Where slices are executed.  It changes no number, so a run may be resumed with another one."""
+    """Where slices are executed.  It changes no number, so a run may be resumed with another
+    one.
+    """
 
     name: Literal["local", "processes", "ray"] = "local"
     #: worker processes, or Ray tasks at a time; null for one per core
@@ -94,7 +114,12 @@ class EngineConfig:
     gpus: float = 0.0
 
     def __post_init__(self) -> None:
-        require(self.workers is None or self.workers >= 1, "engine.workers", self.workers, "at least 1, or null for one per core")
+        require(
+            self.workers is None or self.workers >= 1,
+            "engine.workers",
+            self.workers,
+            "at least 1, or null for one per core",
+        )
         require(self.gpus >= 0, "engine.gpus", self.gpus, "0 or more")
 
 
@@ -106,7 +131,9 @@ class CheckpointConfig:
     keep: int = 3
 
     def __post_init__(self) -> None:
-        require(self.seconds >= 0, "checkpoint.seconds", self.seconds, "0 (after every record) or more")
+        require(
+            self.seconds >= 0, "checkpoint.seconds", self.seconds, "0 (after every record) or more"
+        )
         require(self.keep >= 1, "checkpoint.keep", self.keep, "at least 1")
 
 
@@ -133,11 +160,31 @@ class SweepConfig:
     track: TrackerName | None = None
 
     def __post_init__(self) -> None:
-        require(len(self.seeds) > 0, "seeds", list(self.seeds), "a list of at least one whole number, e.g. [0]")
-        require(all(0 <= seed < 2**63 for seed in self.seeds), "seeds", list(self.seeds), "whole numbers from 0 to 2^63 - 1")
-        require(len(set(self.seeds)) == len(self.seeds), "seeds", list(self.seeds), "different from each other")
+        require(
+            len(self.seeds) > 0,
+            "seeds",
+            list(self.seeds),
+            "a list of at least one whole number, e.g. [0]",
+        )
+        require(
+            all(0 <= seed < 2**63 for seed in self.seeds),
+            "seeds",
+            list(self.seeds),
+            "whole numbers from 0 to 2^63 - 1",
+        )
+        require(
+            len(set(self.seeds)) == len(self.seeds),
+            "seeds",
+            list(self.seeds),
+            "different from each other",
+        )
         require(self.steps >= 1, "steps", self.steps, "at least 1")
-        require(self.record_every is None or self.record_every >= 1, "record_every", self.record_every, "at least 1, or null")
+        require(
+            self.record_every is None or self.record_every >= 1,
+            "record_every",
+            self.record_every,
+            "at least 1, or null",
+        )
         require(self.tol is None or self.tol > 0, "tol", self.tol, "above 0, or null")
         require(self.slice is None or self.slice >= 1, "slice", self.slice, "at least 1, or null")
         require(self.threads >= 1, "threads", self.threads, "at least 1")
@@ -154,10 +201,25 @@ class SearchConfig:
 
     def __post_init__(self) -> None:
         if self.choices is not None:
-            require(len(self.choices) > 0 and self.low is None and self.high is None, "choices", list(self.choices), "a list without low and high")
+            require(
+                len(self.choices) > 0 and self.low is None and self.high is None,
+                "choices",
+                list(self.choices),
+                "a list without low and high",
+            )
         else:
-            require(self.low is not None and self.high is not None and self.low < self.high, "low", self.low, "below high; or give choices")
-            require(not self.log or (self.low or 0) > 0, "low", self.low, "above 0 on a logarithmic scale")
+            require(
+                self.low is not None and self.high is not None and self.low < self.high,
+                "low",
+                self.low,
+                "below high; or give choices",
+            )
+            require(
+                not self.log or (self.low or 0) > 0,
+                "low",
+                self.low,
+                "above 0 on a logarithmic scale",
+            )
 
 
 @dataclass(frozen=True)
@@ -174,7 +236,12 @@ class TuneConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(len(self.space) > 0, "space", dict(self.space), "a mapping from a number of the method to its values, e.g. mu: {low: 1, high: 16}")
+        require(
+            len(self.space) > 0,
+            "space",
+            dict(self.space),
+            "a mapping from a number of the method to its values, e.g. mu: {low: 1, high: 16}",
+        )
         require(self.trials >= 1, "trials", self.trials, "at least 1")
         require(self.batch >= 1, "batch", self.batch, "at least 1")
         require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 2^32 - 1")
@@ -182,7 +249,19 @@ class TuneConfig:
 
 def to_dict(value: Any) -> Any:
     """A configuration as plain data: what `parse` reads."""
-    if isinstance(value, (ProblemConfig, MethodConfig, PreferencesConfig, EngineConfig, CheckpointConfig, SweepConfig, SearchConfig, TuneConfig)):
+    if isinstance(
+        value,
+        (
+            ProblemConfig,
+            MethodConfig,
+            PreferencesConfig,
+            EngineConfig,
+            CheckpointConfig,
+            SweepConfig,
+            SearchConfig,
+            TuneConfig,
+        ),
+    ):
         return {item.name: to_dict(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, Mapping):
         return {key: to_dict(item) for key, item in value.items()}
@@ -194,13 +273,18 @@ def require_yaml() -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise InvalidInput("configurations are YAML files, which need pyyaml; get it with: pip install 'bipareto[store]'") from error
+        raise InvalidInput(
+            "configurations are YAML files, which need pyyaml; get it with: pip install "
+            "'bipareto[store]'"
+        ) from error
     return yaml
 
 
 def dump(config: Any) -> str:
     """The YAML text of a configuration, every key written out."""
-    return require_yaml().safe_dump(to_dict(config), sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+    return require_yaml().safe_dump(
+        to_dict(config), sort_keys=False, default_flow_style=None, width=120, allow_unicode=True
+    )
 
 
 def load(kind: type[T], source: str | PathLike[str]) -> T:
@@ -209,12 +293,16 @@ def load(kind: type[T], source: str | PathLike[str]) -> T:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} cannot be read as a configuration ({error}); pass a YAML file") from error
+        raise InvalidInput(
+            f"{path} cannot be read as a configuration ({error}); pass a YAML file"
+        ) from error
     yaml = require_yaml()
     try:
         data = yaml.load(text, Loader=_loader(yaml))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InvalidInput(f"{path} is not YAML ({' '.join(str(error).split())}); write key: value lines") from error
+        raise InvalidInput(
+            f"{path} is not YAML ({' '.join(str(error).split())}); write key: value lines"
+        ) from error
     try:
         return parse(kind, data)
     except InvalidInput as error:
@@ -222,7 +310,9 @@ def load(kind: type[T], source: str | PathLike[str]) -> T:
 
 
 def _loader(yaml: Any) -> Any:
-    """YAML 1.1 takes 1e-3 for text, and the last of two equal keys without a word; both are surprises."""
+    """YAML 1.1 takes 1e-3 for text, and the last of two equal keys without a word; both are
+    surprises.
+    """
     import re
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
@@ -230,7 +320,9 @@ def _loader(yaml: Any) -> Any:
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
             twice = [key for i, key in enumerate(keys) if key in keys[:i]]
             if twice:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} occurs twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {twice[0]!r} occurs twice", node.start_mark
+                )
             return super().construct_mapping(node, deep)
 
     number = re.compile(r"^[-+]?(\d[\d_]*\.?\d*|\.\d+)[eE][-+]?\d+$")

@@ -1,4 +1,5 @@
-"""Files that survive a crash: whole or not there, with checksums; a log that grows; a lock that dies with its process.
+"""Files that survive a crash: whole or not there, with checksums; a log that grows; a lock that
+dies with its process.
 
 Nothing here unpickles.
 """
@@ -42,7 +43,9 @@ _CHECKSUM = "sha256"
 
 
 class StoreError(BiparetoError, RuntimeError):
-    """The run folder cannot be written or read; the message says what to do, and the run stays resumable."""
+    """The run folder cannot be written or read; the message says what to do, and the run stays
+    resumable.
+    """
 
 
 class RunLocked(StoreError):
@@ -59,17 +62,25 @@ def reporting(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        run = next((parent.parent for parent in path.parents if parent.name == "slices"), path.parent)
+        run = next(
+            (parent.parent for parent in path.parents if parent.name == "slices"), path.parent
+        )
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             remedy = "make room"
-            what = "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
+            what = (
+                "the disk is full" if error.errno == errno.ENOSPC else "the disk quota is used up"
+            )
         else:
             remedy, what = "repair that", f"{error.strerror or error}"
-        raise StoreError(f"{path} could not be written: {what}. Nothing finished is lost; {remedy}, then: bipareto resume {run}") from error
+        raise StoreError(
+            f"{path} could not be written: {what}. Nothing finished is lost; {remedy}, then: "
+            f"bipareto resume {run}"
+        ) from error
 
 
 def write_atomic(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` make a file beside `path`, sync it and put it in place: a reader sees the old file or the new one.
+    """Let `write` make a file beside `path`, sync it and put it in place: a reader sees the old
+    file or the new one.
 
     Args:
         path: the file to be.
@@ -107,12 +118,16 @@ def _safetensors() -> ModuleType:
     try:
         import safetensors.torch
     except ImportError as error:
-        raise InvalidInput("run folders keep tensors in safetensors files; get what reads them with: pip install 'bipareto[store]'") from error
+        raise InvalidInput(
+            "run folders keep tensors in safetensors files; get what reads them with: pip install "
+            "'bipareto[store]'"
+        ) from error
     return safetensors
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Named tensors and JSON data as one safetensors file with a checksum over all of it, atomically.
+    """Named tensors and JSON data as one safetensors file with a checksum over all of it,
+    atomically.
 
     Strides are kept: a step may sum in another order over memory that is laid out differently.
     """
@@ -140,7 +155,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if header.get(_CHECKSUM) != _digest(tensors, text):
         raise Damaged(f"{path} is damaged: its checksum does not fit")
     data = json.loads(text)
-    return {name: _laid_out(value, data["strides"][name]) for name, value in tensors.items()}, data["meta"]
+    return {name: _laid_out(value, data["strides"][name]) for name, value in tensors.items()}, data[
+        "meta"
+    ]
 
 
 def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
@@ -153,7 +170,9 @@ def _digest(tensors: Mapping[str, Tensor], text: str) -> str:
 
 
 def _laid_out(value: Tensor, strides: list[int]) -> Tensor:
-    """The same values in fresh memory of the given strides; axes of stride 0 (expanded ones) share memory as before."""
+    """The same values in fresh memory of the given strides; axes of stride 0 (expanded ones) share
+    memory as before.
+    """
     sizes = [1 if stride == 0 else size for size, stride in zip(value.shape, strides, strict=True)]
     fresh = torch.empty_strided(sizes, strides, dtype=value.dtype)
     fresh.copy_(value[tuple(slice(size) for size in sizes)])
@@ -203,7 +222,8 @@ class MetricsLog:
 
     def close(self) -> None:
         """No more lines."""
-        # What cannot be flushed was reported when it was written, or lies behind the last checkpoint.
+        # What cannot be flushed was reported when it was written, or lies behind the last
+        # checkpoint.
         with suppress(OSError):
             self.file.close()
 

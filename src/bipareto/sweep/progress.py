@@ -22,7 +22,9 @@ _PIECE = 1 << 16
 
 
 class SliceProgress(NamedTuple):
-    """A slice: its runs, steps done of `steps`, how long it has been worked on, seconds still to go (None before it moves), its state."""
+    """A slice: its runs, steps done of `steps`, how long it has been worked on, seconds still to go
+    (None before it moves), its state.
+    """
 
     number: int
     first: int
@@ -37,9 +39,10 @@ class SliceProgress(NamedTuple):
 class Progress(NamedTuple):
     """A sweep.
 
-    done: share of all steps.  hypervolume: of what is there so far, up to `reference`; of finished slices with the lower level
-    solved, of the others as last recorded.  slowest: the slice that will take longest from now.  worst: the run whose recorded
-    residual is the largest, and that residual; None where nothing was recorded.
+    done: share of all steps.  hypervolume: of what is there so far, up to `reference`; of finished
+    slices with the lower level solved, of the others as last recorded.  slowest: the slice that
+    will take longest from now.  worst: the run whose recorded residual is the largest, and that
+    residual; None where nothing was recorded.
     """
 
     path: Path
@@ -72,7 +75,11 @@ def progress(path: str | PathLike[str]) -> Progress:
         if last is not None and "residual" in last:
             residuals |= dict(zip(runs, np.atleast_1d(last["residual"]).tolist(), strict=False))
     state = (
-        "running" if folder.running() else "done" if (folder.path / "front.csv").exists() and all(s.state == "done" for s in slices) else "stopped"
+        "running"
+        if folder.running()
+        else "done"
+        if (folder.path / "front.csv").exists() and all(s.state == "done" for s in slices)
+        else "stopped"
     )
     reference, reference_is = _reference(config, objectives)
     waiting = [part for part in slices if part.left is not None and part.state != "done"]
@@ -84,7 +91,9 @@ def progress(path: str | PathLike[str]) -> Progress:
         runs=total,
         done=sum(part.step for part in slices) / (config.steps * len(slices)),
         slices=slices,
-        hypervolume=None if reference is None else hypervolume(np.concatenate(objectives), reference),
+        hypervolume=None
+        if reference is None
+        else hypervolume(np.concatenate(objectives), reference),
         reference=reference,
         reference_is=reference_is,
         slowest=max(waiting, key=lambda part: part.left or 0.0, default=None),
@@ -93,7 +102,9 @@ def progress(path: str | PathLike[str]) -> Progress:
 
 
 def last_record(path: Path) -> dict[str, Any] | None:
-    """The last whole line of a file of records, however long the file is; None where there is none."""
+    """The last whole line of a file of records, however long the file is; None where there is
+    none.
+    """
     try:
         with path.open("rb") as file:
             end = file.seek(0, 2)
@@ -112,7 +123,9 @@ def last_record(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def _slice(part: SliceFolder, index: int, runs: range, last: dict[str, Any] | None, steps: int) -> SliceProgress:
+def _slice(
+    part: SliceFolder, index: int, runs: range, last: dict[str, Any] | None, steps: int
+) -> SliceProgress:
     step = steps if part.done else int(last["step"]) if last else part.step
     begun = last_record(part.path / "attempts.jsonl")
     state = "done" if part.done else "begun" if begun else "waiting"
@@ -120,10 +133,14 @@ def _slice(part: SliceFolder, index: int, runs: range, last: dict[str, Any] | No
     if begun and last and step > begun["step"]:
         seconds = max((part.path / "metrics.jsonl").stat().st_mtime - begun["time"], 1e-3)
         left = seconds / (step - begun["step"]) * (steps - step)
-    return SliceProgress(index, runs[0], runs[-1], step, steps, seconds, 0.0 if part.done else left, state)
+    return SliceProgress(
+        index, runs[0], runs[-1], step, steps, seconds, 0.0 if part.done else left, state
+    )
 
 
-def _objectives(part: SliceFolder, last: dict[str, Any] | None, runs: int) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+def _objectives(
+    part: SliceFolder, last: dict[str, Any] | None, runs: int
+) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     """(runs, m) of the slice as far as it is known."""
     if part.done:
         try:
@@ -145,4 +162,6 @@ def _reference(config: SweepConfig, objectives: list[Any]) -> tuple[list[float] 
     if ":" not in config.problem.name:
         known = problems.get(config.problem.name, **config.problem.options)
         return known.reference.tolist(), "the exact front's worst values plus a tenth of its ranges"
-    return (rows.max(0) + 0.1 * np.ptp(rows, axis=0)).tolist(), "a tenth beyond the worst values so far, so it moves"
+    return (
+        rows.max(0) + 0.1 * np.ptp(rows, axis=0)
+    ).tolist(), "a tenth beyond the worst values so far, so it moves"

@@ -1,7 +1,8 @@
 """The run folder: everything a sweep has to remember, so that it survives a crash at any moment.
 
     RUN/config.yaml              what was asked for
-    RUN/manifest.json            what was decided: the method's numbers, slice size, threads, compile flag, versions
+    RUN/manifest.json            what was decided: the method's numbers, slice size, threads,
+                                 compile flag, versions
     RUN/lock                     held by the process that runs the sweep; it dies with it
     RUN/slices/00000/            one slice of runs that are stepped side by side
         attempts.jsonl           a line whenever somebody begins or goes on with the slice
@@ -11,9 +12,9 @@
         result.safetensors       present when the slice is done
     RUN/front.csv, front.npz, measures.json   present when the sweep is done
 
-Files appear whole or not at all (written beside, synced, renamed) and carry a checksum.  Metrics are appended to in
-constant time; a checkpoint says how many of their bytes belong to it, and what follows is cut off when a run goes on.
-Nothing here unpickles: see `durable`.
+Files appear whole or not at all (written beside, synced, renamed) and carry a checksum.  Metrics
+are appended to in constant time; a checkpoint says how many of their bytes belong to it, and what
+follows is cut off when a run goes on. Nothing here unpickles: see `durable`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,17 @@ from bipareto.errors import InvalidInput
 from bipareto.methods.base import State
 from bipareto.problem import tree
 from bipareto.run.results import Ended, Failure, Record, Snapshot
-from bipareto.sweep.durable import Damaged, MetricsLog, Position, RunLocked, lock, read_tensors, reporting, write_tensors, write_text
+from bipareto.sweep.durable import (
+    Damaged,
+    MetricsLog,
+    Position,
+    RunLocked,
+    lock,
+    read_tensors,
+    reporting,
+    write_tensors,
+    write_text,
+)
 
 __all__ = ["RunFolder", "SliceFolder"]
 
@@ -80,15 +91,21 @@ class SliceFolder:
 
     def note_attempt(self, step: int) -> None:
         """Write down that this process takes up the slice at that step."""
-        line = json.dumps({"step": step, "pid": os.getpid(), "host": socket.gethostname(), "time": time.time()})
-        with reporting(self.path / "attempts.jsonl"), (self.path / "attempts.jsonl").open("a", encoding="utf-8") as file:
+        line = json.dumps(
+            {"step": step, "pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
+        )
+        with (
+            reporting(self.path / "attempts.jsonl"),
+            (self.path / "attempts.jsonl").open("a", encoding="utf-8") as file,
+        ):
             file.write(line + "\n")
 
     def claim(self, owner: Mapping[str, Any], what: str) -> None:
-        """Write down what a slice is for before its first checkpoint; refuse one that holds something else.
+        """Write down what a slice is for before its first checkpoint; refuse one that holds
+        something else.
 
-        A checkpoint carries the numbers of its method, so going on from another's would silently keep those.  A slice that is not done
-        must be `held` meanwhile.
+        A checkpoint carries the numbers of its method, so going on from another's would silently
+        keep those.  A slice that is not done must be `held` meanwhile.
 
         Args:
             owner: all that decides the result, as JSON.
@@ -100,10 +117,14 @@ class SliceFolder:
             return
         found = json.loads(path.read_text("utf-8")) if path.exists() else {}
         if differ := list(_differences(found, json.loads(text))):
-            raise InvalidInput(f"{self.path} holds another {what} ({'; '.join(differ)}); use another folder, or the same settings to go on with it")
+            raise InvalidInput(
+                f"{self.path} holds another {what} ({'; '.join(differ)}); use another folder, or "
+                "the same settings to go on with it"
+            )
 
     def restore(self, template: State) -> tuple[Snapshot | None, list[str]]:
-        """The newest checkpoint that is whole, its history included, and what was found wrong with newer ones.
+        """The newest checkpoint that is whole, its history included, and what was found wrong with
+        newer ones.
 
         Args:
             template: a state of the slice, for the structure of its tree.
@@ -123,29 +144,52 @@ class SliceFolder:
         tensors = {name: value.to(device) for name, value in tensors.items()}
 
         def rebuilt(name: str, like: Any) -> Any:
-            return tree.rebuild(like, [tensors[f"{name}.{i}"] for i in range(len(tree.leaves(like)))])
+            return tree.rebuild(
+                like, [tensors[f"{name}.{i}"] for i in range(len(tree.leaves(like)))]
+            )
 
-        best = {name: rebuilt(f"best.{name}", getattr(template, name)) if name in ("x", "y") else tensors[f"best.{name}.0"] for name in meta["best"]}
+        best = {
+            name: rebuilt(f"best.{name}", getattr(template, name))
+            if name in ("x", "y")
+            else tensors[f"best.{name}.0"]
+            for name in meta["best"]
+        }
         ended = {}
         if meta["ended"]:
             states = rebuilt("ended", template)
             for i, (run, steps, reason, failure) in enumerate(meta["ended"]):
-                ended[run] = Ended(tree.select(states, i), steps, reason, None if failure is None else Failure(*failure))
+                ended[run] = Ended(
+                    tree.select(states, i),
+                    steps,
+                    reason,
+                    None if failure is None else Failure(*failure),
+                )
         history = self._history(Position(*meta["metrics"]), meta["dtypes"], device)
         return Snapshot(meta["step"], rebuilt("state", template), best, ended, history)
 
-    def _history(self, at: Position, dtypes: dict[str, str], device: torch.device) -> dict[str, Tensor]:
+    def _history(
+        self, at: Position, dtypes: dict[str, str], device: torch.device
+    ) -> dict[str, Tensor]:
         path = self.path / "metrics.jsonl"
         data = path.read_bytes()[: at.size] if path.exists() else b""
         if len(data) != at.size or zlib.crc32(data) != at.crc:
-            raise Damaged(f"{path} is damaged: its first {at.size} bytes are not those of the checkpoint")
+            raise Damaged(
+                f"{path} is damaged: its first {at.size} bytes are not those of the checkpoint"
+            )
         rows = [json.loads(line) for line in data.splitlines()]
-        history = {name: torch.tensor([row[name] for row in rows], dtype=getattr(torch, dtype), device=device) for name, dtype in dtypes.items()}
+        history = {
+            name: torch.tensor(
+                [row[name] for row in rows], dtype=getattr(torch, dtype), device=device
+            )
+            for name, dtype in dtypes.items()
+        }
         history["step"] = torch.tensor([row["step"] for row in rows])
         return history
 
     @contextmanager
-    def recording(self, snapshot: Snapshot | None, seconds: float, keep: int) -> Iterator[Callable[[Record], None]]:
+    def recording(
+        self, snapshot: Snapshot | None, seconds: float, keep: int
+    ) -> Iterator[Callable[[Record], None]]:
         """A callback for `drive` that appends metrics and saves checkpoints.
 
         Args:
@@ -153,12 +197,17 @@ class SliceFolder:
             seconds: between checkpoints.
             keep: how many are kept.
         """
-        metrics = MetricsLog(self.path / "metrics.jsonl", Position(0, 0) if snapshot is None else self._position(snapshot))
+        metrics = MetricsLog(
+            self.path / "metrics.jsonl",
+            Position(0, 0) if snapshot is None else self._position(snapshot),
+        )
         last = time.monotonic()
 
         def record(seen: Record) -> None:
             nonlocal last
-            metrics.append({"step": seen.step, **{name: value.tolist() for name, value in seen.info.items()}})
+            metrics.append(
+                {"step": seen.step, **{name: value.tolist() for name, value in seen.info.items()}}
+            )
             if time.monotonic() - last >= seconds:
                 self._save(seen, metrics.sync(), keep)
                 last = time.monotonic()
@@ -180,8 +229,13 @@ class SliceFolder:
         meta = {
             "step": seen.step,
             "best": list(seen.best),
-            "ended": [[run, item.steps, item.reason, _failure(item.failure)] for run, item in seen.ended.items()],
-            "dtypes": {name: str(value.dtype).removeprefix("torch.") for name, value in seen.info.items()},
+            "ended": [
+                [run, item.steps, item.reason, _failure(item.failure)]
+                for run, item in seen.ended.items()
+            ],
+            "dtypes": {
+                name: str(value.dtype).removeprefix("torch.") for name, value in seen.info.items()
+            },
             "metrics": list(position),
         }
         write_tensors(self.path / _name_of(seen.step), tensors, meta)
@@ -198,7 +252,9 @@ class SliceFolder:
 
 
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    """What is wanted and was not found, as "batch = 6, not 8"; of what would fill lines the name alone."""
+    """What is wanted and was not found, as "batch = 6, not 8"; of what would fill lines the name
+    alone.
+    """
     for name, value in wanted.items():
         held = found.get(name)
         if isinstance(held, dict) and isinstance(value, dict):
@@ -256,10 +312,14 @@ class RunFolder:
             return json.loads((self.path / "manifest.json").read_text("utf-8"))
         except FileNotFoundError as error:
             raise InvalidInput(
-                f"{self.path} holds no run of `bipareto sweep` (there is no manifest.json); begin one with: bipareto sweep CONFIG.yaml --out FOLDER"
+                f"{self.path} holds no run of `bipareto sweep` (there is no manifest.json); begin "
+                "one with: bipareto sweep CONFIG.yaml --out FOLDER"
             ) from error
         except ValueError as error:
-            raise Damaged(f"{self.path / 'manifest.json'} is damaged ({error}); begin the run anew in another folder") from error
+            raise Damaged(
+                f"{self.path / 'manifest.json'} is damaged ({error}); begin the run anew in "
+                "another folder"
+            ) from error
 
     def write_text(self, name: str, text: str) -> None:
         """A file of the run, atomically."""
@@ -280,7 +340,9 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only process that runs this; another one is refused, with the name of the first."""
+        """Be the only process that runs this; another one is refused, with the name of the
+        first.
+        """
         with reporting(self.path / "lock"):
             self.path.mkdir(parents=True, exist_ok=True)
         # `running` holds the lock for a moment, so one refusal means little.
@@ -295,7 +357,9 @@ class RunFolder:
         try:
             with reporting(self.path / "lock"):
                 os.truncate(descriptor, 0)
-                os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+                os.pwrite(
+                    descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0
+                )
             yield
         finally:
             os.close(descriptor)

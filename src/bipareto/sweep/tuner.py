@@ -1,7 +1,7 @@
 """Search of a method's numbers with Optuna, many trials at a time.
 
-Numbers live in the state of a run, so trials that differ only in numbers are just more runs of one batch: their states
-are stacked and stepped side by side.
+Numbers live in the state of a run, so trials that differ only in numbers are just more runs of one
+batch: their states are stacked and stepped side by side.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ __all__ = ["Tuned", "evaluate", "tune"]
 
 
 class Tuned(NamedTuple):
-    """What a search found: the best value of the measure, its numbers, and out of how many trials."""
+    """What a search found: the best value of the measure, its numbers, and out of how many
+    trials.
+    """
 
     measure: str
     value: float
@@ -40,7 +42,9 @@ class Tuned(NamedTuple):
     trials: int
 
 
-def tune(config: TuneConfig, path: Path, *, storage: str | None = None, study_name: str = "tune") -> Tuned:
+def tune(
+    config: TuneConfig, path: Path, *, storage: str | None = None, study_name: str = "tune"
+) -> Tuned:
     """Search, and write the best configuration to PATH/best.yaml.
 
     Args:
@@ -52,7 +56,12 @@ def tune(config: TuneConfig, path: Path, *, storage: str | None = None, study_na
     optuna = _require_optuna()
     setup = build(config.sweep.problem, config.sweep.seeds)
     base = method_of(config.sweep.method, setup, config.sweep.steps)
-    check_options("space", f"method {config.sweep.method.name!r}", dict.fromkeys(config.space, 1.0), dict.fromkeys(_tunable(base), 1.0))
+    check_options(
+        "space",
+        f"method {config.sweep.method.name!r}",
+        dict.fromkeys(config.space, 1.0),
+        dict.fromkeys(_tunable(base), 1.0),
+    )
     reference = _reference(config, setup)
     path.mkdir(parents=True, exist_ok=True)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -67,21 +76,38 @@ def tune(config: TuneConfig, path: Path, *, storage: str | None = None, study_na
     space = {name: _distribution(optuna, values) for name, values in config.space.items()}
     for begin in range(0, config.trials, config.batch):
         trials = [study.ask(space) for _ in range(min(config.batch, config.trials - begin))]
-        for trial, value in zip(trials, evaluate(config, setup, base, [trial.params for trial in trials], reference), strict=True):
+        for trial, value in zip(
+            trials,
+            evaluate(config, setup, base, [trial.params for trial in trials], reference),
+            strict=True,
+        ):
             if math.isfinite(value):
                 study.tell(trial, value)
             else:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
     complete = study.get_trials(states=(optuna.trial.TrialState.COMPLETE,))
     if not complete:
-        raise InvalidInput("no trial stayed finite; narrow the space to smaller steps or a larger c")
+        raise InvalidInput(
+            "no trial stayed finite; narrow the space to smaller steps or a larger c"
+        )
     best = study.best_trial
-    chosen = replace(config.sweep, method=replace(config.sweep.method, set={**config.sweep.method.set, **best.params}))
+    chosen = replace(
+        config.sweep,
+        method=replace(config.sweep.method, set={**config.sweep.method.set, **best.params}),
+    )
     RunFolder(path).write_text("best.yaml", dump(chosen))
-    return Tuned(config.measure, float(best.value), dict(best.params), reference.tolist(), len(study.trials))
+    return Tuned(
+        config.measure, float(best.value), dict(best.params), reference.tolist(), len(study.trials)
+    )
 
 
-def evaluate(config: TuneConfig, setup: Setup, base: Method, numbers: list[dict[str, float]], reference: Tensor) -> list[float]:
+def evaluate(
+    config: TuneConfig,
+    setup: Setup,
+    base: Method,
+    numbers: list[dict[str, float]],
+    reference: Tensor,
+) -> list[float]:
     """The measure of each set of numbers; NaN where no run of it stayed finite.
 
     Args:
@@ -103,7 +129,9 @@ def evaluate(config: TuneConfig, setup: Setup, base: Method, numbers: list[dict[
         if method is not None:
             groups.setdefault((method.structure(), getattr(method, "warmup", 0)), []).append(index)
     for members in groups.values():
-        found = _run_together(config.sweep, setup, [method for i in members if (method := methods[i]) is not None])
+        found = _run_together(
+            config.sweep, setup, [method for i in members if (method := methods[i]) is not None]
+        )
         for index, objectives in zip(members, found, strict=True):
             if torch.isfinite(objectives).all(1).any():
                 values[index] = _value(config.measure, objectives, reference, setup)
@@ -111,7 +139,9 @@ def evaluate(config: TuneConfig, setup: Setup, base: Method, numbers: list[dict[
 
 
 def _run_together(sweep: SweepConfig, setup: Setup, methods: list[Method]) -> list[Tensor]:
-    """The objectives (R, m) of each method's front with the lower level solved, all methods in one batch."""
+    """The objectives (R, m) of each method's front with the lower level solved, all methods in one
+    batch.
+    """
     states, seeds = [], []
     for method in methods:
         for seed, (x0, y0) in zip(sweep.seeds, setup.starts, strict=True):
@@ -119,11 +149,25 @@ def _run_together(sweep: SweepConfig, setup: Setup, methods: list[Method]) -> li
             wanted = preferences_of(sweep, method, start.objectives.shape[0])
             states += [method.begin(start, w) for w in wanted]
             seeds += [seed] * len(wanted)
-    m = states[0].preference.shape[-1] if hasattr(states[0], "preference") else start.objectives.shape[0]
+    m = (
+        states[0].preference.shape[-1]
+        if hasattr(states[0], "preference")
+        else start.objectives.shape[0]
+    )
     run: Run = drive(
-        setup.problem, methods[0], tree.stack(states), seeds, m=m, steps=sweep.steps, batched=True, compile=sweep.compile,
-        record_every=sweep.record_every, tol=sweep.tol, callbacks=(), progress=False,
-    )  # fmt: skip
+        setup.problem,
+        methods[0],
+        tree.stack(states),
+        seeds,
+        m=m,
+        steps=sweep.steps,
+        batched=True,
+        compile=sweep.compile,
+        record_every=sweep.record_every,
+        tol=sweep.tol,
+        callbacks=(),
+        progress=False,
+    )
     if "interrupted" in run.reason:
         raise KeyboardInterrupt  # the study must not learn from runs that were cut short
     with warnings.catch_warnings():
@@ -143,23 +187,36 @@ def _value(measure: str, objectives: Tensor, reference: Tensor, setup: Setup) ->
     if measure == "spread":
         return measures.spread(objectives)
     if setup.known is None:
-        raise InvalidInput("measure is igd_plus, which needs a problem with a known front; use hypervolume")
+        raise InvalidInput(
+            "measure is igd_plus, which needs a problem with a known front; use hypervolume"
+        )
     return measures.igd_plus(objectives, setup.known.front())
 
 
 def _reference(config: TuneConfig, setup: Setup) -> Tensor:
     """The given reference point, the known one, or the objectives at the start."""
-    start = setup.problem.upper(*setup.starts[0], setup.problem.batch("upper", "full")).detach().to("cpu", torch.float64)
+    start = (
+        setup.problem.upper(*setup.starts[0], setup.problem.batch("upper", "full"))
+        .detach()
+        .to("cpu", torch.float64)
+    )
     if config.reference is not None:
         if len(config.reference) != len(start):
-            raise InvalidInput(f"reference is {list(config.reference)}; it must have one number per objective, {len(start)}")
+            raise InvalidInput(
+                f"reference is {list(config.reference)}; it must have one number per objective, "
+                f"{len(start)}"
+            )
         return torch.tensor(config.reference, dtype=torch.float64)
     return start if setup.known is None else setup.known.reference
 
 
 def _tunable(method: Method) -> list[str]:
     """The fields of a method that take a number."""
-    return [name for name, value in vars(method).items() if not isinstance(value, (str, bool, int)) or isinstance(value, float)]
+    return [
+        name
+        for name, value in vars(method).items()
+        if not isinstance(value, (str, bool, int)) or isinstance(value, float)
+    ]
 
 
 def _distribution(optuna: Any, values: SearchConfig) -> Any:
@@ -172,5 +229,7 @@ def _require_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise InvalidInput("tuning needs Optuna; get it with: pip install 'bipareto[tune]'") from error
+        raise InvalidInput(
+            "tuning needs Optuna; get it with: pip install 'bipareto[tune]'"
+        ) from error
     return optuna

@@ -35,8 +35,8 @@ def parse(kind: type[T], data: Any) -> T:
 
     >>> from dataclasses import make_dataclass
     >>> parse(make_dataclass("Walk", [("steps", int)]), {"stpes": 10})
-    Traceback (most recent call last):
-    bipareto.errors.InvalidInput: stpes is not a key that is known here; did you mean steps? The keys are steps
+    Traceback (most recent call last): bipareto.errors.InvalidInput: stpes is not a key that is
+    known here; did you mean steps? The keys are steps
     """
     return _read(kind, data, "")
 
@@ -48,7 +48,11 @@ def _read(kind: Any, data: Any, path: str) -> Any:
     if origin in (Union, types.UnionType):
         return _read_union(arguments, data, path)
     if origin is Literal:
-        return data if isinstance(data, str) and data in arguments else _refuse(path, data, f"one of {', '.join(arguments)}")
+        return (
+            data
+            if isinstance(data, str) and data in arguments
+            else _refuse(path, data, f"one of {', '.join(arguments)}")
+        )
     if origin is tuple:
         if not isinstance(data, (list, tuple)):
             return _refuse(path, data, f"a list, each entry {_name(arguments[0])}")
@@ -67,17 +71,24 @@ def _read_dataclass(kind: Any, data: Any, path: str) -> Any:
             near = get_close_matches(str(key), hints, n=1)
             hint = f"did you mean {near[0]}? The" if near else "the"
             shown = [*list(hints)[:3], "..."] if near and len(hints) > 3 else list(hints)
-            raise InvalidInput(f"{_join(path, key)} is not a key that is known here; {hint} keys are {', '.join(shown)}")
+            raise InvalidInput(
+                f"{_join(path, key)} is not a key that is known here; {hint} keys are "
+                f"{', '.join(shown)}"
+            )
     for item in fields(kind):
         if item.name not in data and item.default is MISSING and item.default_factory is MISSING:
-            raise InvalidInput(f"{_join(path, item.name)} is missing; add it: {_name(hints[item.name])}")
+            raise InvalidInput(
+                f"{_join(path, item.name)} is missing; add it: {_name(hints[item.name])}"
+            )
     values = {key: _read(hints[key], value, _join(path, key)) for key, value in data.items()}
     try:
         return kind(**values)
     except InvalidInput as error:
         # A nested value knows its own section only.
         text, section = str(error), path.partition(".")[0]
-        raise InvalidInput(text if not path or text.startswith(section) else f"{path}: {text}") from None
+        raise InvalidInput(
+            text if not path or text.startswith(section) else f"{path}: {text}"
+        ) from None
 
 
 def _read_mapping(kind: Any, data: Any, path: str) -> dict[str, Any]:
@@ -86,7 +97,12 @@ def _read_mapping(kind: Any, data: Any, path: str) -> dict[str, Any]:
     for key in data:
         if not isinstance(key, str):
             raise InvalidInput(f"{_join(path, key)} has a key that is no text; write a name")
-    return {key: load_number(value, _join(path, key)) if kind is Any else _read(kind, value, _join(path, key)) for key, value in data.items()}
+    return {
+        key: load_number(value, _join(path, key))
+        if kind is Any
+        else _read(kind, value, _join(path, key))
+        for key, value in data.items()
+    }
 
 
 def _read_union(kinds: tuple[Any, ...], data: Any, path: str) -> Any:
@@ -113,9 +129,21 @@ def _read_scalar(kind: Any, data: Any, path: str) -> Any:
 
 
 def _refuse(path: str, data: Any, wanted: str) -> Any:
-    found = {str: "text", bool: "a truth value", type(None): "nothing", list: "a list", dict: "a mapping"}.get(type(data), type(data).__name__)
-    hint = ", without the quotes" if isinstance(data, str) and "number" in wanted and _is_number(data) else ""
-    raise InvalidInput(f"{path or 'the configuration'} is {_show(data)} ({found}); it must be {wanted}{hint}")
+    found = {
+        str: "text",
+        bool: "a truth value",
+        type(None): "nothing",
+        list: "a list",
+        dict: "a mapping",
+    }.get(type(data), type(data).__name__)
+    hint = (
+        ", without the quotes"
+        if isinstance(data, str) and "number" in wanted and _is_number(data)
+        else ""
+    )
+    raise InvalidInput(
+        f"{path or 'the configuration'} is {_show(data)} ({found}); it must be {wanted}{hint}"
+    )
 
 
 def _is_number(text: str) -> bool:
@@ -127,7 +155,13 @@ def _is_number(text: str) -> bool:
 
 
 def _name(kind: Any) -> str:
-    plain = {int: "a whole number", float: "a number", str: "text", bool: "true or false", types.NoneType: "null"}
+    plain = {
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        bool: "true or false",
+        types.NoneType: "null",
+    }
     if kind in plain:
         return plain[kind]
     origin, arguments = get_origin(kind), get_args(kind)
@@ -149,17 +183,29 @@ def _join(path: str, key: Any) -> str:
 
 
 def forms() -> dict[str, Callable[..., Any]]:
-    """The small values of the library by their lower-case names: schedules, ideal points, hypergradients."""
+    """The small values of the library by their lower-case names: schedules, ideal points,
+    hypergradients.
+    """
     from bipareto.methods.parts import hypergradient
     from bipareto.methods.parts.scalarization import Fixed, Tracked
     from bipareto.methods.parts.schedule import Complement, Constant, Cosine, Delayed, Power
 
-    estimators = (hypergradient.CG, hypergradient.FiniteDifference, hypergradient.Neumann, hypergradient.Unrolled)
-    return {form.__name__.lower(): form for form in (Constant, Power, Complement, Cosine, Delayed, Fixed, Tracked, *estimators)}
+    estimators = (
+        hypergradient.CG,
+        hypergradient.FiniteDifference,
+        hypergradient.Neumann,
+        hypergradient.Unrolled,
+    )
+    return {
+        form.__name__.lower(): form
+        for form in (Constant, Power, Complement, Cosine, Delayed, Fixed, Tracked, *estimators)
+    }
 
 
 def load_number(value: Any, path: str) -> Any:
-    """A number of a method as YAML writes it: a scalar, a list, or a form with its arguments, {power: [5, 0.45]}."""
+    """A number of a method as YAML writes it: a scalar, a list, or a form with its arguments,
+    {power: [5, 0.45]}.
+    """
     if isinstance(value, (list, tuple)):
         return tuple(load_number(item, f"{path}[{i}]") for i, item in enumerate(value))
     if not isinstance(value, Mapping):
@@ -168,7 +214,12 @@ def load_number(value: Any, path: str) -> Any:
         return value
     known = forms()
     if len(value) != 1 or next(iter(value)) not in known:
-        return _refuse(path, dict(value), f"a number, or one form with its arguments such as {{power: [5, 0.45]}}; the forms are {', '.join(known)}")
+        return _refuse(
+            path,
+            dict(value),
+            f"a number, or one form with its arguments such as {{power: [5, 0.45]}}; the forms are "
+            f"{', '.join(known)}",
+        )
     ((name, given),) = value.items()
     arguments = load_number(given, f"{path}.{name}")
     arguments = arguments if isinstance(arguments, tuple) else (arguments,)
@@ -178,7 +229,9 @@ def load_number(value: Any, path: str) -> Any:
         return known[name](*arguments)
     except (TypeError, ValueError, OverflowError) as error:
         names = getattr(known[name], "_fields", None) or [item.name for item in fields(known[name])]  # type: ignore[arg-type]
-        raise InvalidInput(f"{path}.{name} is {_show(given)}; write [{', '.join(names)}] ({error})") from error
+        raise InvalidInput(
+            f"{path}.{name} is {_show(given)}; write [{', '.join(names)}] ({error})"
+        ) from error
 
 
 def dump_number(value: Any) -> Any:
@@ -205,18 +258,28 @@ def wanted(default: Any, value: Any) -> str | None:
         return None if isinstance(value, int) and not isinstance(value, bool) else "a whole number"
     if isinstance(default, (float, tuple)):
         right = isinstance(value, (int, float, tuple)) and not isinstance(value, bool)
-        return None if right and not (isinstance(value, float) and not math.isfinite(value)) else "a number"
+        return (
+            None
+            if right and not (isinstance(value, float) and not math.isfinite(value))
+            else "a number"
+        )
     if isinstance(default, str):
         return None if isinstance(value, str) else "text"
     return None
 
 
-def check_options(path: str, owner: str, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Refuse options that their owner does not have, and those whose kind cannot be right, judged by the default."""
+def check_options(
+    path: str, owner: str, given: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> None:
+    """Refuse options that their owner does not have, and those whose kind cannot be right, judged
+    by the default.
+    """
     for key, value in given.items():
         where = _join(path, key)
         if key not in defaults:
-            raise InvalidInput(f"{where} is not known to {owner}; choose from {', '.join(defaults)}")
+            raise InvalidInput(
+                f"{where} is not known to {owner}; choose from {', '.join(defaults)}"
+            )
         kind = wanted(defaults[key], value)
         if kind is not None:
             more = ", a list or a form such as {power: [5, 0.45]}" if kind == "a number" else ""

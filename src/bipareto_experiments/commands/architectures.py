@@ -37,13 +37,26 @@ def show_records(out: Output, records: list[dict[str, Any]], names: list[str]) -
         for r in records
     ]
     header = ["method", "preference", *names, "accuracy %", "MFLOPs", "M params"]
-    out.table("Objectives of the supernet; known CIFAR-10 accuracy, and cost, of the derived network", header, rows, left=2)
+    out.table(
+        "Objectives of the supernet; known CIFAR-10 accuracy, and cost, of the derived network",
+        header,
+        rows,
+        left=2,
+    )
 
 
 def show_cells(out: Output, records: list[dict[str, Any]], genotypes: list[Genotype]) -> None:
     """Architectures one by one."""
     rows = [
-        [str(i), r.get("method", "-"), _weights(r), str(r.get("seed", "-")), _accuracy(r), f"{r['flops'] / 1e6:.2f}", f"{r['params'] / 1e6:.3f}"]
+        [
+            str(i),
+            r.get("method", "-"),
+            _weights(r),
+            str(r.get("seed", "-")),
+            _accuracy(r),
+            f"{r['flops'] / 1e6:.2f}",
+            f"{r['params'] / 1e6:.3f}",
+        ]
         for i, r in enumerate(records)
     ]
     header = ["genotype", "method", "preference", "seed", "accuracy %", "MFLOPs", "M params"]
@@ -53,26 +66,51 @@ def show_cells(out: Output, records: list[dict[str, Any]], genotypes: list[Genot
 
 
 def judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dict[str, Any]:
-    """Tables of a comparison, shown and as data; what needs moocore or the known accuracies is left out where they are missing."""
+    """Tables of a comparison, shown and as data; what needs moocore or the known accuracies is left
+    out where they are missing.
+    """
     from bipareto_experiments.nas import judging
 
-    found: dict[str, Any] = {"favoured": judging.favoured(result), "favoured_discrete": judging.favoured(result, "discrete")}
+    found: dict[str, Any] = {
+        "favoured": judging.favoured(result),
+        "favoured_discrete": judging.favoured(result, "discrete"),
+    }
     for method, said in found["favoured"].items():
-        preferences = ["\n".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]]
+        preferences = [
+            "\n".join(f"{w:.2f}" for w in preference) for preference in said["preferences"]
+        ]
         header = ["objective", *preferences, "best under its own", "in seeds"]
         rows = [
-            [row["objective"], *(f"{v:.4f}" for v in row["values"]), "yes" if row["own"] else "no", "{} of {}".format(*row["seeds"])]
+            [
+                row["objective"],
+                *(f"{v:.4f}" for v in row["values"]),
+                "yes" if row["own"] else "no",
+                "{} of {}".format(*row["seeds"]),
+            ]
             for row in said["objectives"]
         ]
-        out.table(f"{method}: objectives by preference (weights on top), mean over seeds", header, rows)
+        out.table(
+            f"{method}: objectives by preference (weights on top), mean over seeds", header, rows
+        )
     found["operations"] = judging.operations(result)
-    counts = [[row["method"], _weights(row), *(f"{count:.1f}" for count in row["edges"].values())] for row in found["operations"]]
-    out.table("Edges of the derived cells by operation, mean over seeds", ["method", "preference", *found["operations"][0]["edges"]], counts, left=2)
+    counts = [
+        [row["method"], _weights(row), *(f"{count:.1f}" for count in row["edges"].values())]
+        for row in found["operations"]
+    ]
+    out.table(
+        "Edges of the derived cells by operation, mean over seeds",
+        ["method", "preference", *found["operations"][0]["edges"]],
+        counts,
+        left=2,
+    )
     if known is not None:
         found["correlations"] = judging.correlations(result, known)
         _show_correlations(out, found["correlations"])
     if find_spec("moocore") is None:
-        out.say("moocore is not installed: hypervolumes are left to `bipareto experiment nas figures` on a machine that has it")
+        out.say(
+            "moocore is not installed: hypervolumes are left to `bipareto experiment nas figures` "
+            "on a machine that has it"
+        )
         return found
     found["objectives"] = judging.volumes(result)
     _show_volumes(out, found["objectives"])
@@ -87,28 +125,76 @@ def _number(value: float | None) -> str:
 
 
 def _show_correlations(out: Output, found: list[dict[str, Any]]) -> None:
-    rows = [[c["method"], str(c["seed"]), f"{c['spearman']:.3f}", f"{c['kendall']:.3f}", f"{c['spearman_better_half']:.3f}"] for c in found]
+    rows = [
+        [
+            c["method"],
+            str(c["seed"]),
+            f"{c['spearman']:.3f}",
+            f"{c['kendall']:.3f}",
+            f"{c['spearman_better_half']:.3f}",
+        ]
+        for c in found
+    ]
     if rows:
         header = ["method", "seed", "Spearman", "Kendall", "of the better half"]
-        out.table("Rank correlation of minus the supernet's loss with the known accuracy", header, rows)
+        out.table(
+            "Rank correlation of minus the supernet's loss with the known accuracy", header, rows
+        )
 
 
 def _show_volumes(out: Output, found: dict[str, Any]) -> None:
     rows = [
-        [name, *(text for label in ("mixture", "discrete") for text in (_number(own[label]["mean"]), _number(own[label]["error"])))]
+        [
+            name,
+            *(
+                text
+                for label in ("mixture", "discrete")
+                for text in (_number(own[label]["mean"]), _number(own[label]["error"]))
+            ),
+        ]
         for name, own in found["methods"].items()
     ]
     corner = ", ".join(f"{value:.4g}" for value in found["reference"])
-    out.table(f"Hypervolume of the objectives below ({corner})", ["method", "of the mixture", "+-", "of the derived cells", "+-"], rows)
+    out.table(
+        f"Hypervolume of the objectives below ({corner})",
+        ["method", "of the mixture", "+-", "of the derived cells", "+-"],
+        rows,
+    )
 
 
 def _show_truth(out: Output, said: dict[str, Any]) -> None:
     keys = ("chance", "median", "linked")
     rows = []
     for name, own in said["methods"].items():
-        shares = [text for key in keys for text in (_number(own["hypervolume"][key]["mean"]), _number(own["hypervolume"][key]["error"]))]
-        rows.append([name, *shares, str(own["distinct"]), "-" if own["seconds"] is None else f"{own['seconds']:.0f}"])
+        shares = [
+            text
+            for key in keys
+            for text in (
+                _number(own["hypervolume"][key]["mean"]),
+                _number(own["hypervolume"][key]["error"]),
+            )
+        ]
+        rows.append(
+            [
+                name,
+                *shares,
+                str(own["distinct"]),
+                "-" if own["seconds"] is None else f"{own['seconds']:.0f}",
+            ]
+        )
     means = [text for key in keys for text in (_number(said["random"][key]["mean"]), "-")]
     rows.append([f"{said['random']['cells']} random cells", *means, "-", "-"])
-    header = ["method", "below chance", "+-", "below median", "+-", 'without "none"', "+-", "distinct cells", "seconds"]
-    out.table("Hypervolume of true accuracy and FLOPs, as a share of the true front's", header, rows)
+    header = [
+        "method",
+        "below chance",
+        "+-",
+        "below median",
+        "+-",
+        'without "none"',
+        "+-",
+        "distinct cells",
+        "seconds",
+    ]
+    out.table(
+        "Hypervolume of true accuracy and FLOPs, as a share of the true front's", header, rows
+    )

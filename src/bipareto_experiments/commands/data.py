@@ -15,8 +15,17 @@ __all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Folder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="The data folder; by default the one that BIPARETO_DATA names.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")]
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="DIR",
+        help="The data folder; by default the one that BIPARETO_DATA names.",
+    ),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No tables, no words, no progress bar.")]
 
 
@@ -46,7 +55,14 @@ def list_(folder: Folder = None, as_json: Json = False) -> None:
     names = [*KNOWN, *(others(where) if where is not None else [])]
     sets = [_state(name, where) for name in names]
     here = [entry for entry in sets if entry["found"]]
-    rows = [[e["name"], e["title"], *(_or_dash(e[key]) for key in ("path", "note", "images", "test", "classes", "side"))] for e in here]
+    rows = [
+        [
+            e["name"],
+            e["title"],
+            *(_or_dash(e[key]) for key in ("path", "note", "images", "test", "classes", "side")),
+        ]
+        for e in here
+    ]
     if here:
         out.table(
             f"Image sets{f' in {where}' if where else ''}, as they are stored",
@@ -57,15 +73,32 @@ def list_(folder: Folder = None, as_json: Json = False) -> None:
     absent = [entry for entry in sets if not entry["found"]]
     if absent:
         header = ["name", "what", "put this into the data folder", "or"]
-        out.table("Not there", header, [[e["name"], e["title"], "  or  ".join(e["wanted"]), e["fetch"] or "-"] for e in absent], left=3)
+        out.table(
+            "Not there",
+            header,
+            [
+                [e["name"], e["title"], "  or  ".join(e["wanted"]), e["fetch"] or "-"]
+                for e in absent
+            ],
+            left=3,
+        )
     if where is None:
         out.say("No data folder: set BIPARETO_DATA to a folder, or pass --data DIR.")
     weights = find_weights(where)
-    out.say(f"Pretrained weights: {weights[1] if weights else 'none; try: bipareto data fetch resnet18'}")
+    out.say(
+        "Pretrained weights: "
+        f"{weights[1] if weights else 'none; try: bipareto data fetch resnet18'}"
+    )
     for entry in sets:
         if entry["problem"]:
             out.warn(entry["problem"])
-    out.result({"folder": None if where is None else str(where), "sets": sets, "weights": str(weights[1]) if weights else None})
+    out.result(
+        {
+            "folder": None if where is None else str(where),
+            "sets": sets,
+            "weights": str(weights[1]) if weights else None,
+        }
+    )
 
 
 def _state(name: str, folder: Path | None) -> dict[str, Any]:
@@ -74,16 +107,29 @@ def _state(name: str, folder: Path | None) -> dict[str, Any]:
     from bipareto_experiments.data.catalogue import places, wanted
     from bipareto_experiments.data.remotes import REMOTES
 
-    entry: dict[str, Any] = {"name": name, "title": KNOWN[name].title if name in KNOWN else "your own", "found": False, "problem": None}
+    entry: dict[str, Any] = {
+        "name": name,
+        "title": KNOWN[name].title if name in KNOWN else "your own",
+        "found": False,
+        "problem": None,
+    }
     entry |= dict.fromkeys(("path", "note", "images", "test", "classes", "side"))
-    entry |= {"wanted": wanted(name), "fetch": f"bipareto data fetch {name}" if name in REMOTES else None}
+    entry |= {
+        "wanted": wanted(name),
+        "fetch": f"bipareto data fetch {name}" if name in REMOTES else None,
+    }
     for place in places(name, folder):
         try:
             found = place.summary()
         except DataError as error:
             entry["problem"] = entry["problem"] or str(error)
             continue
-        counts = {"images": found.images, "test": found.test, "classes": found.classes, "side": found.side}
+        counts = {
+            "images": found.images,
+            "test": found.test,
+            "classes": found.classes,
+            "side": found.side,
+        }
         return {**entry, "found": True, "path": str(place.path), "note": found.note, **counts}
     return entry
 
@@ -94,8 +140,18 @@ def _or_dash(value: Any) -> str:
 
 @commands.command()
 def fetch(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A public set, or resnet18 or mobilenetv2 for pretrained weights.")],
-    mirror: Annotated[str | None, typer.Option("--mirror", metavar="URL", help="Take the files from below this address instead.")] = None,
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="A public set, or resnet18 or mobilenetv2 for pretrained weights."
+        ),
+    ],
+    mirror: Annotated[
+        str | None,
+        typer.Option(
+            "--mirror", metavar="URL", help="Take the files from below this address instead."
+        ),
+    ] = None,
     folder: Folder = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -125,9 +181,22 @@ def fetch(
 
 @commands.command()
 def pack(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder per class (CLASS/*.jpg or GROUP/CLASS/*.jpg), or tiny-imagenet-200.")],
-    out_file: Annotated[Path, typer.Argument(metavar="OUT.zip", help="The container, which must be new.")],
-    size: Annotated[int, typer.Option("--size", metavar="N", min=1, max=16383, help="The side of the images in pixels.")] = 32,
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER",
+            help="A folder per class (CLASS/*.jpg or GROUP/CLASS/*.jpg), or tiny-imagenet-200.",
+        ),
+    ],
+    out_file: Annotated[
+        Path, typer.Argument(metavar="OUT.zip", help="The container, which must be new.")
+    ],
+    size: Annotated[
+        int,
+        typer.Option(
+            "--size", metavar="N", min=1, max=16383, help="The side of the images in pixels."
+        ),
+    ] = 32,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -146,26 +215,53 @@ def pack(
 
     out = Output(as_json, quiet)
     if out_file.suffix != ".zip":
-        raise InvalidInput(f"{out_file} does not end in .zip, so it would not be found as a container; call it {out_file.stem}.zip")
+        raise InvalidInput(
+            f"{out_file} does not end in .zip, so it would not be found as a container; call it "
+            f"{out_file.stem}.zip"
+        )
     if out_file.exists():
         raise InvalidInput(f"{out_file} exists; choose another name, or move it away")
     read = read_tiny_imagenet if (folder / "val" / "val_annotations.txt").exists() else read_folder
     images = read(folder, out_file.stem.partition("_")[0], size)
     write_packed(images, out_file, out.progress)
-    counts = {"images": len(images), "classes": len(images.class_names), "bytes": out_file.stat().st_size}
-    out.say(f"{out_file}: {counts['images']} images of {counts['classes']} classes, {size}x{size}, {counts['bytes'] / 1e6:.1f} MB; {images.note}")
+    counts = {
+        "images": len(images),
+        "classes": len(images.class_names),
+        "bytes": out_file.stat().st_size,
+    }
+    out.say(
+        f"{out_file}: {counts['images']} images of {counts['classes']} classes, {size}x{size}, "
+        f"{counts['bytes'] / 1e6:.1f} MB; {images.note}"
+    )
     out.result({"path": str(out_file), **counts, "side": size, "note": images.note})
 
 
 @commands.command()
 def domains(
     name: Annotated[str, typer.Argument(metavar="NAME", help="An image set.")],
-    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Decides the images that are looked at and the clusters.")] = 42,
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed",
+            metavar="N",
+            min=0,
+            help="Decides the images that are looked at and the clusters.",
+        ),
+    ] = 42,
     count: Annotated[int, typer.Option("--domains", metavar="N", min=1, help="How many.")] = 4,
     least: Annotated[
-        int, typer.Option("--least", metavar="N", min=1, help="The fewest classes of a domain: 20 leave 5 each for validation and test.")
+        int,
+        typer.Option(
+            "--least",
+            metavar="N",
+            min=1,
+            help="The fewest classes of a domain: 20 leave 5 each for validation and test.",
+        ),
     ] = 20,
-    out_file: Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Write the table of classes to this file.")] = None,
+    out_file: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE.json", help="Write the table of classes to this file."),
+    ] = None,
     folder: Folder = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -188,16 +284,33 @@ def domains(
     out = Output(as_json, quiet)
     images = load(name, folder)
     network = pretrained(folder)
-    found = cluster(images, class_features(images, network.trunk, seed=seed, progress=out.progress), seed, count=count, least=least)
+    found = cluster(
+        images,
+        class_features(images, network.trunk, seed=seed, progress=out.progress),
+        seed,
+        count=count,
+        least=least,
+    )
     table: dict[str, Any] = {
         "set": name,
         "command": f"bipareto data domains {name} --seed {seed} --domains {count} --least {least}",
-        "features": f"{network.name} ({network.file.name}), images enlarged to {SIDE}x{SIDE}, 20 per class",
+        "features": f"{network.name} ({network.file.name}), images enlarged to {SIDE}x{SIDE}, 20 "
+        "per class",
         "pixels": images.note,
-        "domains": {label: [images.class_names[c] for c in classes] for label, classes in found.items()},
+        "domains": {
+            label: [images.class_names[c] for c in classes] for label, classes in found.items()
+        },
     }
-    rows = [[label, str(len(classes)), ", ".join(classes)] for label, classes in table["domains"].items()]
-    out.table(f"{count} domains of {name} by {table['features']}", ["most typical", "classes", "which"], rows, left=3)
+    rows = [
+        [label, str(len(classes)), ", ".join(classes)]
+        for label, classes in table["domains"].items()
+    ]
+    out.table(
+        f"{count} domains of {name} by {table['features']}",
+        ["most typical", "classes", "which"],
+        rows,
+        left=3,
+    )
     if out_file is not None:
         write_whole(out_file, json.dumps(table, indent=1, ensure_ascii=False) + "\n")
         out.say(f"written: {out_file}")
@@ -212,4 +325,6 @@ def write_whole(path: Path, text: str) -> None:
         partial.replace(path)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise InvalidInput(f"{path} cannot be written ({error.strerror}); choose another file") from error
+        raise InvalidInput(
+            f"{path} cannot be written ({error.strerror}); choose another file"
+        ) from error

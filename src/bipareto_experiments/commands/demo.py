@@ -13,10 +13,26 @@ __all__ = ["demo"]
 
 
 def demo(
-    out_dir: Annotated[Path, typer.Option("--out", metavar="DIR", help="Write front.csv and front.png to this folder.")] = Path("demo-out"),
-    steps: Annotated[int | None, typer.Option("--steps", metavar="N", min=1, help="Fewer for a first look; by default enough to converge.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No words and no progress bar.")] = False,
+    out_dir: Annotated[
+        Path,
+        typer.Option("--out", metavar="DIR", help="Write front.csv and front.png to this folder."),
+    ] = Path("demo-out"),
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            metavar="N",
+            min=1,
+            help="Fewer for a first look; by default enough to converge.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr."),
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No words and no progress bar.")
+    ] = False,
 ) -> None:
     """Trace a front on real data: noisy handwritten digits.
 

@@ -27,13 +27,46 @@ def experiment() -> None:
 
 @app.command()
 def cleaning(
-    seed: Annotated[list[str] | None, typer.Option("--seed", metavar="N,N,..", help="Each draws its own images, noise and network.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", metavar="N", min=1, help="Iterations; else those of the full experiment.")] = None,
-    preferences: Annotated[int, typer.Option("--preferences", metavar="N", min=1, help="Points of the front, an odd number.")] = 5,
-    method: Annotated[list[str] | None, typer.Option("--method", metavar="NAME", help="momeha or forum; repeatable, else both.")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A number of the (one) --method; repeatable.")] = None,
-    small: Annotated[bool, typer.Option("--small", help="500 images a set and a small network: seconds instead of minutes.")] = False,
-    device: Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; else a GPU where there is one.")] = None,
+    seed: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--seed", metavar="N,N,..", help="Each draws its own images, noise and network."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", metavar="N", min=1, help="Iterations; else those of the full experiment."
+        ),
+    ] = None,
+    preferences: Annotated[
+        int,
+        typer.Option(
+            "--preferences", metavar="N", min=1, help="Points of the front, an odd number."
+        ),
+    ] = 5,
+    method: Annotated[
+        list[str] | None,
+        typer.Option("--method", metavar="NAME", help="momeha or forum; repeatable, else both."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A number of the (one) --method; repeatable."
+        ),
+    ] = None,
+    small: Annotated[
+        bool,
+        typer.Option(
+            "--small", help="500 images a set and a small network: seconds instead of minutes."
+        ),
+    ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", metavar="NAME", help="cpu or cuda; else a GPU where there is one."
+        ),
+    ] = None,
     out_dir: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -62,25 +95,48 @@ def cleaning(
     changes = {}
     if settings:
         if method is None or len(method) != 1 or method[0] not in METHODS:
-            raise InvalidInput("--set changes the numbers of one method; name it with --method momeha or --method forum")
+            raise InvalidInput(
+                "--set changes the numbers of one method; name it with --method momeha or --method "
+                "forum"
+            )
         example = METHODS[method[0]](FULL)
-        changes = values.pairs(settings, "--set", f"method {method[0]!r}", {f.name: getattr(example, f.name) for f in fields(example)})
+        changes = values.pairs(
+            settings,
+            "--set",
+            f"method {method[0]!r}",
+            {f.name: getattr(example, f.name) for f in fields(example)},
+        )
     with out.listening():
         found = run_cleaning(
-            out_dir, seeds=values.seeds(seed or ["0,1,2"]), sizes=SMALL if small else FULL, methods=method or ["momeha", "forum"],
-            preferences=preferences, steps=steps, changes=changes, device=device, progress=out.progress,
-        )  # fmt: skip
+            out_dir,
+            seeds=values.seeds(seed or ["0,1,2"]),
+            sizes=SMALL if small else FULL,
+            methods=method or ["momeha", "forum"],
+            preferences=preferences,
+            steps=steps,
+            changes=changes,
+            device=device,
+            progress=out.progress,
+        )
     rows = [
         [
             name,
-            *(f"{mean:.2f} ± {spread:.2f}" for key in ("test", "retrained") for mean, spread in zip(said[key], said[f"{key}_spread"], strict=True)),
+            *(
+                f"{mean:.2f} ± {spread:.2f}"
+                for key in ("test", "retrained")
+                for mean, spread in zip(said[key], said[f"{key}_spread"], strict=True)
+            ),
         ]
         for name, said in found["summary"].items()
     ]
     rows.append(["forum, reported", *(f"{value:.2f}" for value in REPORTED), "-", "-"])
     count = len(found["seeds"])
     over = f"mean ± standard deviation of {count} seeds" if count > 1 else "one seed"
-    out.table(f"Test accuracy in %, equal preference, {over}", ["method", *SETS, *(f"{s}, retrained" for s in SETS)], rows)
+    out.table(
+        f"Test accuracy in %, equal preference, {over}",
+        ["method", *SETS, *(f"{s}, retrained" for s in SETS)],
+        rows,
+    )
     if out_dir is not None:
         out.say(f"wrote cleaning.json, cleaning.csv and cleaning.png to {out_dir}")
     out.result(found)

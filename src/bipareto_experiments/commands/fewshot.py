@@ -10,7 +10,14 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.options import Json, Out, Quiet
-from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, prefixes, results_of
+from bipareto.cli.output import (
+    Output,
+    claim_experiment,
+    ensure_experiment,
+    ensure_folder,
+    prefixes,
+    results_of,
+)
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.data import Folder
 
@@ -21,18 +28,69 @@ __all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="fc100, caltech101, caltech256, or another image set.")]
-LearnerOption = Annotated[str, typer.Option("--learner", metavar="KIND", help="linear (convex lower level), mlp or block (nonconvex).")]
-ProtocolOption = Annotated[str, typer.Option("--protocol", metavar="NAME", help="warm: learners begin anew in every episode; literal: carried over.")]
-Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="robust, paper-sensitivity or paper-comparison.")]
-Seeds = Annotated[list[str] | None, typer.Option("--seed", "--seeds", metavar="N,N,..", help="Each has its own start and draws; 0,1,2 if none.")]
-Steps = Annotated[int | None, typer.Option("--steps", metavar="T", min=1, help="Joint steps; 2500 if none, 24 with --tiny.")]
-Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none.")]
-Tuning = Annotated[
-    Path | None, typer.Option("--tuning", metavar="FILE", help="tuning.json of the tune command: its numbers instead of the preset's.")
+Dataset = Annotated[
+    str,
+    typer.Option(
+        "--dataset", metavar="NAME", help="fc100, caltech101, caltech256, or another image set."
+    ),
 ]
-Methods = Annotated[list[str] | None, typer.Option("--methods", metavar="NAME,..", help="momeha, wc-penalty, moml, forum, wc-mhgd; all if none.")]
-Tiny = Annotated[bool, typer.Option("--tiny", help="Generated images and a small network: a first try in under a minute.")]
+LearnerOption = Annotated[
+    str,
+    typer.Option(
+        "--learner", metavar="KIND", help="linear (convex lower level), mlp or block (nonconvex)."
+    ),
+]
+ProtocolOption = Annotated[
+    str,
+    typer.Option(
+        "--protocol",
+        metavar="NAME",
+        help="warm: learners begin anew in every episode; literal: carried over.",
+    ),
+]
+Preset = Annotated[
+    str,
+    typer.Option("--preset", metavar="NAME", help="robust, paper-sensitivity or paper-comparison."),
+]
+Seeds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--seed",
+        "--seeds",
+        metavar="N,N,..",
+        help="Each has its own start and draws; 0,1,2 if none.",
+    ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", metavar="T", min=1, help="Joint steps; 2500 if none, 24 with --tiny."),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none."),
+]
+Tuning = Annotated[
+    Path | None,
+    typer.Option(
+        "--tuning",
+        metavar="FILE",
+        help="tuning.json of the tune command: its numbers instead of the preset's.",
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--methods",
+        metavar="NAME,..",
+        help="momeha, wc-penalty, moml, forum, wc-mhgd; all if none.",
+    ),
+]
+Tiny = Annotated[
+    bool,
+    typer.Option(
+        "--tiny", help="Generated images and a small network: a first try in under a minute."
+    ),
+]
 
 
 @commands.callback()
@@ -47,11 +105,29 @@ def about() -> None:
 
 @commands.command()
 def comparison(
-    dataset: Dataset = "caltech101", learner: LearnerOption = "block", methods: Methods = None, strengths: Annotated[
-        list[str] | None, typer.Option("--strengths", metavar="NAME,..", help="weak, moderate, strong, extreme; the first two if none.")
-    ] = None, protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None, steps: Steps = None, device: Device = None,
-    folder: Folder = None, tuning: Tuning = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    dataset: Dataset = "caltech101",
+    learner: LearnerOption = "block",
+    methods: Methods = None,
+    strengths: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strengths",
+            metavar="NAME,..",
+            help="weak, moderate, strong, extreme; the first two if none.",
+        ),
+    ] = None,
+    protocol: ProtocolOption = "warm",
+    preset: Preset = "robust",
+    seeds: Seeds = None,
+    steps: Steps = None,
+    device: Device = None,
+    folder: Folder = None,
+    tuning: Tuning = None,
+    tiny: Tiny = False,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """All methods under several preferences.
 
     Equal, weak and moderate ones; accuracies on unseen classes and hypervolume.
@@ -69,22 +145,56 @@ def comparison(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir, _tuned(tuning, learner))
-        chosen = values.names(strengths) if strengths else (["moderate"] if tiny else ["weak", "moderate"])
+        study = _study(
+            out,
+            dataset,
+            learner,
+            protocol,
+            preset,
+            seeds,
+            steps,
+            device,
+            folder,
+            tiny,
+            out_dir,
+            _tuned(tuning, learner),
+        )
+        chosen = (
+            values.names(strengths)
+            if strengths
+            else (["moderate"] if tiny else ["weak", "moderate"])
+        )
         result = run(study, values.names(methods) if methods else COMPARED, chosen)
         found = summary(result)
     _tables(out, found)
     _pictures(out, out_dir)
-    out.result({"methods": found, "seconds": result["seconds"], "reference": next(iter(found.values()))["reference"]})
+    out.result(
+        {
+            "methods": found,
+            "seconds": result["seconds"],
+            "reference": next(iter(found.values()))["reference"],
+        }
+    )
 
 
 @commands.command()
 def tune(
-    dataset: Dataset = "caltech101", learner: LearnerOption = "block", methods: Methods = None, protocol: ProtocolOption = "warm",
-    seed: Annotated[int, typer.Option("--seed", "--seeds", metavar="N", help="Start and draws of every trial.")] = 0,
-    steps: Annotated[int, typer.Option("--steps", metavar="T", min=1, help="Joint steps of a trial.")] = 500,
-    device: Device = None, folder: Folder = None, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    dataset: Dataset = "caltech101",
+    learner: LearnerOption = "block",
+    methods: Methods = None,
+    protocol: ProtocolOption = "warm",
+    seed: Annotated[
+        int, typer.Option("--seed", "--seeds", metavar="N", help="Start and draws of every trial.")
+    ] = 0,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="T", min=1, help="Joint steps of a trial.")
+    ] = 500,
+    device: Device = None,
+    folder: Folder = None,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Each method's numbers, by short trials.
 
     Eight for each, under the equal preference, judged on validation classes.
@@ -100,7 +210,19 @@ def tune(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(out, dataset, learner, protocol, "robust", [str(seed)], steps, device, folder, False, out_dir)
+        study = _study(
+            out,
+            dataset,
+            learner,
+            protocol,
+            "robust",
+            [str(seed)],
+            steps,
+            device,
+            folder,
+            False,
+            out_dir,
+        )
         found = run(study, values.names(methods) if methods else COMPARED)
     rows = [
         [
@@ -112,16 +234,27 @@ def tune(
         for name, r in found.items()
         for trial in r["trials"]
     ]
-    out.table("Accuracy on validation classes", ["method", "numbers", "accuracy", "taken"], rows, left=2)
+    out.table(
+        "Accuracy on validation classes", ["method", "numbers", "accuracy", "taken"], rows, left=2
+    )
     out.result({"methods": found})
 
 
 @commands.command()
 def sensitivity(
-    dataset: Dataset = "fc100", learner: LearnerOption = "block", protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None,
-    steps: Steps = None, device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False,
+    dataset: Dataset = "fc100",
+    learner: LearnerOption = "block",
+    protocol: ProtocolOption = "warm",
+    preset: Preset = "robust",
+    seeds: Seeds = None,
+    steps: Steps = None,
+    device: Device = None,
+    folder: Folder = None,
+    tiny: Tiny = False,
+    out_dir: Out = None,
+    as_json: Json = False,
     quiet: Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """MOMEHA against mu, gamma and strength.
 
     The strength is that of preferences, weak to extreme; with curves on the way.
@@ -135,7 +268,11 @@ def sensitivity(
 
     out = Output(as_json, quiet)
     with out.listening():
-        result = run(_study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir))
+        result = run(
+            _study(
+                out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir
+            )
+        )
         found = summary(result)
     _tables(out, found)
     _pictures(out, out_dir)
@@ -144,10 +281,19 @@ def sensitivity(
 
 @commands.command("single-domain")
 def single_domain(
-    dataset: Dataset = "fc100", learner: LearnerOption = "block", protocol: ProtocolOption = "warm", preset: Preset = "robust", seeds: Seeds = None,
-    steps: Steps = None, device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False,
+    dataset: Dataset = "fc100",
+    learner: LearnerOption = "block",
+    protocol: ProtocolOption = "warm",
+    preset: Preset = "robust",
+    seeds: Seeds = None,
+    steps: Steps = None,
+    device: Device = None,
+    folder: Folder = None,
+    tiny: Tiny = False,
+    out_dir: Out = None,
+    as_json: Json = False,
     quiet: Quiet = False,
-) -> None:  # fmt: skip
+) -> None:
     """Train on one domain alone, judge on all: a matrix.
 
     \b
@@ -160,11 +306,21 @@ def single_domain(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir)
+        study = _study(
+            out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir
+        )
         records = run(study)["records"]
     names = study.task.domains.names
-    rows = [torch.tensor([r["accuracy"] for r in records if r["trained_on"] == i], dtype=torch.float64).mean(0).tolist() for i in range(len(names))]
-    shown = [[f"only {name}", *(f"{value:.3f}" for value in row)] for name, row in zip(names, rows, strict=True)]
+    rows = [
+        torch.tensor([r["accuracy"] for r in records if r["trained_on"] == i], dtype=torch.float64)
+        .mean(0)
+        .tolist()
+        for i in range(len(names))
+    ]
+    shown = [
+        [f"only {name}", *(f"{value:.3f}" for value in row)]
+        for name, row in zip(names, rows, strict=True)
+    ]
     out.table("Test accuracy by domain", ["trained on", *names], shown)
     _pictures(out, out_dir)
     out.result({"domains": list(names), "accuracy": rows})
@@ -172,9 +328,13 @@ def single_domain(
 
 @commands.command()
 def figures(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished studies.")],
-    out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of finished studies.")
+    ],
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Draw what the studies found, and write their tables.
 
     A single-domain study among the RUNs becomes the reference in the others'
@@ -188,10 +348,16 @@ def figures(
 
     out = Output(as_json, quiet)
     written: list[str] = []
-    results = [results_of(run, "fewshot", f"bipareto experiment fewshot comparison --out {run}") for run in runs]
+    results = [
+        results_of(run, "fewshot", f"bipareto experiment fewshot comparison --out {run}")
+        for run in runs
+    ]
     for run, result in zip(runs, results, strict=True):
         if any("accuracy" not in record for record in result["records"]):
-            raise InvalidInput(f"{run / 'results.json'} holds no few-shot study; give the folder of `bipareto experiment fewshot comparison`")
+            raise InvalidInput(
+                f"{run / 'results.json'} holds no few-shot study; give the folder of `bipareto "
+                "experiment fewshot comparison`"
+            )
     target = out_dir or runs[0]
     ensure_folder(target)
     alone = [r for result in results for r in result["records"] if "trained_on" in r]
@@ -204,22 +370,51 @@ def figures(
 def _pictures(out: Output, folder: Path | None) -> None:
     """Where the records are, and what comes next."""
     if folder is not None:
-        out.say(f"results.json is in {folder}; pictures and tables of it: bipareto experiment fewshot figures {folder}")
+        out.say(
+            f"results.json is in {folder}; pictures and tables of it: bipareto experiment fewshot "
+            f"figures {folder}"
+        )
 
 
 def _study(
-    out: Output, dataset: str, learner: str, protocol: str, preset: str, seeds: list[str] | None, steps: int | None, device: str | None,
-    folder: Path | None, tiny: bool, out_dir: Path | None, numbers: dict[str, Any] | None = None,
-) -> Study:  # fmt: skip
+    out: Output,
+    dataset: str,
+    learner: str,
+    protocol: str,
+    preset: str,
+    seeds: list[str] | None,
+    steps: int | None,
+    device: str | None,
+    folder: Path | None,
+    tiny: bool,
+    out_dir: Path | None,
+    numbers: dict[str, Any] | None = None,
+) -> Study:
     from bipareto_experiments.fewshot.studies import Study
     from bipareto_experiments.fewshot.task import build, generated
 
     ensure_experiment(out_dir, "fewshot")
-    task = generated(learner, device=device or "cpu") if tiny else build(dataset, learner, folder=folder, device=device)  # type: ignore[arg-type]
+    task = (
+        generated(learner, device=device or "cpu")
+        if tiny
+        else build(dataset, learner, folder=folder, device=device)
+    )  # type: ignore[arg-type]
     given = values.seeds(seeds or (["0"] if tiny else ["0,1,2"]))
-    options: dict[str, Any] = {"protocol": protocol, "preset": preset, "numbers": numbers or {}, "progress": out.progress}
+    options: dict[str, Any] = {
+        "protocol": protocol,
+        "preset": preset,
+        "numbers": numbers or {},
+        "progress": out.progress,
+    }
     claim_experiment(out_dir, "fewshot")
-    return Study(task, out_dir, steps or (24 if tiny else 2500), given, episodes=24 if tiny else 192, **options)
+    return Study(
+        task,
+        out_dir,
+        steps or (24 if tiny else 2500),
+        given,
+        episodes=24 if tiny else 192,
+        **options,
+    )
 
 
 def _tuned(path: Path | None, learner: str) -> dict[str, Any] | None:
@@ -229,12 +424,20 @@ def _tuned(path: Path | None, learner: str) -> dict[str, Any] | None:
     remedy = f"make one with `bipareto experiment fewshot tune --learner {learner} --out DIR`"
     try:
         told = json.loads(path.read_text("utf-8"))
-        found = {name: {key: float(value) for key, value in entry["numbers"].items()} for name, entry in told["methods"].items()}
+        found = {
+            name: {key: float(value) for key, value in entry["numbers"].items()}
+            for name, entry in told["methods"].items()
+        }
         tuned_for = told["learner"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(f"{path} is not a tuning.json ({type(error).__name__}: {error}); {remedy}") from error
+        raise InvalidInput(
+            f"{path} is not a tuning.json ({type(error).__name__}: {error}); {remedy}"
+        ) from error
     if tuned_for != learner:
-        raise InvalidInput(f"{path} was tuned with the {tuned_for} learner, whose steps do not suit the {learner} learner; {remedy}")
+        raise InvalidInput(
+            f"{path} was tuned with the {tuned_for} learner, whose steps do not suit the {learner} "
+            f"learner; {remedy}"
+        )
     return found
 
 
@@ -243,16 +446,49 @@ def _tables(out: Output, found: dict[str, Any]) -> None:
         return "-" if value is None else f"{value:.{digits}f}"
 
     rows = [
-        [name, number(r["accuracy"]), number(r["accuracy_error"]), number((r["equal"] or {}).get("accuracy")), number(r["untrained"]),
-         *(number(r[f"hypervolume{key}"], 4) for key in ("", "_error", "_equal", "_equal_error"))]
+        [
+            name,
+            number(r["accuracy"]),
+            number(r["accuracy_error"]),
+            number((r["equal"] or {}).get("accuracy")),
+            number(r["untrained"]),
+            *(
+                number(r[f"hypervolume{key}"], 4)
+                for key in ("", "_error", "_equal", "_equal_error")
+            ),
+        ]
         for name, r in found.items()
-    ]  # fmt: skip
-    header = ["method", "accuracy", "+-", "at equal w", "untrained", "hypervolume", "+-", "at equal w", "+-"]
-    out.table("Test accuracy on unseen classes; hypervolume of accuracies above chance", header, rows)
+    ]
+    header = [
+        "method",
+        "accuracy",
+        "+-",
+        "at equal w",
+        "untrained",
+        "hypervolume",
+        "+-",
+        "at equal w",
+        "+-",
+    ]
+    out.table(
+        "Test accuracy on unseen classes; hypervolume of accuracies above chance", header, rows
+    )
     answers = [
-        [name, f"domain {a['domain'] + 1}", f"{a['weight']:.2f}", f"{a['rise']:+.3f}", f"{a['error']:.3f}", number(a["seed_error"])]
+        [
+            name,
+            f"domain {a['domain'] + 1}",
+            f"{a['weight']:.2f}",
+            f"{a['rise']:+.3f}",
+            f"{a['error']:.3f}",
+            number(a["seed_error"]),
+        ]
         for name, r in found.items()
         for a in r["response"]
     ]
     if answers:
-        out.table("What a preference changes in its own domain", ["method", "prefers", "w", "rise", "+- episodes", "+- seeds"], answers, left=2)
+        out.table(
+            "What a preference changes in its own domain",
+            ["method", "prefers", "w", "rise", "+- episodes", "+- seeds"],
+            answers,
+            left=2,
+        )

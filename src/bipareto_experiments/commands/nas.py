@@ -13,7 +13,14 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.options import Json, Out, Quiet
-from bipareto.cli.output import Output, claim_experiment, ensure_experiment, ensure_folder, prefixes, results_of
+from bipareto.cli.output import (
+    Output,
+    claim_experiment,
+    ensure_experiment,
+    ensure_folder,
+    prefixes,
+    results_of,
+)
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.architectures import judged, show_cells, show_records
 from bipareto_experiments.commands.data import Folder
@@ -27,31 +34,99 @@ __all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Dataset = Annotated[str, typer.Option("--dataset", metavar="NAME", help="cifar10, cifar100 or another image set.")]
-Preset = Annotated[str, typer.Option("--preset", metavar="NAME", help="proxy (NAS-Bench-201), darts, or paper (with its numbers).")]
-Space = Annotated[str | None, typer.Option("--space", metavar="NAME", help="nas-bench-201 or darts; the preset's if none.")]
-SupernetOption = Annotated[str | None, typer.Option("--supernet", metavar="KIND", help="plain or fast, the same function; fast on a GPU if none.")]
+Dataset = Annotated[
+    str, typer.Option("--dataset", metavar="NAME", help="cifar10, cifar100 or another image set.")
+]
+Preset = Annotated[
+    str,
+    typer.Option(
+        "--preset",
+        metavar="NAME",
+        help="proxy (NAS-Bench-201), darts, or paper (with its numbers).",
+    ),
+]
+Space = Annotated[
+    str | None,
+    typer.Option("--space", metavar="NAME", help="nas-bench-201 or darts; the preset's if none."),
+]
+SupernetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--supernet",
+        metavar="KIND",
+        help="plain or fast, the same function; fast on a GPU if none.",
+    ),
+]
 Half = Annotated[bool, typer.Option("--half", help="Let the fast supernet work in bfloat16.")]
-Objectives = Annotated[list[str] | None, typer.Option("--objectives", metavar="NAME,..", help="Of loss, flops, skip, pooling; the preset's if none.")]
-Steps = Annotated[int | None, typer.Option("--steps", metavar="T", min=1, help="Steps of a search; the preset's if none.")]
-Batch = Annotated[int | None, typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none.")]
-Channels = Annotated[int | None, typer.Option("--channels", metavar="C", min=1, help="Of the first cell; the preset's if none.")]
-Numbers = Annotated[str | None, typer.Option("--numbers", metavar="WHOSE", help="ours or paper: steps and constants of the methods.")]
+Objectives = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--objectives",
+        metavar="NAME,..",
+        help="Of loss, flops, skip, pooling; the preset's if none.",
+    ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option("--steps", metavar="T", min=1, help="Steps of a search; the preset's if none."),
+]
+Batch = Annotated[
+    int | None, typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none.")
+]
+Channels = Annotated[
+    int | None,
+    typer.Option("--channels", metavar="C", min=1, help="Of the first cell; the preset's if none."),
+]
+Numbers = Annotated[
+    str | None,
+    typer.Option(
+        "--numbers", metavar="WHOSE", help="ours or paper: steps and constants of the methods."
+    ),
+]
 Warmup = Annotated[
     float | None,
-    typer.Option("--warmup", metavar="SHARE", help="Of the steps: the weights learn before the architecture moves; the preset's if none."),
+    typer.Option(
+        "--warmup",
+        metavar="SHARE",
+        help="Of the steps: the weights learn before the architecture moves; the preset's if none.",
+    ),
 ]
 Sampled = Annotated[
-    float | None, typer.Option("--sampled", metavar="T", help="Judge architectures drawn at temperature T, e.g. 1, not their mixture (0).")
+    float | None,
+    typer.Option(
+        "--sampled",
+        metavar="T",
+        help="Judge architectures drawn at temperature T, e.g. 1, not their mixture (0).",
+    ),
 ]
-Together = Annotated[int | None, typer.Option("--together", metavar="N", min=1, help="Searches side by side; all on a GPU if none.")]
-Device = Annotated[str | None, typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none.")]
+Together = Annotated[
+    int | None,
+    typer.Option(
+        "--together", metavar="N", min=1, help="Searches side by side; all on a GPU if none."
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none."),
+]
 Strengths = Annotated[
     list[str] | None,
-    typer.Option("--strengths", metavar="NAME,..", help="weak, moderate, strong, extreme; moderate,strong if none (strong with 4 objectives)."),
+    typer.Option(
+        "--strengths",
+        metavar="NAME,..",
+        help="weak, moderate, strong, extreme; moderate,strong if none (strong with 4 objectives).",
+    ),
 ]
-Seeds = Annotated[list[str] | None, typer.Option("--seed", "--seeds", metavar="N,N,..", help="Each has its own start and draws.")]
-Tiny = Annotated[bool, typer.Option("--tiny", help="Generated images and a small network: a first try in under a minute.")]
+Seeds = Annotated[
+    list[str] | None,
+    typer.Option("--seed", "--seeds", metavar="N,N,..", help="Each has its own start and draws."),
+]
+Tiny = Annotated[
+    bool,
+    typer.Option(
+        "--tiny", help="Generated images and a small network: a first try in under a minute."
+    ),
+]
 
 
 @commands.callback()
@@ -67,13 +142,34 @@ def about() -> None:
 
 @commands.command()
 def search(
-    method: Annotated[str, typer.Option("--method", metavar="NAME", help="mb-momeha, wc-mhgd, wc-penalty, moco or darts.")] = "mb-momeha",
-    dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
-    objectives: Objectives = None, strengths: Strengths = None, steps: Steps = None, batch: Batch = None,
-    channels: Channels = None, numbers: Numbers = None, warmup: Warmup = None, sampled: Sampled = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0, together: Together = None, device: Device = None,
-    folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    method: Annotated[
+        str,
+        typer.Option(
+            "--method", metavar="NAME", help="mb-momeha, wc-mhgd, wc-penalty, moco or darts."
+        ),
+    ] = "mb-momeha",
+    dataset: Dataset = "cifar10",
+    preset: Preset = "proxy",
+    space: Space = None,
+    supernet: SupernetOption = None,
+    half: Half = False,
+    objectives: Objectives = None,
+    strengths: Strengths = None,
+    steps: Steps = None,
+    batch: Batch = None,
+    channels: Channels = None,
+    numbers: Numbers = None,
+    warmup: Warmup = None,
+    sampled: Sampled = None,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0,
+    together: Together = None,
+    device: Device = None,
+    folder: Folder = None,
+    tiny: Tiny = False,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Search by one method, once for each preference.
 
     \b
@@ -87,9 +183,24 @@ def search(
     out = Output(as_json, quiet)
     with out.listening():
         task, known = _task(
-            out, dataset, preset, device, folder, tiny, out_dir, space=space, supernet=supernet, half=half or None, objectives=objectives,
-            steps=steps, batch=batch, channels=channels, numbers=numbers, warmup=warmup, sampled=sampled,
-        )  # fmt: skip
+            out,
+            dataset,
+            preset,
+            device,
+            folder,
+            tiny,
+            out_dir,
+            space=space,
+            supernet=supernet,
+            half=half or None,
+            objectives=objectives,
+            steps=steps,
+            batch=batch,
+            channels=channels,
+            numbers=numbers,
+            warmup=warmup,
+            sampled=sampled,
+        )
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
         chosen = values.names(strengths) if strengths else (["strong"] if tiny else None)
         records = compared(study, [method], chosen)["records"]
@@ -97,7 +208,10 @@ def search(
     found = {
         "genotype": [r["genotype"] for r in records],
         "preference": [r["preference"] for r in records],
-        "objectives": {name: [r["objectives"][i] for r in records] for i, name in enumerate(task.settings.objectives)},
+        "objectives": {
+            name: [r["objectives"][i] for r in records]
+            for i, name in enumerate(task.settings.objectives)
+        },
         **_volume([r["objectives"] for r in records], task),
         "accuracy": [r.get("accuracy") for r in records],
         "flops": [r["flops"] for r in records],
@@ -113,12 +227,35 @@ def search(
 @commands.command()
 def compare(
     methods: Annotated[
-        list[str] | None, typer.Option("--methods", metavar="NAME,..", help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.")
-    ] = None, dataset: Dataset = "cifar10", preset: Preset = "proxy", space: Space = None, supernet: SupernetOption = None, half: Half = False,
-    objectives: Objectives = None, strengths: Strengths = None, seeds: Seeds = None, steps: Steps = None, batch: Batch = None,
-    channels: Channels = None, numbers: Numbers = None, warmup: Warmup = None, sampled: Sampled = None, together: Together = None,
-    device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
-) -> None:  # fmt: skip
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            metavar="NAME,..",
+            help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.",
+        ),
+    ] = None,
+    dataset: Dataset = "cifar10",
+    preset: Preset = "proxy",
+    space: Space = None,
+    supernet: SupernetOption = None,
+    half: Half = False,
+    objectives: Objectives = None,
+    strengths: Strengths = None,
+    seeds: Seeds = None,
+    steps: Steps = None,
+    batch: Batch = None,
+    channels: Channels = None,
+    numbers: Numbers = None,
+    warmup: Warmup = None,
+    sampled: Sampled = None,
+    together: Together = None,
+    device: Device = None,
+    folder: Folder = None,
+    tiny: Tiny = False,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """All methods under all preferences and seeds, judged by known answers.
 
     First-order DARTS, which follows one objective, gets the GPU time of
@@ -127,9 +264,9 @@ def compare(
 
     \b
     Examples:
-      bipareto experiment nas compare --seeds 1,2,3 --out runs/nas
-      bipareto experiment nas compare --methods mb-momeha --objectives loss,flops,skip,pooling --out runs/four
-      bipareto experiment nas compare --tiny --methods mb-momeha,darts --steps 4 --out runs/tiny
+      bipareto experiment nas compare --seeds 1,2,3 --out runs/nas bipareto experiment nas compare
+      --methods mb-momeha --objectives loss,flops,skip,pooling --out runs/four bipareto experiment
+      nas compare --tiny --methods mb-momeha,darts --steps 4 --out runs/tiny
     """
     from bipareto_experiments.nas.settings import METHODS
     from bipareto_experiments.nas.studies import Study, compared
@@ -137,37 +274,94 @@ def compare(
     out = Output(as_json, quiet)
     with out.listening():
         task, known = _task(
-            out, dataset, preset, device, folder, tiny, out_dir, space=space, supernet=supernet, half=half or None, objectives=objectives,
-            steps=steps, batch=batch, channels=channels, numbers=numbers, warmup=warmup, sampled=sampled,
-        )  # fmt: skip
+            out,
+            dataset,
+            preset,
+            device,
+            folder,
+            tiny,
+            out_dir,
+            space=space,
+            supernet=supernet,
+            half=half or None,
+            objectives=objectives,
+            steps=steps,
+            batch=batch,
+            channels=channels,
+            numbers=numbers,
+            warmup=warmup,
+            sampled=sampled,
+        )
         given = values.seeds(seeds or (["1"] if tiny else ["1,2,3"]))
-        study = Study(task, out_dir, given, known, together, out.progress, _teller(out), cells=8 if tiny else 150)
-        result = compared(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None)
+        study = Study(
+            task,
+            out_dir,
+            given,
+            known,
+            together,
+            out.progress,
+            _teller(out),
+            cells=8 if tiny else 150,
+        )
+        result = compared(
+            study,
+            values.names(methods) if methods else METHODS,
+            values.names(strengths) if strengths else None,
+        )
     found = judged(out, result, known)
     if out_dir is not None:
-        out.say(f"results.json is in {out_dir}; pictures and tables of it: bipareto experiment nas figures {out_dir}")
+        out.say(
+            f"results.json is in {out_dir}; pictures and tables of it: bipareto experiment nas "
+            f"figures {out_dir}"
+        )
     out.result(found | {"seconds": result["seconds"]})
 
 
 @commands.command()
 def tune(
     methods: Annotated[
-        list[str] | None, typer.Option("--methods", metavar="NAME,..", help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.")
-    ] = None, dataset: Dataset = "cifar10", preset: Preset = "proxy", supernet: SupernetOption = None, half: Half = False,
+        list[str] | None,
+        typer.Option(
+            "--methods",
+            metavar="NAME,..",
+            help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.",
+        ),
+    ] = None,
+    dataset: Dataset = "cifar10",
+    preset: Preset = "proxy",
+    supernet: SupernetOption = None,
+    half: Half = False,
     strengths: Strengths = None,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws; not one that is compared with.")] = 0,
-    steps: Steps = None, warmup: Warmup = None, sampled: Sampled = None, together: Together = None, device: Device = None,
-    folder: Folder = None, tiny: Tiny = False,
-    step: Annotated[str, typer.Option("--step", metavar="NAME", help="alpha_x (of the architecture) or alpha_y (of the weights).")] = "alpha_x",
-    out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    seed: Annotated[
+        int,
+        typer.Option("--seed", metavar="N", help="Start and draws; not one that is compared with."),
+    ] = 0,
+    steps: Steps = None,
+    warmup: Warmup = None,
+    sampled: Sampled = None,
+    together: Together = None,
+    device: Device = None,
+    folder: Folder = None,
+    tiny: Tiny = False,
+    step: Annotated[
+        str,
+        typer.Option(
+            "--step",
+            metavar="NAME",
+            help="alpha_x (of the architecture) or alpha_y (of the weights).",
+        ),
+    ] = "alpha_x",
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Each method's step of x or y, by three trials side by side, judged as in compare.
 
     \b
     Examples:
-      bipareto experiment nas tune --out runs/tuning
-      bipareto experiment nas tune --preset darts --half --step alpha_y --steps 390 --out runs/tuning-y
-      bipareto experiment nas tune --tiny --methods mb-momeha --steps 4
+      bipareto experiment nas tune --out runs/tuning bipareto experiment nas tune --preset darts
+      --half --step alpha_y --steps 390 --out runs/tuning-y bipareto experiment nas tune --tiny
+      --methods mb-momeha --steps 4
     """
     from bipareto_experiments.nas.settings import METHODS
     from bipareto_experiments.nas.studies import Study, tuned
@@ -175,22 +369,50 @@ def tune(
     out = Output(as_json, quiet)
     with out.listening():
         task, known = _task(
-            out, dataset, preset, device, folder, tiny, out_dir, space=None, supernet=supernet, half=half or None, objectives=None,
-            steps=steps, warmup=warmup, sampled=sampled,
-        )  # fmt: skip
+            out,
+            dataset,
+            preset,
+            device,
+            folder,
+            tiny,
+            out_dir,
+            space=None,
+            supernet=supernet,
+            half=half or None,
+            objectives=None,
+            steps=steps,
+            warmup=warmup,
+            sampled=sampled,
+        )
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
-        result = tuned(study, values.names(methods) if methods else METHODS, values.names(strengths) if strengths else None, step)
+        result = tuned(
+            study,
+            values.names(methods) if methods else METHODS,
+            values.names(strengths) if strengths else None,
+            step,
+        )
     found = judged(out, result, known)
     if out_dir is not None:
-        out.say(f"results.json is in {out_dir}; these tables again: bipareto experiment nas figures {out_dir}")
+        out.say(
+            f"results.json is in {out_dir}; these tables again: bipareto experiment nas figures "
+            f"{out_dir}"
+        )
     out.result(found | {"seconds": result["seconds"]})
 
 
 @commands.command()
 def derive(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a search or comparison, or a genotype's JSON file.")],
-    folder: Folder = None, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="The folder of a search or comparison, or a genotype's JSON file."
+        ),
+    ],
+    folder: Folder = None,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Architectures as JSON and SVG, with exact parameters, FLOPs and accuracy.
 
     \b
@@ -206,13 +428,21 @@ def derive(
     if run.is_dir():
         kept = _results(run)["records"]
         genotypes = [Genotype.from_json(json.dumps(r["genotype"])) for r in kept]
-        labels = [{"method": r["method"], "preference": r["preference"], "seed": r["seed"]} for r in kept]
+        labels = [
+            {"method": r["method"], "preference": r["preference"], "seed": r["seed"]} for r in kept
+        ]
     elif not run.exists():
-        raise InvalidInput(f"{run} does not exist; give the folder of a search or comparison, or a genotype's JSON file")
+        raise InvalidInput(
+            f"{run} does not exist; give the folder of a search or comparison, or a genotype's "
+            "JSON file"
+        )
     else:
         genotypes, labels = [_read_genotype(run)], [{}]
     known = looked_up(genotypes[0].space.name, folder)
-    records = [label | described(genotype, known) for label, genotype in zip(labels, genotypes, strict=True)]
+    records = [
+        label | described(genotype, known)
+        for label, genotype in zip(labels, genotypes, strict=True)
+    ]
     if out_dir is not None:
         _write_cells(out_dir, records)
         out.say(f"wrote genotype-0 to genotype-{len(records) - 1}, .json and .svg, to {out_dir}")
@@ -222,16 +452,37 @@ def derive(
 
 @commands.command()
 def train(
-    genotype: Annotated[Path, typer.Argument(metavar="GENOTYPE", help="A genotype's JSON file, of `derive` or `search`.")],
+    genotype: Annotated[
+        Path,
+        typer.Argument(metavar="GENOTYPE", help="A genotype's JSON file, of `derive` or `search`."),
+    ],
     dataset: Dataset = "cifar10",
-    epochs: Annotated[int, typer.Option("--epochs", metavar="N", min=1, help="Passes over the training images.")] = 200,
+    epochs: Annotated[
+        int, typer.Option("--epochs", metavar="N", min=1, help="Passes over the training images.")
+    ] = 200,
     channels: Channels = None,
-    cells: Annotated[int | None, typer.Option("--cells", metavar="N", min=1, help="Per stage (NAS-Bench-201) or in all (DARTS).")] = None,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", min=2, help="Images of a step.")] = 256,
-    rate: Annotated[float, typer.Option("--rate", metavar="LR", help="Of SGD; falls to zero along a cosine.")] = 0.1,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and order of the images.")] = 0,
-    device: Device = None, folder: Folder = None, tiny: Tiny = False, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    cells: Annotated[
+        int | None,
+        typer.Option(
+            "--cells", metavar="N", min=1, help="Per stage (NAS-Bench-201) or in all (DARTS)."
+        ),
+    ] = None,
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", min=2, help="Images of a step.")
+    ] = 256,
+    rate: Annotated[
+        float, typer.Option("--rate", metavar="LR", help="Of SGD; falls to zero along a cosine.")
+    ] = 0.1,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", help="Start and order of the images.")
+    ] = 0,
+    device: Device = None,
+    folder: Folder = None,
+    tiny: Tiny = False,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Train a found network from scratch and test it; the same --out goes on.
 
     \b
@@ -250,21 +501,54 @@ def train(
     cell = _read_genotype(genotype)
     where = device_of(device or ("cpu" if tiny else None))
     images = generated(PRESETS["tiny"]).images if tiny else load(dataset, folder)
-    network = sized(cell, images, channels=channels or (4 if tiny else None), cells=cells or (1 if tiny and cell.space.given == 1 else None))
+    network = sized(
+        cell,
+        images,
+        channels=channels or (4 if tiny else None),
+        cells=cells or (1 if tiny and cell.space.given == 1 else None),
+    )
     side = images.images.shape[-1]
-    recipe = Recipe(epochs=epochs, batch=16 if tiny else batch, rate=rate, margin=side // 8, cutout=0 if tiny else side // 2, seed=seed)
+    recipe = Recipe(
+        epochs=epochs,
+        batch=16 if tiny else batch,
+        rate=rate,
+        margin=side // 8,
+        cutout=0 if tiny else side // 2,
+        seed=seed,
+    )
     with out.listening():
-        found = train_network(cell, network, images, recipe, where, folder=out_dir, progress=out.progress, say=_teller(out))
-    rows = [[str(e), f"{found['loss'][i]:.4f}", f"{found['accuracy'][i]:.2f}"] for i, e in enumerate(found["epoch"])]
-    out.table(f"{found['params']:,} parameters, {found['flops']:,} FLOPs", ["epoch", "training loss", "test accuracy in %"], rows[-10:])
+        found = train_network(
+            cell,
+            network,
+            images,
+            recipe,
+            where,
+            folder=out_dir,
+            progress=out.progress,
+            say=_teller(out),
+        )
+    rows = [
+        [str(e), f"{found['loss'][i]:.4f}", f"{found['accuracy'][i]:.2f}"]
+        for i, e in enumerate(found["epoch"])
+    ]
+    out.table(
+        f"{found['params']:,} parameters, {found['flops']:,} FLOPs",
+        ["epoch", "training loss", "test accuracy in %"],
+        rows[-10:],
+    )
     out.result(found)
 
 
 @commands.command()
 def figures(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished comparisons.")],
-    folder: Folder = None, out_dir: Out = None, as_json: Json = False, quiet: Quiet = False,
-) -> None:  # fmt: skip
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN...", help="Folders of finished comparisons.")
+    ],
+    folder: Folder = None,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Draw what comparisons found, and write their tables.
 
     \b
@@ -286,16 +570,27 @@ def figures(
         known = looked_up(result["settings"]["space"], folder)
         written += draw(result, known, target, name)
         tables[name] = judged(out, result, known)
-        (target / f"{name}-tables.json").write_text(json.dumps(values.finite(tables[name]), indent=1) + "\n", "utf-8")
+        (target / f"{name}-tables.json").write_text(
+            json.dumps(values.finite(tables[name]), indent=1) + "\n", "utf-8"
+        )
         written.append(f"{name}-tables.json")
     out.say(f"wrote {', '.join(written)} to {target}")
     out.result({"files": written, "tables": tables})
 
 
 def _task(
-    out: Output, dataset: str, preset: str, device: str | None, folder: Path | None, tiny: bool, out_dir: Path | None, **changes: Any
+    out: Output,
+    dataset: str,
+    preset: str,
+    device: str | None,
+    folder: Path | None,
+    tiny: bool,
+    out_dir: Path | None,
+    **changes: Any,
 ) -> tuple[Task, KnownCells | None]:
-    """The task, and the known accuracies where there are any.  `changes` are settings other than the preset's, None for the preset's own."""
+    """The task, and the known accuracies where there are any.  `changes` are settings other than
+    the preset's, None for the preset's own.
+    """
     from bipareto_experiments.devices import device_of
     from bipareto_experiments.nas import settings as presets
     from bipareto_experiments.nas.studies import looked_up
@@ -309,10 +604,17 @@ def _task(
         changes["objectives"] = tuple(values.names(changes["objectives"]))
     given = {name: value for name, value in changes.items() if value is not None}
     settings = replace(presets.preset("tiny" if tiny else preset), **given)
-    task = generated(settings, device=where) if tiny else build(settings, dataset, folder=folder, device=where)
+    task = (
+        generated(settings, device=where)
+        if tiny
+        else build(settings, dataset, folder=folder, device=where)
+    )
     known = looked_up(settings.space, folder)
     if known is None and settings.space == "nas-bench-201" and not tiny:
-        out.warn("the table of NAS-Bench-201's accuracies is not in the data folder: accuracies are not looked up")
+        out.warn(
+            "the table of NAS-Bench-201's accuracies is not in the data folder: accuracies are not "
+            "looked up"
+        )
     claim_experiment(out_dir, "nas")
     return task, known
 
@@ -339,7 +641,10 @@ def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
 def _results(run: Path) -> dict[str, Any]:
     found = results_of(run, "nas", "bipareto experiment nas search --out FOLDER")
     if "settings" not in found or any("genotype" not in record for record in found["records"]):
-        raise InvalidInput(f"{run / 'results.json'} holds no architecture searches; give the folder of `bipareto experiment nas search` or `compare`")
+        raise InvalidInput(
+            f"{run / 'results.json'} holds no architecture searches; give the folder of `bipareto "
+            "experiment nas search` or `compare`"
+        )
     return found
 
 
@@ -349,7 +654,10 @@ def _read_genotype(path: Path) -> Genotype:
     try:
         return Genotype.from_json(path.read_text("utf-8"))
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be read ({error.strerror}); give a genotype's JSON file, as `derive --out` writes it") from error
+        raise InvalidInput(
+            f"{path} cannot be read ({error.strerror}); give a genotype's JSON file, as `derive "
+            "--out` writes it"
+        ) from error
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
 

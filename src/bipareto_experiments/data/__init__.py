@@ -1,4 +1,6 @@
-"""Image sets: found in the data folder in whichever public or packed layout is there, and read into memory."""
+"""Image sets: found in the data folder in whichever public or packed layout is there, and read into
+memory.
+"""
 
 from __future__ import annotations
 
@@ -6,4 +8,15 @@ from bipareto_experiments.data.catalogue import KNOWN, VARIABLE, data_folder, lo
 from bipareto_experiments.data.fc100 import FC100, fc100_classes
 from bipareto_experiments.data.images import DataError, ImageSet, MissingData, WrongSize
 
-__all__ = ["FC100", "KNOWN", "VARIABLE", "DataError", "ImageSet", "MissingData", "WrongSize", "data_folder", "fc100_classes", "load"]
+__all__ = [
+    "FC100",
+    "KNOWN",
+    "VARIABLE",
+    "DataError",
+    "ImageSet",
+    "MissingData",
+    "WrongSize",
+    "data_folder",
+    "fc100_classes",
+    "load",
+]

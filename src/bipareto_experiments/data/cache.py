@@ -1,8 +1,9 @@
 """Decoded pictures kept between runs.
 
-Reading Caltech-256 from its 30,607 pictures takes over half a minute on two cores, and Tiny-ImageNet longer; an array of their
-pixels is read in a moment.  The key of an array is a checksum over name, length and time of change of every picture, so a changed
-folder is decoded anew.  A cache that cannot be written or read is done without.
+Reading Caltech-256 from its 30,607 pictures takes over half a minute on two cores, and
+Tiny-ImageNet longer; an array of their pixels is read in a moment.  The key of an array is a
+checksum over name, length and time of change of every picture, so a changed folder is decoded anew.
+A cache that cannot be written or read is done without.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def cache_folder() -> Path:
 
 
 def cached(files: Sequence[Path], size: int, decode: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    """What `decode` gives for these pictures, (N, 3, size, size) uint8, from the cache where it is there."""
+    """What `decode` gives for these pictures, (N, 3, size, size) uint8, from the cache where it is
+    there.
+    """
     import numpy as np
 
     if len(files) < LEAST:

@@ -10,21 +10,45 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bipareto.errors import InvalidInput
-from bipareto_experiments.data.cifar import read_cifar10, read_cifar100, summarize_cifar10, summarize_cifar100
-from bipareto_experiments.data.folders import read_folder, read_tiny_imagenet, summarize_folder, summarize_tiny_imagenet
+from bipareto_experiments.data.cifar import (
+    read_cifar10,
+    read_cifar100,
+    summarize_cifar10,
+    summarize_cifar100,
+)
+from bipareto_experiments.data.folders import (
+    read_folder,
+    read_tiny_imagenet,
+    summarize_folder,
+    summarize_tiny_imagenet,
+)
 from bipareto_experiments.data.idx import read_mnist, summarize_mnist
 from bipareto_experiments.data.images import DataError, ImageSet, MissingData, Summary, WrongSize
 from bipareto_experiments.data.packed import read_packed, summarize_packed
 from bipareto_experiments.data.remotes import REMOTES
 
-__all__ = ["KNOWN", "VARIABLE", "Known", "Layout", "Place", "data_folder", "load", "missing", "others", "places", "wanted"]
+__all__ = [
+    "KNOWN",
+    "VARIABLE",
+    "Known",
+    "Layout",
+    "Place",
+    "data_folder",
+    "load",
+    "missing",
+    "others",
+    "places",
+    "wanted",
+]
 
 #: the environment variable that names the data folder
 VARIABLE = "BIPARETO_DATA"
 
 
 class Layout(NamedTuple):
-    """One way in which a set may lie in the data folder: a glob, what reads it, and what counts it."""
+    """One way in which a set may lie in the data folder: a glob, what reads it, and what counts
+    it.
+    """
 
     glob: str
     read: Callable[[Path, str, int], ImageSet]
@@ -48,7 +72,9 @@ class Known:
 
 
 def _packed(name: str) -> tuple[Layout, ...]:
-    return tuple(Layout(glob, read_packed, summarize_packed) for glob in (f"{name}.zip", f"{name}_*.zip"))
+    return tuple(
+        Layout(glob, read_packed, summarize_packed) for glob in (f"{name}.zip", f"{name}_*.zip")
+    )
 
 
 def _folders(*globs: str) -> tuple[Layout, ...]:
@@ -60,23 +86,48 @@ def _idx(*globs: str) -> tuple[Layout, ...]:
 
 
 KNOWN: dict[str, Known] = {
-    "cifar10": Known("CIFAR-10", (Layout("cifar-10-batches-py", read_cifar10, summarize_cifar10), *_packed("cifar10"))),
-    "cifar100": Known("CIFAR-100, FC100", (Layout("cifar-100-python", read_cifar100, summarize_cifar100), *_packed("cifar100"))),
+    "cifar10": Known(
+        "CIFAR-10",
+        (Layout("cifar-10-batches-py", read_cifar10, summarize_cifar10), *_packed("cifar10")),
+    ),
+    "cifar100": Known(
+        "CIFAR-100, FC100",
+        (Layout("cifar-100-python", read_cifar100, summarize_cifar100), *_packed("cifar100")),
+    ),
     "caltech101": Known(
         "Caltech-101; BACKGROUND_Google is dropped",
-        (*_packed("caltech101"), *_folders("caltech101/101_ObjectCategories", "caltech-101/101_ObjectCategories", "101_ObjectCategories")),
+        (
+            *_packed("caltech101"),
+            *_folders(
+                "caltech101/101_ObjectCategories",
+                "caltech-101/101_ObjectCategories",
+                "101_ObjectCategories",
+            ),
+        ),
         drop=("BACKGROUND_Google",),
     ),
     "caltech256": Known(
         "Caltech-256; clutter is dropped",
-        (*_packed("caltech256"), *_folders("caltech256/256_ObjectCategories", "256_ObjectCategories")),
+        (
+            *_packed("caltech256"),
+            *_folders("caltech256/256_ObjectCategories", "256_ObjectCategories"),
+        ),
         drop=("clutter",),
         numbered=True,
     ),
-    "tiny-imagenet": Known("Tiny-ImageNet", (*_packed("tiny-imagenet"), Layout("tiny-imagenet-200", read_tiny_imagenet, summarize_tiny_imagenet))),
+    "tiny-imagenet": Known(
+        "Tiny-ImageNet",
+        (
+            *_packed("tiny-imagenet"),
+            Layout("tiny-imagenet-200", read_tiny_imagenet, summarize_tiny_imagenet),
+        ),
+    ),
     "mnist": Known("MNIST", _idx("mnist", "MNIST/raw")),
     # The last is where Debian's package dataset-fashion-mnist puts it.
-    "fashion-mnist": Known("Fashion-MNIST", _idx("fashion-mnist", "FashionMNIST/raw", "/usr/share/datasets/fashion-mnist")),
+    "fashion-mnist": Known(
+        "Fashion-MNIST",
+        _idx("fashion-mnist", "FashionMNIST/raw", "/usr/share/datasets/fashion-mnist"),
+    ),
 }
 
 #: how true containers are that do not say it themselves, by file name
@@ -107,7 +158,9 @@ def data_folder(folder: str | Path | None = None) -> Path | None:
     path = Path(chosen).expanduser()
     if not path.is_dir():
         source = "the data folder" if folder is not None else VARIABLE
-        raise InvalidInput(f"{source} is {path}, which is not a folder; name the one that holds your image sets")
+        raise InvalidInput(
+            f"{source} is {path}, which is not a folder; name the one that holds your image sets"
+        )
     return path
 
 
@@ -116,7 +169,10 @@ def layouts(name: str) -> tuple[Layout, ...]:
     if name in KNOWN:
         return KNOWN[name].layouts
     if not name or Path(name).name != name or name.startswith("."):
-        raise InvalidInput(f"{name!r} is no name of a set; known are {', '.join(KNOWN)}, and any image folder in the data folder by its name")
+        raise InvalidInput(
+            f"{name!r} is no name of a set; known are {', '.join(KNOWN)}, and any image folder in "
+            "the data folder by its name"
+        )
     return (*_packed(name), *_folders(name))
 
 
@@ -134,10 +190,11 @@ def load(name: str, folder: str | Path | None = None, size: int = 32) -> ImageSe
     """Read an image set from the data folder, in whichever layout is there.
 
     Args:
-        name: one of `KNOWN`, or the name of a packed container or of an image folder by class in the data folder.
+        name: one of `KNOWN`, or the name of a packed container or of an image folder by class in
+            the data folder.
         folder: the data folder; None for the one that BIPARETO_DATA names.
-        size: the side of the images in pixels.  Folders of pictures are resized to it, MNIST gets a border of zeros, and a packed
-            container must have it.
+        size: the side of the images in pixels.  Folders of pictures are resized to it, MNIST gets a
+            border of zeros, and a packed container must have it.
     """
     if size < 1:
         raise InvalidInput(f"size = {size}; images need at least one pixel")
@@ -156,11 +213,16 @@ def load(name: str, folder: str | Path | None = None, size: int = 32) -> ImageSe
 
 def missing(name: str, folder: Path | None) -> str:
     """What to do when a set is not there."""
-    looked = f"not in {folder}" if folder is not None else f"not found: no data folder is named by {VARIABLE} or --data"
+    looked = (
+        f"not in {folder}"
+        if folder is not None
+        else f"not found: no data folder is named by {VARIABLE} or --data"
+    )
     public = f", or: bipareto data fetch {name}" if name in REMOTES else ""
     near = [] if name in KNOWN else get_close_matches(name, KNOWN, 1)
     meant = f" (did you mean {near[0]}?)" if near else ""
-    return f"{name}{meant} is {looked}; put one of these into the data folder: {', '.join(wanted(name))}{public}"
+    ways = ", ".join(wanted(name))
+    return f"{name}{meant} is {looked}; put one of these into the data folder: {ways}{public}"
 
 
 def wanted(name: str) -> list[str]:
@@ -197,7 +259,13 @@ def others(folder: Path) -> list[str]:
     for path in sorted(folder.iterdir()):
         if path in taken or path.name.startswith("."):
             continue
-        reader = summarize_packed if path.suffix == ".zip" else summarize_folder if path.is_dir() else None
+        reader = (
+            summarize_packed
+            if path.suffix == ".zip"
+            else summarize_folder
+            if path.is_dir()
+            else None
+        )
         if reader is None:
             continue
         try:

@@ -1,7 +1,7 @@
 """Fetching public files: resumed where they broke off, checked, and in place whole or not at all.
 
-A file grows beside its place as `.NAME.part`.  It is moved there when its checksum is right; an archive is unpacked beside its
-place and moved there as a whole.
+A file grows beside its place as `.NAME.part`.  It is moved there when its checksum is right; an
+archive is unpacked beside its place and moved there as a whole.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ from bipareto_experiments.data.remotes import REMOTES, Remote
 __all__ = ["FetchError", "download", "fetch"]
 
 _BLOCK = 1 << 18
-#: attempts in a row that may bring nothing new, and the seconds between the first two; they double each time
+#: attempts in a row that may bring nothing new, and the seconds between the first two; they double
+#: each time
 _ATTEMPTS, _PAUSE = 4, 1.0
 _TIMEOUT = 30.0
 
 
 class FetchError(DataError):
-    """A file could not be fetched; what has come is kept and the next attempt goes on from there."""
+    """A file could not be fetched; what has come is kept and the next attempt goes on from
+    there.
+    """
 
 
 class _BrokenOff(Exception):
@@ -44,14 +47,21 @@ class _BrokenOff(Exception):
 
 
 def fetch(
-    name: str, folder: Path, *, mirror: str | None = None, progress: bool | None = None, told: Callable[[str], None] = lambda text: None
+    name: str,
+    folder: Path,
+    *,
+    mirror: str | None = None,
+    progress: bool | None = None,
+    told: Callable[[str], None] = lambda text: None,
 ) -> list[Path]:
-    """Fetch a public set, or the weights `resnet18` or `mobilenetv2`, into the data folder; what is there already is left alone.
+    """Fetch a public set, or the weights `resnet18` or `mobilenetv2`, into the data folder; what is
+    there already is left alone.
 
     Args:
         name: one of `REMOTES`.
         folder: the data folder; made if it is missing.
-        mirror: take the files of the same names from below this address instead; they must have the same checksums.
+        mirror: take the files of the same names from below this address instead; they must have the
+            same checksums.
         progress: whether to show a bar; None shows it on a terminal.
         told: is told what happens, in words.
 
@@ -59,7 +69,9 @@ def fetch(
         the files and folders of the set.
     """
     if name not in REMOTES:
-        raise InvalidInput(f"{name!r} is not public, or not known; what can be fetched: {', '.join(REMOTES)}")
+        raise InvalidInput(
+            f"{name!r} is not public, or not known; what can be fetched: {', '.join(REMOTES)}"
+        )
     for remote in REMOTES[name]:
         target = folder / remote.target
         if target.exists():
@@ -81,7 +93,15 @@ def fetch(
     return [folder / remote.target for remote in REMOTES[name]]
 
 
-def download(url: str, path: Path, checksum: str, *, progress: bool | None = None, pause: float = _PAUSE, timeout: float = _TIMEOUT) -> None:
+def download(
+    url: str,
+    path: Path,
+    checksum: str,
+    *,
+    progress: bool | None = None,
+    pause: float = _PAUSE,
+    timeout: float = _TIMEOUT,
+) -> None:
     """Fetch one file to `path`, going on from `.NAME.part` where an earlier attempt left it.
 
     Args:
@@ -95,7 +115,12 @@ def download(url: str, path: Path, checksum: str, *, progress: bool | None = Non
     if urlsplit(url).scheme not in ("http", "https"):
         raise InvalidInput(f"{url} is no http or https address")
     if path.exists():
-        _verify(path, checksum, f"{path} is there, but it is another file", "move it away, then fetch again")
+        _verify(
+            path,
+            checksum,
+            f"{path} is there, but it is another file",
+            "move it away, then fetch again",
+        )
         return
     partial = path.with_name(f".{path.name}.part")
     with _writing(path), partial.open("ab") as file, _alone(file, path):
@@ -108,18 +133,27 @@ def download(url: str, path: Path, checksum: str, *, progress: bool | None = Non
             except HTTPError as error:
                 error.close()
                 if error.code < 500 and error.code not in (408, 429):
-                    raise FetchError(f"{url} answers {error.code} {error.reason}; is there a newer address, or a mirror?") from error
+                    raise FetchError(
+                        f"{url} answers {error.code} {error.reason}; is there a newer address, or "
+                        "a mirror?"
+                    ) from error
                 problem: Exception = error
             except (_BrokenOff, URLError, HTTPException, ConnectionError, TimeoutError) as error:
                 problem = error
             failures = 0 if file.tell() > before else failures + 1
             if failures >= _ATTEMPTS:
                 raise FetchError(
-                    f"{url} broke off after {file.tell()} bytes ({_reason(problem)}); what has come is kept: the same command goes on from there"
+                    f"{url} broke off after {file.tell()} bytes ({_reason(problem)}); what has "
+                    "come is kept: the same command goes on from there"
                 ) from problem
             time.sleep(pause * 2**failures)
     try:
-        _verify(partial, checksum, f"{url} gave another file than expected", "it was removed; fetch again, or from a mirror")
+        _verify(
+            partial,
+            checksum,
+            f"{url} gave another file than expected",
+            "it was removed; fetch again, or from a mirror",
+        )
     except DataError:
         partial.unlink()
         raise
@@ -130,7 +164,11 @@ def download(url: str, path: Path, checksum: str, *, progress: bool | None = Non
 def _receive(url: str, file: IO[bytes], timeout: float, progress: bool | None) -> None:
     """Append to `file` what it lacks; raises _BrokenOff where that ends early."""
     have = file.tell()
-    headers = {"User-Agent": "bipareto", "Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
+    headers = {
+        "User-Agent": "bipareto",
+        "Accept-Encoding": "identity",
+        **({"Range": f"bytes={have}-"} if have else {}),
+    }
     try:
         response = urlopen(Request(url, headers=headers), timeout=timeout)
     except HTTPError as error:
@@ -147,7 +185,9 @@ def _receive(url: str, file: IO[bytes], timeout: float, progress: bool | None) -
             file.truncate()
         length = response.headers.get("Content-Length")
         total = start + int(length) if length is not None else None
-        with bar(urlsplit(url).path.rpartition("/")[2], total, progress, of_bytes=True, done=start) as advance:
+        with bar(
+            urlsplit(url).path.rpartition("/")[2], total, progress, of_bytes=True, done=start
+        ) as advance:
             while block := response.read(_BLOCK):
                 file.write(block)
                 file.flush()
@@ -192,22 +232,32 @@ def _writing(path: Path) -> Iterator[None]:
     except (DataError, InvalidInput):
         raise
     except OSError as error:
-        raise FetchError(f"{path} cannot be written ({error.strerror or error}); make room or choose another folder, then fetch again") from error
+        raise FetchError(
+            f"{path} cannot be written ({error.strerror or error}); make room or choose another "
+            "folder, then fetch again"
+        ) from error
 
 
 def _unpack(archive: Path, remote: Remote, target: Path) -> None:
     """Unpack beside the target, then move the wanted folder there in one step."""
-    with _writing(target), tempfile.TemporaryDirectory(prefix=".unpacking-", dir=target.parent) as room:
+    with (
+        _writing(target),
+        tempfile.TemporaryDirectory(prefix=".unpacking-", dir=target.parent) as room,
+    ):
         source, where = archive, Path(room)
         for depth, member in enumerate(remote.members):
             where = where / str(depth)
             try:
                 _extract(source, where)
             except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-                raise DataError(f"{source.name} cannot be unpacked ({error}); remove {archive} and fetch again") from error
+                raise DataError(
+                    f"{source.name} cannot be unpacked ({error}); remove {archive} and fetch again"
+                ) from error
             source = where / member
             if not source.exists():
-                raise DataError(f"{archive} holds no {member}; remove it and look for a newer address")
+                raise DataError(
+                    f"{archive} holds no {member}; remove it and look for a newer address"
+                )
         shutil.move(source, target)
 
 

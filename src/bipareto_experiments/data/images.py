@@ -14,7 +14,9 @@ __all__ = ["DataError", "ImageSet", "MissingData", "Summary", "WrongSize"]
 
 
 class DataError(BiparetoError, RuntimeError):
-    """A data file cannot be used; the message names the file, what is wrong with it and the remedy."""
+    """A data file cannot be used; the message names the file, what is wrong with it and the
+    remedy.
+    """
 
 
 class MissingData(DataError):
@@ -46,12 +48,11 @@ class Summary:
 class ImageSet:
     """N labelled colour images of C classes.
 
-    name: what the set is called.
-    images (N, 3, H, W) uint8 and labels (N,) int64 into class_names, on the CPU.
-    test (N,) bool: belongs to the set's own test split; all False where there is none.
-    class_names: C names.
-    group (C,) int64 into group_names: the superclass or domain of each class, None where the set names none.
-    note: how true the pixels are to the original; to be said wherever a result is reported.
+    name: what the set is called. images (N, 3, H, W) uint8 and labels (N,) int64 into class_names,
+    on the CPU. test (N,) bool: belongs to the set's own test split; all False where there is none.
+    class_names: C names. group (C,) int64 into group_names: the superclass or domain of each class,
+    None where the set names none. note: how true the pixels are to the original; to be said
+    wherever a result is reported.
     """
 
     name: str
@@ -66,21 +67,37 @@ class ImageSet:
     def __post_init__(self) -> None:
         n, classes = len(self.images), len(self.class_names)
         if self.images.dim() != 4 or self.images.shape[1] != 3 or self.images.dtype != torch.uint8:
-            raise InvalidInput(f"images of {self.name} have shape {tuple(self.images.shape)} and {self.images.dtype}; need (N, 3, H, W) in uint8")
+            raise InvalidInput(
+                f"images of {self.name} have shape {tuple(self.images.shape)} and "
+                f"{self.images.dtype}; need (N, 3, H, W) in uint8"
+            )
         if self.labels.shape != (n,) or self.test.shape != (n,):
             found = f"{tuple(self.labels.shape)} labels and {tuple(self.test.shape)} test flags"
-            raise InvalidInput(f"{self.name} has {n} images but {found}; need one of each per image")
+            raise InvalidInput(
+                f"{self.name} has {n} images but {found}; need one of each per image"
+            )
         if n and not 0 <= int(self.labels.min()) <= int(self.labels.max()) < classes:
             raise InvalidInput(
-                f"labels of {self.name} go from {int(self.labels.min())} to {int(self.labels.max())}; the {classes} classes are 0 to {classes - 1}"
+                f"labels of {self.name} go from {int(self.labels.min())} to "
+                f"{int(self.labels.max())}; the {classes} classes are 0 to {classes - 1}"
             )
         if len(set(self.class_names)) < classes:
             twice = sorted({name for name in self.class_names if self.class_names.count(name) > 1})
             raise InvalidInput(f"{self.name} has several classes of one name: {', '.join(twice)}")
         if self.group is not None and self.group.shape != (classes,):
-            raise InvalidInput(f"group of {self.name} has shape {tuple(self.group.shape)}; need one entry for each of the {classes} classes")
-        if self.group is not None and classes and not 0 <= int(self.group.min()) <= int(self.group.max()) < len(self.group_names):
-            raise InvalidInput(f"group of {self.name} goes up to {int(self.group.max())}; the {len(self.group_names)} groups count from 0")
+            raise InvalidInput(
+                f"group of {self.name} has shape {tuple(self.group.shape)}; need one entry for "
+                f"each of the {classes} classes"
+            )
+        if (
+            self.group is not None
+            and classes
+            and not 0 <= int(self.group.min()) <= int(self.group.max()) < len(self.group_names)
+        ):
+            raise InvalidInput(
+                f"group of {self.name} goes up to {int(self.group.max())}; the "
+                f"{len(self.group_names)} groups count from 0"
+            )
 
     def __len__(self) -> int:
         return len(self.images)
@@ -92,8 +109,13 @@ class ImageSet:
     def members(self, group: str) -> tuple[int, ...]:
         """The classes of one group."""
         if self.group is None or group not in self.group_names:
-            raise InvalidInput(f"{self.name} has no group {group!r}; its groups: {', '.join(self.group_names) or 'none'}")
-        return tuple(int(c) for c in (self.group == self.group_names.index(group)).nonzero().flatten())
+            raise InvalidInput(
+                f"{self.name} has no group {group!r}; its groups: "
+                f"{', '.join(self.group_names) or 'none'}"
+            )
+        return tuple(
+            int(c) for c in (self.group == self.group_names.index(group)).nonzero().flatten()
+        )
 
     def select(self, classes: Sequence[int]) -> ImageSet:
         """Only these classes, renumbered in the order given; groups stay as they are."""

@@ -1,9 +1,10 @@
 """The packed container: a whole image set in one small file.
 
-An uncompressed zip with one `meta.npz` and strips `<split>_<nnn>.webp|.png|.jpg`.  A strip is a picture as wide as one image, in
-which square images are stacked top to bottom; the strips of a split follow each other by name.  `meta.npz` holds
-`<split>_y` (labels) and `class_names`, and where there are groups `fine_to_coarse` and `coarse_names`; where it has `lut`, a
-pixel is `lut[value]`; `note` says how true the pixels are.  Nothing in it is pickled.
+An uncompressed zip with one `meta.npz` and strips `<split>_<nnn>.webp|.png|.jpg`.  A strip is a
+picture as wide as one image, in which square images are stacked top to bottom; the strips of a
+split follow each other by name.  `meta.npz` holds `<split>_y` (labels) and `class_names`, and where
+there are groups `fine_to_coarse` and `coarse_names`; where it has `lut`, a pixel is `lut[value]`;
+`note` says how true the pixels are.  Nothing in it is pickled.
 """
 
 from __future__ import annotations
@@ -32,7 +33,16 @@ __all__ = ["read_packed", "summarize_packed", "write_packed"]
 _STRIP = re.compile(r"(?P<split>[A-Za-z0-9]+)_\d+\.(webp|png|jpg)")
 _AGAIN = "copy or pack it again"
 #: what a damaged zip, array or picture raises, depending on the byte that is wrong
-_DAMAGE = (OSError, ValueError, RuntimeError, SyntaxError, EOFError, zipfile.BadZipFile, zlib.error, struct.error)
+_DAMAGE = (
+    OSError,
+    ValueError,
+    RuntimeError,
+    SyntaxError,
+    EOFError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+)
 #: pixels; WebP allows no more
 _TALLEST = 16383
 
@@ -51,15 +61,25 @@ class _Container:
             if found := _STRIP.fullmatch(name):
                 self.strips.setdefault(found["split"], []).append(name)
         self.meta = self._meta()
-        missing = [key for key in ("class_names", *(f"{split}_y" for split in self.strips)) if key not in self.meta]
+        missing = [
+            key
+            for key in ("class_names", *(f"{split}_y" for split in self.strips))
+            if key not in self.meta
+        ]
         if missing or not self.strips:
-            raise DataError(f"{path} is no packed image set: it has no {' and no '.join(missing) or 'strips of images'}; {_AGAIN}")
+            raise DataError(
+                f"{path} is no packed image set: it has no "
+                f"{' and no '.join(missing) or 'strips of images'}; {_AGAIN}"
+            )
 
     def _read(self, name: str) -> bytes:
         try:
             return self.zip.read(name)
         except KeyError as error:
-            raise DataError(f"{self.path} is no packed image set: it has no {name}; make one with: bipareto data pack FOLDER OUT.zip") from error
+            raise DataError(
+                f"{self.path} is no packed image set: it has no {name}; make one with: bipareto "
+                "data pack FOLDER OUT.zip"
+            ) from error
         except _DAMAGE as error:
             raise DataError(f"{self.path}: {name} is damaged ({error}); {_AGAIN}") from error
 
@@ -83,11 +103,14 @@ class _Container:
             with Image.open(io.BytesIO(data)) as picture:
                 pixels = np.asarray(picture.convert("RGB"))
         except _DAMAGE as error:
-            raise DataError(f"{self.path}: {name} is not a readable picture ({error}); {_AGAIN}") from error
+            raise DataError(
+                f"{self.path}: {name} is not a readable picture ({error}); {_AGAIN}"
+            ) from error
         height, width = pixels.shape[:2]
         if height % width:
             raise DataError(
-                f"{self.path}: {name} is {width} wide and {height} high; square images stacked in it make the height a multiple of the width"
+                f"{self.path}: {name} is {width} wide and {height} high; square images stacked in "
+                "it make the height a multiple of the width"
             )
         return pixels.reshape(-1, width, width, 3)
 
@@ -101,7 +124,9 @@ class _Container:
             with Image.open(io.BytesIO(self._read(first))) as picture:
                 return picture.width
         except _DAMAGE as error:
-            raise DataError(f"{self.path}: {first} is not a readable picture ({error}); {_AGAIN}") from error
+            raise DataError(
+                f"{self.path}: {first} is not a readable picture ({error}); {_AGAIN}"
+            ) from error
 
     @property
     def splits(self) -> list[str]:
@@ -123,7 +148,13 @@ def summarize_packed(path: Path) -> Summary:
     """What a container holds, without decoding its images."""
     with _Container(path) as box:
         counts = {split: len(box.meta[f"{split}_y"]) for split in box.splits}
-        return Summary(sum(counts.values()), counts.get("test", 0), len(box.meta["class_names"]), box.size, box.note)
+        return Summary(
+            sum(counts.values()),
+            counts.get("test", 0),
+            len(box.meta["class_names"]),
+            box.size,
+            box.note,
+        )
 
 
 def read_packed(path: Path, name: str, size: int) -> ImageSet:
@@ -133,7 +164,8 @@ def read_packed(path: Path, name: str, size: int) -> ImageSet:
     with _Container(path) as box:
         if box.size != size:
             raise WrongSize(
-                f"{path} holds {box.size}x{box.size} images, and {size}x{size} were asked for; ask for that size, or pack the originals at {size}"
+                f"{path} holds {box.size}x{box.size} images, and {size}x{size} were asked for; ask "
+                f"for that size, or pack the originals at {size}"
             )
         labels = np.concatenate([box.meta[f"{split}_y"] for split in box.splits]).astype(np.int64)
         images = np.empty((len(labels), 3, size, size), dtype=np.uint8)
@@ -146,15 +178,25 @@ def read_packed(path: Path, name: str, size: int) -> ImageSet:
                 begin += len(strip)
             if begin != end:
                 count = len(box.meta[f"{split}_y"])
-                raise DataError(f"{path}: split {split} has {count + begin - end} images and {count} labels; {_AGAIN}")
+                raise DataError(
+                    f"{path}: split {split} has {count + begin - end} images and {count} labels; "
+                    f"{_AGAIN}"
+                )
         grouped = "fine_to_coarse" in box.meta and "coarse_names" in box.meta
         return ImageSet(
             name=name,
             images=torch.from_numpy(images),
             labels=torch.from_numpy(labels),
-            test=torch.cat([torch.full((len(box.meta[f"{split}_y"]),), split == "test") for split in box.splits]),
+            test=torch.cat(
+                [
+                    torch.full((len(box.meta[f"{split}_y"]),), split == "test")
+                    for split in box.splits
+                ]
+            ),
             class_names=tuple(map(str, box.meta["class_names"])),
-            group=torch.from_numpy(box.meta["fine_to_coarse"].astype(np.int64)) if grouped else None,
+            group=torch.from_numpy(box.meta["fine_to_coarse"].astype(np.int64))
+            if grouped
+            else None,
             group_names=tuple(map(str, box.meta["coarse_names"])) if grouped else (),
             note=box.note,
         )
@@ -165,12 +207,16 @@ def _strips(box: _Container, split: str, size: int) -> Iterator[NDArray[Any]]:
     for name in box.strips[split]:
         pixels = box.strip(name)
         if pixels.shape[1] != size:
-            raise WrongSize(f"{box.path}: the images of {name} are {pixels.shape[1]} wide, those before it {size}; {_AGAIN}")
+            raise WrongSize(
+                f"{box.path}: the images of {name} are {pixels.shape[1]} wide, those before it "
+                f"{size}; {_AGAIN}"
+            )
         yield pixels if lut is None else lut[pixels]
 
 
 def write_packed(images: ImageSet, path: Path, progress: bool | None = None) -> None:
-    """Write a container that `read_packed` reads back pixel for pixel: lossless WebP, training images before test images.
+    """Write a container that `read_packed` reads back pixel for pixel: lossless WebP, training
+    images before test images.
 
     Args:
         images: the set.
@@ -181,11 +227,16 @@ def write_packed(images: ImageSet, path: Path, progress: bool | None = None) -> 
         raise InvalidInput(f"{path} exists; choose another name, or move it away")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with zipfile.ZipFile(partial, "x") as box, bar("packing images", len(images), progress) as advance:
+        with (
+            zipfile.ZipFile(partial, "x") as box,
+            bar("packing images", len(images), progress) as advance,
+        ):
             _write(images, box, advance)
         partial.replace(path)
     except OSError as error:
-        raise DataError(f"{path} cannot be written ({error.strerror or error}); choose another place") from error
+        raise DataError(
+            f"{path} cannot be written ({error.strerror or error}); choose another place"
+        ) from error
     finally:
         partial.unlink(missing_ok=True)
 
@@ -196,11 +247,24 @@ def _write(images: ImageSet, box: zipfile.ZipFile, advance: Callable[[int], None
 
     side = images.images.shape[-1]
     if images.images.shape[-2] != side:
-        raise InvalidInput(f"images of {images.name} are {side} wide and {images.images.shape[-2]} high; a container holds square ones")
-    meta: dict[str, Any] = {"class_names": np.array(images.class_names), "note": np.array(images.note)}
+        raise InvalidInput(
+            f"images of {images.name} are {side} wide and {images.images.shape[-2]} high; a "
+            "container holds square ones"
+        )
+    meta: dict[str, Any] = {
+        "class_names": np.array(images.class_names),
+        "note": np.array(images.note),
+    }
     if images.group is not None:
-        meta |= {"fine_to_coarse": images.group.numpy(), "coarse_names": np.array(images.group_names)}
-    splits = {"train": ~images.test, "test": images.test} if bool(images.test.any()) else {"all": ~images.test}
+        meta |= {
+            "fine_to_coarse": images.group.numpy(),
+            "coarse_names": np.array(images.group_names),
+        }
+    splits = (
+        {"train": ~images.test, "test": images.test}
+        if bool(images.test.any())
+        else {"all": ~images.test}
+    )
     for split, mask in splits.items():
         rows = mask.nonzero().flatten()
         meta[f"{split}_y"] = images.labels[rows].numpy()

@@ -11,11 +11,10 @@ __all__ = ["REMOTES", "Remote"]
 class Remote:
     """One public file.
 
-    url: where it is.
-    checksum: "md5:..." or "sha256:...", of which the beginning is enough.
-    megabytes: about how large it is.
-    target: the file or folder below the data folder that comes of it.
-    members: empty for a plain file; else what becomes `target`, a path inside the archive.  Where there are two, the first is an
+    url: where it is. checksum: "md5:..." or "sha256:...", of which the beginning is enough.
+    megabytes: about how large it is. target: the file or folder below the data folder that comes of
+    it. members: empty for a plain file; else what becomes `target`, a path inside the archive.
+    Where there are two, the first is an
         archive inside the archive.
     """
 
@@ -27,12 +26,18 @@ class Remote:
 
 
 #: the four files of MNIST and of sets in its form
-_IDX = tuple(f"{part}-ubyte.gz" for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"))
+_IDX = tuple(
+    f"{part}-ubyte.gz"
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1")
+)
 
 
 def _idx(base: str, folder: str, *files: tuple[str, float]) -> tuple[Remote, ...]:
     """The files of `_IDX` under that address, each with its md5 and its size."""
-    return tuple(Remote(f"{base}/{name}", f"md5:{md5}", size, f"{folder}/{name}") for name, (md5, size) in zip(_IDX, files, strict=True))
+    return tuple(
+        Remote(f"{base}/{name}", f"md5:{md5}", size, f"{folder}/{name}")
+        for name, (md5, size) in zip(_IDX, files, strict=True)
+    )
 
 
 REMOTES: dict[str, tuple[Remote, ...]] = {
@@ -98,6 +103,20 @@ REMOTES: dict[str, tuple[Remote, ...]] = {
         ("bb300cfdad3c16e7a12a480ee83cd310", 0.01),
     ),
     # torchvision's weights carry the beginning of their checksum in their name.
-    "resnet18": (Remote("https://download.pytorch.org/models/resnet18-f37072fd.pth", "sha256:f37072fd", 47, "resnet18-f37072fd.pth"),),
-    "mobilenetv2": (Remote("https://download.pytorch.org/models/mobilenet_v2-b0353104.pth", "sha256:b0353104", 14, "mobilenet_v2-b0353104.pth"),),
+    "resnet18": (
+        Remote(
+            "https://download.pytorch.org/models/resnet18-f37072fd.pth",
+            "sha256:f37072fd",
+            47,
+            "resnet18-f37072fd.pth",
+        ),
+    ),
+    "mobilenetv2": (
+        Remote(
+            "https://download.pytorch.org/models/mobilenet_v2-b0353104.pth",
+            "sha256:b0353104",
+            14,
+            "mobilenet_v2-b0353104.pth",
+        ),
+    ),
 }

@@ -1,9 +1,11 @@
-"""The block learner's loss in Triton: normalise, rectify, pool, linear head, cross entropy, each task with learners of its own.
+"""The block learner's loss in Triton: normalise, rectify, pool, linear head, cross entropy, each
+task with learners of its own.
 
-The product W patches that comes before is `torch.bmm`, on patches that stay the same while x does.  What follows is tiny and
-written plainly would be some forty kernels forward and backward; here it is two, and a third where the value is asked for.
-A channel's statistics need that channel alone, so a program takes a few channels of one task, keeps them in registers, and
-adds its part of the logits; the parts are added in a fixed order by whoever reads them.  First derivatives only.
+The product W patches that comes before is `torch.bmm`, on patches that stay the same while x does.
+What follows is tiny and written plainly would be some forty kernels forward and backward; here it
+is two, and a third where the value is asked for. A channel's statistics need that channel alone, so
+a program takes a few channels of one task, keeps them in registers, and adds its part of the
+logits; the parts are added in a fixed order by whoever reads them.  First derivatives only.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from bipareto_experiments.fewshot.epsilon import EPSILON
 
 __all__ = ["judged", "patches"]
 
-#: Programs that share the channels of a task, and the most pooled cells that one of them holds (four inputs each).
+#: Programs that share the channels of a task, and the most pooled cells that one of them holds
+#: (four inputs each).
 _PARTS, _CELLS = 16, 4096
 _BLOCK = 512
 
 
 @jit
 def _patches_kernel(z, out, n, H, W, size, C: tl.constexpr, BLOCK: tl.constexpr):
-    """out[task, (c, s), (image, pixel)] = the neighbour s (0 to 8) of that pixel, 0 beyond the edge; z has its channels last."""
+    """out[task, (c, s), (image, pixel)] = the neighbour s (0 to 8) of that pixel, 0 beyond the
+    edge; z has its channels last.
+    """
     task = tl.program_id(1).to(tl.int64)  # many tasks at once have more patches than 32 bits count
     z += task * n * H * W * C
     out += task * size
@@ -53,17 +58,23 @@ def _patches_backward_kernel(d, out, n, H, W, size, C: tl.constexpr, BLOCK: tl.c
     for s in tl.static_range(9):
         row, column = pixel // W - (s // 3 - 1), pixel % W - (s % 3 - 1)
         inside = (row >= 0) & (row < H) & (column >= 0) & (column < W) & (at < size)
-        total += tl.load(d + ((c * 9 + s) * n + image) * H * W + row * W + column, mask=inside, other=0.0).to(tl.float32)
+        total += tl.load(
+            d + ((c * 9 + s) * n + image) * H * W + row * W + column, mask=inside, other=0.0
+        ).to(tl.float32)
     tl.store(out + (image * H * W + pixel) * C + c, total.to(out.dtype.element_ty), mask=at < size)
 
 
 @jit
 def _corners(c, task, n, H, W, C: tl.constexpr, N: tl.constexpr, Q: tl.constexpr):
-    """Where in z (tasks, C, n H W) the upper left inputs of the pooled cells (channel, image, cell of it) lie, and which are real."""
+    """Where in z (tasks, C, n H W) the upper left inputs of the pooled cells (channel, image, cell
+    of it) lie, and which are real.
+    """
     i, q = tl.arange(0, N), tl.arange(0, Q)
     inner = 2 * (q // (W // 2)) * W + 2 * (q % (W // 2))
     at = ((task * C + c)[:, None, None] * n + i[None, :, None]) * H * W + inner[None, None, :]
-    return at, (i < n)[None, :, None] & (q < (H // 2) * (W // 2))[None, None, :] & (c >= 0)[:, None, None]
+    return at, (i < n)[None, :, None] & (q < (H // 2) * (W // 2))[None, None, :] & (c >= 0)[
+        :, None, None
+    ]
 
 
 @jit
@@ -79,20 +90,31 @@ def _over_cells(v):
 
 @jit
 def _normalised(at, mask, W, count, eps):
-    """The four inputs of every cell with mean 0 and variance 1 over the task's images and pixels, and 1/deviation."""
+    """The four inputs of every cell with mean 0 and variance 1 over the task's images and pixels,
+    and 1/deviation.
+    """
     z0 = tl.load(at, mask=mask, other=0.0)
     z1 = tl.load(at + 1, mask=mask, other=0.0)
     z2 = tl.load(at + W, mask=mask, other=0.0)
     z3 = tl.load(at + W + 1, mask=mask, other=0.0)
     mean = _over_cells(z0 + z1 + z2 + z3) / count
-    variance = _over_cells(_spread(z0, mean, mask) + _spread(z1, mean, mask) + _spread(z2, mean, mask) + _spread(z3, mean, mask)) / count
+    variance = (
+        _over_cells(
+            _spread(z0, mean, mask)
+            + _spread(z1, mean, mask)
+            + _spread(z2, mean, mask)
+            + _spread(z3, mean, mask)
+        )
+        / count
+    )
     rstd = 1 / tl.sqrt(variance + eps)
     return (z0 - mean) * rstd, (z1 - mean) * rstd, (z2 - mean) * rstd, (z3 - mean) * rstd, rstd
 
 
 @jit
 def _pooled(u0, u1, u2, u3, a, b, mask):
-    """The cells behind ReLU and pooling, which input each took (0 to 3, the first of equal ones, 4 where ReLU took none), and that input.
+    """The cells behind ReLU and pooling, which input each took (0 to 3, the first of equal ones, 4
+    where ReLU took none), and that input.
 
     Comparisons are written so that a NaN stays one: in a normalised channel one makes all.
     """
@@ -116,15 +138,33 @@ def _pooled(u0, u1, u2, u3, a, b, mask):
 
 @jit
 def _logits_kernel(
-    z, scale, shift, head, parts, n, H, W, count, eps,
-    C: tl.constexpr, WAYS: tl.constexpr, CHANNELS: tl.constexpr, N: tl.constexpr, Q: tl.constexpr,
-):  # fmt: skip
-    """parts[task, part, k, image] = sum over the part's channels and their cells of pooled * head[..., k]."""
+    z,
+    scale,
+    shift,
+    head,
+    parts,
+    n,
+    H,
+    W,
+    count,
+    eps,
+    C: tl.constexpr,
+    WAYS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    N: tl.constexpr,
+    Q: tl.constexpr,
+):
+    """parts[task, part, k, image] = sum over the part's channels and their cells of pooled *
+    head[..., k].
+    """
     task, part = tl.program_id(0), tl.program_id(1)
     c = part * CHANNELS + tl.arange(0, CHANNELS)
     at, mask = _corners(c, task, n, H, W, C, N, Q)
     u0, u1, u2, u3, _ = _normalised(z + at, mask, W, count, eps)
-    a, b = tl.load(scale + task * C + c)[:, None, None], tl.load(shift + task * C + c)[:, None, None]
+    a, b = (
+        tl.load(scale + task * C + c)[:, None, None],
+        tl.load(shift + task * C + c)[:, None, None],
+    )
     pooled, _, _ = _pooled(u0, u1, u2, u3, a, b, mask)
     cells = (H // 2) * (W // 2)
     i, q = tl.arange(0, N), tl.arange(0, Q)
@@ -136,13 +176,31 @@ def _logits_kernel(
 
 
 @jit
-def _softmax(parts, head_shift, task, n, WAYS: tl.constexpr, PARTS: tl.constexpr, K: tl.constexpr, N: tl.constexpr):
-    """Of logits (class, image), images standing class by class: softmax, 1 at the right class, and -log softmax there, (image,)."""
+def _softmax(
+    parts,
+    head_shift,
+    task,
+    n,
+    WAYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    K: tl.constexpr,
+    N: tl.constexpr,
+):
+    """Of logits (class, image), images standing class by class: softmax, 1 at the right class, and
+    -log softmax there, (image,).
+    """
     k, i = tl.arange(0, K), tl.arange(0, N)
     real = (k < WAYS)[:, None] & (i < n)[None, :]
-    logits = tl.zeros((K, N), tl.float32) + tl.load(head_shift + task * WAYS + k, mask=k < WAYS, other=-float("inf"))[:, None]
+    logits = (
+        tl.zeros((K, N), tl.float32)
+        + tl.load(head_shift + task * WAYS + k, mask=k < WAYS, other=-float("inf"))[:, None]
+    )
     for part in tl.static_range(PARTS):
-        logits += tl.load(parts + ((task * PARTS + part) * WAYS + k[:, None]) * n + i[None, :], mask=real, other=0.0)
+        logits += tl.load(
+            parts + ((task * PARTS + part) * WAYS + k[:, None]) * n + i[None, :],
+            mask=real,
+            other=0.0,
+        )
     logits -= tl.max(logits, 0)[None, :]
     e = tl.exp(logits)
     total = tl.sum(e, 0)
@@ -152,7 +210,16 @@ def _softmax(parts, head_shift, task, n, WAYS: tl.constexpr, PARTS: tl.constexpr
 
 
 @jit
-def _loss_kernel(parts, head_shift, loss, n, WAYS: tl.constexpr, PARTS: tl.constexpr, K: tl.constexpr, N: tl.constexpr):
+def _loss_kernel(
+    parts,
+    head_shift,
+    loss,
+    n,
+    WAYS: tl.constexpr,
+    PARTS: tl.constexpr,
+    K: tl.constexpr,
+    N: tl.constexpr,
+):
     task = tl.program_id(0)
     _, _, each = _softmax(parts, head_shift, task, n, WAYS, PARTS, K, N)
     tl.store(loss + task, tl.sum(each, 0) / n)
@@ -160,17 +227,43 @@ def _loss_kernel(parts, head_shift, loss, n, WAYS: tl.constexpr, PARTS: tl.const
 
 @jit
 def _gradient_kernel(
-    d, z, scale, shift, head, head_shift, parts, dz, dscale, dshift, dhead, dhead_shift, n, H, W, count, eps,
-    C: tl.constexpr, WAYS: tl.constexpr, CHANNELS: tl.constexpr, K: tl.constexpr, N: tl.constexpr, Q: tl.constexpr,
-):  # fmt: skip
-    """All derivatives of the loss times d (tasks,); those of the head's shift by the first part alone."""
+    d,
+    z,
+    scale,
+    shift,
+    head,
+    head_shift,
+    parts,
+    dz,
+    dscale,
+    dshift,
+    dhead,
+    dhead_shift,
+    n,
+    H,
+    W,
+    count,
+    eps,
+    C: tl.constexpr,
+    WAYS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    K: tl.constexpr,
+    N: tl.constexpr,
+    Q: tl.constexpr,
+):
+    """All derivatives of the loss times d (tasks,); those of the head's shift by the first part
+    alone.
+    """
     task, part = tl.program_id(0), tl.program_id(1)
     softmax, right, _ = _softmax(parts, head_shift, task, n, WAYS, C // CHANNELS, K, N)
     dlogits = (softmax - right) * (tl.load(d + task) / n)
     c = part * CHANNELS + tl.arange(0, CHANNELS)
     at, mask = _corners(c, task, n, H, W, C, N, Q)
     u0, u1, u2, u3, rstd = _normalised(z + at, mask, W, count, eps)
-    a, b = tl.load(scale + task * C + c)[:, None, None], tl.load(shift + task * C + c)[:, None, None]
+    a, b = (
+        tl.load(scale + task * C + c)[:, None, None],
+        tl.load(shift + task * C + c)[:, None, None],
+    )
     pooled, which, taken = _pooled(u0, u1, u2, u3, a, b, mask)
     cells = (H // 2) * (W // 2)
     k_, q = tl.arange(0, K), tl.arange(0, Q)
@@ -198,10 +291,13 @@ def _gradient_kernel(
 # Plain operators without derivatives of their own, as in `kernels`.
 LIBRARY.define("patches(Tensor z) -> Tensor")
 LIBRARY.define("patches_backward(Tensor d, int n, int H, int W) -> Tensor")
-LIBRARY.define("block_logits(Tensor z, Tensor scale, Tensor shift, Tensor head, int H, int W) -> Tensor")
+LIBRARY.define(
+    "block_logits(Tensor z, Tensor scale, Tensor shift, Tensor head, int H, int W) -> Tensor"
+)
 LIBRARY.define("block_loss(Tensor parts, Tensor head_shift) -> Tensor")
 LIBRARY.define(
-    "block_gradient(Tensor d, Tensor z, Tensor scale, Tensor shift, Tensor head, Tensor head_shift, Tensor parts, int H, int W)"
+    "block_gradient(Tensor d, Tensor z, Tensor scale, Tensor shift, Tensor head, Tensor "
+    "head_shift, Tensor parts, int H, int W)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor)"
 )
 
@@ -238,26 +334,45 @@ def _(d: Tensor, n: int, H: int, W: int) -> Tensor:
 
 
 def _tile(z: Tensor, H: int, W: int) -> dict[str, Any]:
-    """How the images (N), cells of an image (Q) and channels of a task lie in one program; N and Q rounded up to powers of two."""
+    """How the images (N), cells of an image (Q) and channels of a task lie in one program; N and Q
+    rounded up to powers of two.
+    """
     C, images = z.shape[1], z.shape[2] // (H * W)
     N, Q = triton.next_power_of_2(images), triton.next_power_of_2(H * W // 4)
     channels = max(1, min(C // _PARTS, _CELLS // (N * Q)))
-    return {"C": C, "CHANNELS": channels, "N": N, "Q": Q, "num_warps": 8 if channels * N * Q >= 2048 else 4}
+    return {
+        "C": C,
+        "CHANNELS": channels,
+        "N": N,
+        "Q": Q,
+        "num_warps": 8 if channels * N * Q >= 2048 else 4,
+    }
 
 
 @torch.library.impl(LIBRARY, "block_logits", "CompositeExplicitAutograd")
 def _logits(z: Tensor, scale: Tensor, shift: Tensor, head: Tensor, H: int, W: int) -> Tensor:
     z, scale, shift, head = (value.contiguous() for value in (z, scale, shift, head))
     tile, tasks, rows, ways = _tile(z, H, W), z.shape[0], z.shape[2], head.shape[-1]
-    parts = torch.empty(tasks, tile["C"] // tile["CHANNELS"], ways, rows // (H * W), device=z.device, dtype=torch.float32)
-    _logits_kernel[parts.shape[:2]](z, scale, shift, head, parts, rows // (H * W), H, W, float(rows), EPSILON, WAYS=ways, **tile)
+    parts = torch.empty(
+        tasks,
+        tile["C"] // tile["CHANNELS"],
+        ways,
+        rows // (H * W),
+        device=z.device,
+        dtype=torch.float32,
+    )
+    _logits_kernel[parts.shape[:2]](
+        z, scale, shift, head, parts, rows // (H * W), H, W, float(rows), EPSILON, WAYS=ways, **tile
+    )
     return parts
 
 
 @torch.library.register_fake("bipareto::block_logits", lib=LIBRARY)
 def _(z: Tensor, scale: Tensor, shift: Tensor, head: Tensor, H: int, W: int) -> Tensor:
     tile = _tile(z, H, W)
-    return z.new_empty(z.shape[0], tile["C"] // tile["CHANNELS"], head.shape[-1], z.shape[2] // (H * W))
+    return z.new_empty(
+        z.shape[0], tile["C"] // tile["CHANNELS"], head.shape[-1], z.shape[2] // (H * W)
+    )
 
 
 @torch.library.impl(LIBRARY, "block_loss", "CompositeExplicitAutograd")
@@ -276,19 +391,39 @@ def _(parts: Tensor, head_shift: Tensor) -> Tensor:
 
 @torch.library.impl(LIBRARY, "block_gradient", "CompositeExplicitAutograd")
 def _gradient(
-    d: Tensor, z: Tensor, scale: Tensor, shift: Tensor, head: Tensor, head_shift: Tensor, parts: Tensor, H: int, W: int
+    d: Tensor,
+    z: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    head: Tensor,
+    head_shift: Tensor,
+    parts: Tensor,
+    H: int,
+    W: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     given = [value.contiguous() for value in (d, z, scale, shift, head, head_shift, parts)]
     found = [torch.empty_like(value) for value in given[1:6]]
     ways, rows = head.shape[-1], z.shape[2]
     shape = (rows // (H * W), H, W, float(rows), EPSILON)
-    _gradient_kernel[parts.shape[:2]](*given, *found, *shape, WAYS=ways, K=triton.next_power_of_2(ways), **_tile(z, H, W))
+    _gradient_kernel[parts.shape[:2]](
+        *given, *found, *shape, WAYS=ways, K=triton.next_power_of_2(ways), **_tile(z, H, W)
+    )
     to_z, to_scale, to_shift, to_head, to_head_shift = found
     return to_z, to_scale, to_shift, to_head, to_head_shift
 
 
 @torch.library.register_fake("bipareto::block_gradient", lib=LIBRARY)
-def _(d: Tensor, z: Tensor, scale: Tensor, shift: Tensor, head: Tensor, head_shift: Tensor, parts: Tensor, H: int, W: int) -> tuple[Tensor, ...]:
+def _(
+    d: Tensor,
+    z: Tensor,
+    scale: Tensor,
+    shift: Tensor,
+    head: Tensor,
+    head_shift: Tensor,
+    parts: Tensor,
+    H: int,
+    W: int,
+) -> tuple[Tensor, ...]:
     return tuple(value.new_empty(value.shape) for value in (z, scale, shift, head, head_shift))
 
 
@@ -325,7 +460,9 @@ class _Joined(torch.autograd.Function):
 
 class _Judged(torch.autograd.Function):
     @staticmethod
-    def forward(z: Tensor, scale: Tensor, shift: Tensor, head: Tensor, head_shift: Tensor, H: int, W: int) -> tuple[Tensor, Tensor]:
+    def forward(
+        z: Tensor, scale: Tensor, shift: Tensor, head: Tensor, head_shift: Tensor, H: int, W: int
+    ) -> tuple[Tensor, Tensor]:
         parts = torch.ops.bipareto.block_logits(z, scale, shift, head, H, W)
         return torch.ops.bipareto.block_loss(parts, head_shift), parts
 
@@ -341,7 +478,9 @@ class _Judged(torch.autograd.Function):
 
 
 class _JudgedGradient(torch.autograd.Function):
-    """What `_Judged` goes back by, so that a second derivative is refused instead of being taken for zero."""
+    """What `_Judged` goes back by, so that a second derivative is refused instead of being taken
+    for zero.
+    """
 
     @staticmethod
     def forward(d: Tensor, *given: Any) -> tuple[Tensor, ...]:
@@ -353,16 +492,24 @@ class _JudgedGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise InvalidInput("the fused block learner has first derivatives only; for a method with Hessians use Network(twice=True)")
+        raise InvalidInput(
+            "the fused block learner has first derivatives only; for a method with Hessians use "
+            "Network(twice=True)"
+        )
 
 
 def patches(features: Tensor) -> Tensor:
-    """The 3 x 3 neighbourhoods of all pixels, zeros beyond the edge: (tasks, n, C, H, W) to (tasks, C * 9, n * H * W)."""
+    """The 3 x 3 neighbourhoods of all pixels, zeros beyond the edge: (tasks, n, C, H, W) to (tasks,
+    C * 9, n * H * W).
+    """
     return _Patches.apply(features)
 
 
-def judged(z: Tensor, scale: Tensor, shift: Tensor, head: Tensor, head_shift: Tensor, size: tuple[int, int]) -> Tensor:
-    """Cross entropy per task, (tasks,), of head(max-pool(ReLU(scale * normalised z + shift))); images stand class by class.
+def judged(
+    z: Tensor, scale: Tensor, shift: Tensor, head: Tensor, head_shift: Tensor, size: tuple[int, int]
+) -> Tensor:
+    """Cross entropy per task, (tasks,), of head(max-pool(ReLU(scale * normalised z + shift)));
+    images stand class by class.
 
     Args:
         z: (tasks, C, n * H * W) float32, C a power of two.

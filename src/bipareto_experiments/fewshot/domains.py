@@ -1,7 +1,8 @@
 """Domains: which classes belong together, and which of them are for training, validation and test.
 
-Three ways to them: FC100's superclasses, clusters of classes that look alike to a pretrained network, and groups that a set
-names itself.  All are decided by a seed, and saved with a run by the names of their classes.
+Three ways to them: FC100's superclasses, clusters of classes that look alike to a pretrained
+network, and groups that a set names itself.  All are decided by a seed, and saved with a run by the
+names of their classes.
 """
 
 from __future__ import annotations
@@ -22,11 +23,21 @@ from bipareto_experiments.data import FC100, ImageSet, MissingData
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["PARTS", "Domains", "cluster", "clustered_domains", "named_domains", "split_domains", "stored_domains", "superclass_domains"]
+__all__ = [
+    "PARTS",
+    "Domains",
+    "cluster",
+    "clustered_domains",
+    "named_domains",
+    "split_domains",
+    "stored_domains",
+    "superclass_domains",
+]
 
 PARTS = ("train", "validation", "test")
 
-#: Classes that show the images of another class again: Faces_easy are the faces of Faces, cut out.  Of the two only one may take
+#: Classes that show the images of another class again: Faces_easy are the faces of Faces, cut out.
+#: Of the two only one may take
 #: part, or a face trained on would be tested on.
 REPEATED = {"caltech101": ("Faces_easy",)}
 
@@ -39,8 +50,8 @@ STARTS = 30
 class Domains:
     """The classes of D domains, as ids of an image set.
 
-    names: D names.
-    train, validation, test: the classes of each domain, D tuples each; all of `validation` may be empty.
+    names: D names. train, validation, test: the classes of each domain, D tuples each; all of
+    `validation` may be empty.
     """
 
     names: tuple[str, ...]
@@ -52,7 +63,8 @@ class Domains:
         return len(self.names)
 
     def check(self, images: ImageSet, *, ways: int = 5, shots: int = 5, queries: int = 15) -> None:
-        """Raise InvalidInput unless episodes of `ways` classes with `shots` + `queries` images each can be drawn everywhere.
+        """Raise InvalidInput unless episodes of `ways` classes with `shots` + `queries` images each
+        can be drawn everywhere.
 
         Args:
             images: the set that the classes are ids of.
@@ -60,36 +72,60 @@ class Domains:
         """
         for part in PARTS:
             if len(getattr(self, part)) != len(self):
-                raise InvalidInput(f"{len(self)} domains are named and {part} has {len(getattr(self, part))}; need one tuple of classes per domain")
+                raise InvalidInput(
+                    f"{len(self)} domains are named and {part} has {len(getattr(self, part))}; "
+                    "need one tuple of classes per domain"
+                )
         seen: dict[int, str] = {}
         counts = images.counts().tolist()
         for name, part, classes in self._entries():
             here = f"{part} of domain {name!r}"
             for c in classes:
                 if not 0 <= c < len(counts):
-                    raise InvalidInput(f"{here} has class {c}; {images.name} has the classes 0 to {len(counts) - 1}")
+                    raise InvalidInput(
+                        f"{here} has class {c}; {images.name} has the classes 0 to "
+                        f"{len(counts) - 1}"
+                    )
                 label = images.class_names[c]
                 if c in seen:
-                    raise InvalidInput(f"class {label!r} is in {seen[c]} and in {here}; a class belongs to one part of one domain")
+                    raise InvalidInput(
+                        f"class {label!r} is in {seen[c]} and in {here}; a class belongs to one "
+                        "part of one domain"
+                    )
                 seen[c] = here
                 if counts[c] < shots + queries:
                     need = f"{shots} shots and {queries} queries need {shots + queries}"
-                    raise InvalidInput(f"class {label!r} in {here} has {counts[c]} images; {need}: leave it out, or ask for fewer")
+                    raise InvalidInput(
+                        f"class {label!r} in {here} has {counts[c]} images; {need}: leave it out, "
+                        "or ask for fewer"
+                    )
             if len(classes) < ways and (classes or part != "validation"):
                 listed = ", ".join(images.class_names[c] for c in classes) or "none"
-                raise InvalidInput(f"{here} has {len(classes)} classes ({listed}); {ways}-way episodes need {ways}: use fewer domains or fewer ways")
+                raise InvalidInput(
+                    f"{here} has {len(classes)} classes ({listed}); {ways}-way episodes need "
+                    f"{ways}: use fewer domains or fewer ways"
+                )
 
     def _entries(self) -> list[tuple[str, str, tuple[int, ...]]]:
         """(domain, part, classes), all of them."""
-        return [(name, part, getattr(self, part)[d]) for d, name in enumerate(self.names) for part in PARTS]
+        return [
+            (name, part, getattr(self, part)[d])
+            for d, name in enumerate(self.names)
+            for part in PARTS
+        ]
 
     def to_json(self, images: ImageSet) -> dict[str, Any]:
-        """What `from_json` reads: classes by name, so that the table can be read and outlives a renumbering."""
+        """What `from_json` reads: classes by name, so that the table can be read and outlives a
+        renumbering.
+        """
 
         def by_name(classes: Sequence[int]) -> list[str]:
             return [images.class_names[c] for c in classes]
 
-        domains = [{"name": name, **{part: by_name(getattr(self, part)[d]) for part in PARTS}} for d, name in enumerate(self.names)]
+        domains = [
+            {"name": name, **{part: by_name(getattr(self, part)[d]) for part in PARTS}}
+            for d, name in enumerate(self.names)
+        ]
         return {"set": images.name, "domains": domains}
 
     @classmethod
@@ -103,19 +139,30 @@ class Domains:
         number = {name: c for c, name in enumerate(images.class_names)}
         try:
             names = tuple(str(domain["name"]) for domain in data["domains"])
-            parts = {part: tuple(tuple(number[label] for label in domain[part]) for domain in data["domains"]) for part in PARTS}
+            parts = {
+                part: tuple(
+                    tuple(number[label] for label in domain[part]) for domain in data["domains"]
+                )
+                for part in PARTS
+            }
         except KeyError as error:
-            raise InvalidInput(f"the saved domains are of {data.get('set')!r} and need {error}, which {images.name} does not have") from error
+            raise InvalidInput(
+                f"the saved domains are of {data.get('set')!r} and need {error}, which "
+                f"{images.name} does not have"
+            ) from error
         except TypeError as error:
-            raise InvalidInput(f"these are no saved domains ({error}); pass what to_json returned") from error
+            raise InvalidInput(
+                f"these are no saved domains ({error}); pass what to_json returned"
+            ) from error
         return cls(names, parts["train"], parts["validation"], parts["test"])
 
 
 def superclass_domains(images: ImageSet, seed: int, count: int = 4) -> Domains:
-    """FC100's 12 training superclasses as 4 domains of 3 superclasses, 9 classes for training and 6 for test each.
+    """FC100's 12 training superclasses as 4 domains of 3 superclasses, 9 classes for training and 6
+    for test each.
 
-    The seed deals the superclasses to the domains.  Every superclass gives 3 of its 5 classes to training and 2 to test, so a test
-    class is new but not of a new kind.
+    The seed deals the superclasses to the domains.  Every superclass gives 3 of its 5 classes to
+    training and 2 to test, so a test class is new but not of a new kind.
 
     Args:
         images: CIFAR-100 with its superclasses as groups.
@@ -124,15 +171,29 @@ def superclass_domains(images: ImageSet, seed: int, count: int = 4) -> Domains:
     """
     missing = [group for group in FC100["train"] if group not in images.group_names]
     if missing:
-        raise InvalidInput(f"{images.name} has no superclass {missing[0]!r}; FC100 is made of CIFAR-100 with its superclasses as groups")
+        raise InvalidInput(
+            f"{images.name} has no superclass {missing[0]!r}; FC100 is made of CIFAR-100 with its "
+            "superclasses as groups"
+        )
     if count < 1 or len(FC100["train"]) % count:
-        raise InvalidInput(f"count = {count}; the {len(FC100['train'])} superclasses are dealt to 1, 2, 3, 4, 6 or 12 domains")
+        raise InvalidInput(
+            f"count = {count}; the {len(FC100['train'])} superclasses are dealt to 1, 2, 3, 4, 6 "
+            "or 12 domains"
+        )
     generator = torch.Generator().manual_seed(seed)
-    order = [FC100["train"][k] for k in torch.randperm(len(FC100["train"]), generator=generator).tolist()]
+    order = [
+        FC100["train"][k] for k in torch.randperm(len(FC100["train"]), generator=generator).tolist()
+    ]
     each = len(order) // count
     dealt = [sorted(order[d * each : (d + 1) * each]) for d in range(count)]
-    halves = [[_split(images.members(group), (3, 0, 2), 0, generator) for group in groups] for groups in dealt]
-    train, _, test = (tuple(tuple(sorted(chain.from_iterable(half[k] for half in groups))) for groups in halves) for k in range(3))
+    halves = [
+        [_split(images.members(group), (3, 0, 2), 0, generator) for group in groups]
+        for groups in dealt
+    ]
+    train, _, test = (
+        tuple(tuple(sorted(chain.from_iterable(half[k] for half in groups))) for groups in halves)
+        for k in range(3)
+    )
     return Domains(tuple(" + ".join(groups) for groups in dealt), train, ((),) * count, test)
 
 
@@ -145,7 +206,8 @@ def clustered_domains(
     ways: int = 5,
     parts: tuple[int, int, int] = (2, 1, 1),
 ) -> Domains:
-    """Classes that look alike form a domain; each is split 2:1:1 into training, validation and test.
+    """Classes that look alike form a domain; each is split 2:1:1 into training, validation and
+    test.
 
     Args:
         images: the set; classes that repeat another one (`REPEATED`) are left out.
@@ -156,40 +218,64 @@ def clustered_domains(
         parts: shares of training, validation and test.
     """
     least = max(-(-ways * sum(parts) // part) for part in parts if part)  # 20 at 5 ways and 2:1:1
-    return split_domains(images, cluster(images, features, seed, count=count, least=least), seed, ways=ways, parts=parts)
+    return split_domains(
+        images,
+        cluster(images, features, seed, count=count, least=least),
+        seed,
+        ways=ways,
+        parts=parts,
+    )
 
 
-def cluster(images: ImageSet, features: Tensor, seed: int, *, count: int = 4, least: int = 20) -> dict[str, tuple[int, ...]]:
-    """k-means of class means in which every cluster keeps at least `least` classes (Bradley, Bennett and Demiriz, 2000).
+def cluster(
+    images: ImageSet, features: Tensor, seed: int, *, count: int = 4, least: int = 20
+) -> dict[str, tuple[int, ...]]:
+    """k-means of class means in which every cluster keeps at least `least` classes (Bradley,
+    Bennett and Demiriz, 2000).
 
-    Started at scikit-learn's k-means; then, in turn, classes are assigned to centres at the least total squared distance that
-    fills every cluster, and centres move to their classes' mean, until nothing changes.  The best of `STARTS` starts counts.
+    Started at scikit-learn's k-means; then, in turn, classes are assigned to centres at the least
+    total squared distance that fills every cluster, and centres move to their classes' mean, until
+    nothing changes.  The best of `STARTS` starts counts.
 
     Returns:
         the classes of each cluster; its name is that of the three classes nearest to its centre.
     """
     import numpy as np
 
-    kept = [c for c, name in enumerate(images.class_names) if name not in REPEATED.get(images.name, ())]
+    kept = [
+        c for c, name in enumerate(images.class_names) if name not in REPEATED.get(images.name, ())
+    ]
     if len(features) != len(images.class_names):
-        raise InvalidInput(f"{len(features)} features for the {len(images.class_names)} classes of {images.name}; need one row per class")
+        raise InvalidInput(
+            f"{len(features)} features for the {len(images.class_names)} classes of {images.name}; "
+            "need one row per class"
+        )
     if len(kept) < count * least:
         raise InvalidInput(
-            f"{images.name} has {len(kept)} classes; {count} domains of at least {least} need {count * least}: use fewer domains or fewer ways"
+            f"{images.name} has {len(kept)} classes; {count} domains of at least {least} need "
+            f"{count * least}: use fewer domains or fewer ways"
         )
     points = features[kept].double().numpy()
-    found = [_constrained_kmeans(points, count, least, STARTS * seed + start) for start in range(STARTS)]
+    found = [
+        _constrained_kmeans(points, count, least, STARTS * seed + start) for start in range(STARTS)
+    ]
     _, assigned, distances = min(found, key=lambda one: one[0])
     clusters = {}
     for k in sorted(range(count), key=lambda k: int(np.argmax(assigned == k))):
         members = np.flatnonzero(assigned == k)
         central = members[np.argsort(distances[members, k])][:3]
-        clusters[", ".join(images.class_names[kept[int(c)]] for c in central)] = tuple(kept[int(c)] for c in members)
+        clusters[", ".join(images.class_names[kept[int(c)]] for c in central)] = tuple(
+            kept[int(c)] for c in members
+        )
     return clusters
 
 
-def _constrained_kmeans(points: NDArray[Any], count: int, least: int, seed: int) -> tuple[float, NDArray[Any], NDArray[Any]]:
-    """Total squared distance, cluster of each point (n,), squared distances to the centres (n, count)."""
+def _constrained_kmeans(
+    points: NDArray[Any], count: int, least: int, seed: int
+) -> tuple[float, NDArray[Any], NDArray[Any]]:
+    """Total squared distance, cluster of each point (n,), squared distances to the centres (n,
+    count).
+    """
     import numpy as np
     from sklearn.cluster import KMeans
 
@@ -204,26 +290,39 @@ def _constrained_kmeans(points: NDArray[Any], count: int, least: int, seed: int)
 
 
 def _assign(distances: NDArray[Any], least: int) -> NDArray[Any]:
-    """Rows to columns of `distances` (n, k) at least total cost, every column getting at least `least` rows; shape (n,).
+    """Rows to columns of `distances` (n, k) at least total cost, every column getting at least
+    `least` rows; shape (n,).
 
-    One assignment problem: `least` seats belong to each column, and whoever finds none of them takes its nearest column.
+    One assignment problem: `least` seats belong to each column, and whoever finds none of them
+    takes its nearest column.
     """
     import numpy as np
     from scipy.optimize import linear_sum_assignment
 
     n, k = distances.shape
-    seats = np.concatenate([np.repeat(distances, least, axis=1), np.repeat(distances.min(1, keepdims=True), n - k * least, axis=1)], axis=1)
+    seats = np.concatenate(
+        [
+            np.repeat(distances, least, axis=1),
+            np.repeat(distances.min(1, keepdims=True), n - k * least, axis=1),
+        ],
+        axis=1,
+    )
     _, seat = linear_sum_assignment(seats)
     return np.where(seat < k * least, seat // max(least, 1), distances.argmin(1))
 
 
 def named_domains(
-    images: ImageSet, seed: int, *, groups: Sequence[str] | None = None, ways: int = 5, parts: tuple[int, int, int] = (2, 1, 1)
+    images: ImageSet,
+    seed: int,
+    *,
+    groups: Sequence[str] | None = None,
+    ways: int = 5,
+    parts: tuple[int, int, int] = (2, 1, 1),
 ) -> Domains:
     """The groups that a set names itself, each split 2:1:1.
 
-    Where groups show the same things (art/dog and photo/dog), a thing is in the same part of every group, so that what is tested
-    was trained on in no domain.
+    Where groups show the same things (art/dog and photo/dog), a thing is in the same part of every
+    group, so that what is tested was trained on in no domain.
 
     Args:
         images: a set with groups, such as an image folder GROUP/CLASS.
@@ -232,51 +331,95 @@ def named_domains(
         ways, parts: as in `clustered_domains`.
     """
     if images.group is None:
-        raise InvalidInput(f"{images.name} names no groups; arrange its folders as GROUP/CLASS, or cluster its classes")
-    chosen = {group: images.members(group) for group in (images.group_names if groups is None else groups)}
-    things = [images.class_names[c].rpartition("/")[2] for members in chosen.values() for c in members]
+        raise InvalidInput(
+            f"{images.name} names no groups; arrange its folders as GROUP/CLASS, or cluster its "
+            "classes"
+        )
+    chosen = {
+        group: images.members(group) for group in (images.group_names if groups is None else groups)
+    }
+    things = [
+        images.class_names[c].rpartition("/")[2] for members in chosen.values() for c in members
+    ]
     shared = sorted(set(things))
     if len(shared) == len(things):
         return split_domains(images, chosen, seed, ways=ways, parts=parts)
-    split = [{shared[k] for k in part} for part in _split(range(len(shared)), parts, ways, torch.Generator().manual_seed(seed))]
+    split = [
+        {shared[k] for k in part}
+        for part in _split(range(len(shared)), parts, ways, torch.Generator().manual_seed(seed))
+    ]
     return Domains(
         tuple(chosen),
-        *(tuple(tuple(c for c in members if images.class_names[c].rpartition("/")[2] in part) for members in chosen.values()) for part in split),
+        *(
+            tuple(
+                tuple(c for c in members if images.class_names[c].rpartition("/")[2] in part)
+                for members in chosen.values()
+            )
+            for part in split
+        ),
     )
 
 
 def split_domains(
-    images: ImageSet, clusters: Mapping[str, Sequence[int]], seed: int, *, ways: int = 5, parts: tuple[int, int, int] = (2, 1, 1)
+    images: ImageSet,
+    clusters: Mapping[str, Sequence[int]],
+    seed: int,
+    *,
+    ways: int = 5,
+    parts: tuple[int, int, int] = (2, 1, 1),
 ) -> Domains:
-    """Split the classes of each cluster into training, validation and test, in shares of `parts` and at least `ways` each."""
+    """Split the classes of each cluster into training, validation and test, in shares of `parts`
+    and at least `ways` each.
+    """
     generator = torch.Generator().manual_seed(seed)
     need = ways * sum(part > 0 for part in parts)
     for name, classes in clusters.items():
         if len(classes) < need:
-            raise InvalidInput(f"domain {name!r} of {images.name} has {len(classes)} classes; {ways}-way episodes in each of its parts need {need}")
+            raise InvalidInput(
+                f"domain {name!r} of {images.name} has {len(classes)} classes; {ways}-way episodes "
+                f"in each of its parts need {need}"
+            )
     split = [_split(sorted(classes), parts, ways, generator) for classes in clusters.values()]
     return Domains(tuple(clusters), *(tuple(halves[k] for halves in split) for k in range(3)))
 
 
 def stored_domains(images: ImageSet, seed: int = 42) -> Domains:
-    """The domains of a set whose clustering is kept with the package, split by `seed`; raises MissingData for any other set.
+    """The domains of a set whose clustering is kept with the package, split by `seed`; raises
+    MissingData for any other set.
 
     The file says by which command and from which features it was made.
     """
     file = Path(__file__).with_name(f"{images.name}_domains.json")
     if not file.exists():
-        raise MissingData(f"no clustering of {images.name} is kept with the package; make one with: bipareto data domains {images.name}")
+        raise MissingData(
+            f"no clustering of {images.name} is kept with the package; make one with: bipareto "
+            f"data domains {images.name}"
+        )
     number = {name: c for c, name in enumerate(images.class_names)}
     try:
-        clusters = {name: [number[label] for label in labels] for name, labels in json.loads(file.read_text("utf-8"))["domains"].items()}
+        clusters = {
+            name: [number[label] for label in labels]
+            for name, labels in json.loads(file.read_text("utf-8"))["domains"].items()
+        }
     except KeyError as error:
-        raise InvalidInput(f"{images.name} has no class {error}, which {file.name} lists; is it the whole set?") from error
+        raise InvalidInput(
+            f"{images.name} has no class {error}, which {file.name} lists; is it the whole set?"
+        ) from error
     return split_domains(images, clusters, seed)
 
 
-def _split(classes: Sequence[int], parts: tuple[int, int, int], ways: int, generator: torch.Generator) -> tuple[tuple[int, ...], ...]:
-    """Shuffle and cut: validation and test get their share, rounded down but at least `ways`, training the rest.  A share of 0 is empty."""
+def _split(
+    classes: Sequence[int], parts: tuple[int, int, int], ways: int, generator: torch.Generator
+) -> tuple[tuple[int, ...], ...]:
+    """Shuffle and cut: validation and test get their share, rounded down but at least `ways`,
+    training the rest.  A share of 0 is empty.
+    """
     order = [classes[k] for k in torch.randperm(len(classes), generator=generator).tolist()]
-    validation, test = (max(ways, len(classes) * part // sum(parts)) if part else 0 for part in parts[1:])
+    validation, test = (
+        max(ways, len(classes) * part // sum(parts)) if part else 0 for part in parts[1:]
+    )
     train = len(order) - validation - test
-    return tuple(tuple(sorted(piece)) for piece in (order[:train], order[train : train + validation], order[train + validation :]))
+    return tuple(
+        tuple(sorted(piece))
+        for piece in (order[:train], order[train : train + validation], order[train + validation :])
+    )

@@ -1,6 +1,7 @@
 """Features of networks trained on ImageNet, to tell which classes look alike.
 
-The networks are written here with torchvision's names of their weights, so that its files load, without needing torchvision.
+The networks are written here with torchvision's names of their weights, so that its files load,
+without needing torchvision.
 """
 
 from __future__ import annotations
@@ -17,29 +18,49 @@ from torch import Tensor, nn
 from bipareto.run.bars import bar
 from bipareto_experiments.data import DataError, ImageSet, MissingData, data_folder
 
-__all__ = ["MobileNetV2", "Pretrained", "ResNet18", "class_features", "find_weights", "load_weights", "pretrained"]
+__all__ = [
+    "MobileNetV2",
+    "Pretrained",
+    "ResNet18",
+    "class_features",
+    "find_weights",
+    "load_weights",
+    "pretrained",
+]
 
 #: mean and standard deviation of ImageNet's channels, with which both networks were trained
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-#: Side to which images are enlarged.  Of 505 unseen 32-pixel images of Caltech-101, the nearest of 101 class means (MobileNetV2, 20
+#: Side to which images are enlarged.  Of 505 unseen 32-pixel images of Caltech-101, the nearest of
+#: 101 class means (MobileNetV2, 20
 #: images per class) is the right one for 27 %, 47 %, 60 % and 65 % at 32, 64, 96 and 128.
 SIDE = 128
 
 
-def _conv(inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+def _conv(
+    inside: int, outside: int, kernel: int, stride: int = 1, groups: int = 1
+) -> list[nn.Module]:
     """Convolution and batch norm."""
-    return [nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(outside)]
+    return [
+        nn.Conv2d(inside, outside, kernel, stride, kernel // 2, groups=groups, bias=False),
+        nn.BatchNorm2d(outside),
+    ]
 
 
 class _Inverted(nn.Module):
-    """MobileNetV2's block: widen, convolve each channel alone, narrow; a skip where the shapes allow it."""
+    """MobileNetV2's block: widen, convolve each channel alone, narrow; a skip where the shapes
+    allow it.
+    """
 
     def __init__(self, inside: int, outside: int, stride: int, widen: int) -> None:
         super().__init__()
         hidden = inside * widen
         first = [nn.Sequential(*_conv(inside, hidden, 1), nn.ReLU6())] if widen > 1 else []
-        self.conv = nn.Sequential(*first, nn.Sequential(*_conv(hidden, hidden, 3, stride, hidden), nn.ReLU6()), *_conv(hidden, outside, 1))
+        self.conv = nn.Sequential(
+            *first,
+            nn.Sequential(*_conv(hidden, hidden, 3, stride, hidden), nn.ReLU6()),
+            *_conv(hidden, outside, 1),
+        )
         self.skip = stride == 1 and inside == outside
 
     def forward(self, images: Tensor) -> Tensor:
@@ -51,7 +72,15 @@ class MobileNetV2(nn.Module):
     """The trunk of MobileNetV2 (Sandler et al., 2018): (N, 3, H, W) -> (N, 1280)."""
 
     #: (widen, channels, blocks, stride of the first)
-    plan = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    plan = (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    )
     #: what a file of the whole network has besides
     classifier = "classifier."
 
@@ -76,7 +105,9 @@ class _Residual(nn.Module):
         super().__init__()
         self.conv1, self.bn1 = _conv(inside, outside, 3, stride)
         self.conv2, self.bn2 = _conv(outside, outside, 3)
-        self.downsample = nn.Sequential(*_conv(inside, outside, 1, stride)) if stride > 1 else nn.Sequential()
+        self.downsample = (
+            nn.Sequential(*_conv(inside, outside, 1, stride)) if stride > 1 else nn.Sequential()
+        )
 
     def forward(self, images: Tensor) -> Tensor:
         out = self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(images)))))
@@ -94,7 +125,11 @@ class ResNet18(nn.Module):
         widths = (64, 64, 128, 256, 512)
         for k, (inside, outside) in enumerate(pairwise(widths), start=1):
             stride = 1 if k == 1 else 2
-            setattr(self, f"layer{k}", nn.Sequential(_Residual(inside, outside, stride), _Residual(outside, outside, 1)))
+            setattr(
+                self,
+                f"layer{k}",
+                nn.Sequential(_Residual(inside, outside, stride), _Residual(outside, outside, 1)),
+            )
 
     def forward(self, images: Tensor) -> Tensor:
         out = nn.functional.max_pool2d(torch.relu(self.bn1(self.conv1(images))), 3, 2, 1)
@@ -118,7 +153,11 @@ def find_weights(folder: Path | None) -> tuple[type[MobileNetV2 | ResNet18], Pat
         ("mobilenet_v2*.pth", MobileNetV2),
         ("mobilenetv2*.npz", MobileNetV2),
     )
-    found = ((kind, file) for glob, kind in wanted for file in (sorted(folder.glob(glob)) if folder is not None else []))
+    found = (
+        (kind, file)
+        for glob, kind in wanted
+        for file in (sorted(folder.glob(glob)) if folder is not None else [])
+    )
     return next(found, None)
 
 
@@ -133,7 +172,8 @@ def pretrained(folder: str | Path | None = None) -> Pretrained:
     if found is None:
         looked = where or "a data folder (BIPARETO_DATA names none)"
         raise MissingData(
-            f"no pretrained weights in {looked}; put torchvision's resnet18-*.pth or mobilenet_v2-*.pth there, or: bipareto data fetch resnet18"
+            f"no pretrained weights in {looked}; put torchvision's resnet18-*.pth or "
+            "mobilenet_v2-*.pth there, or: bipareto data fetch resnet18"
         )
     kind, file = found
     trunk = kind()
@@ -142,15 +182,26 @@ def pretrained(folder: str | Path | None = None) -> Pretrained:
 
 
 def load_weights(trunk: MobileNetV2 | ResNet18, file: Path) -> None:
-    """Fill a trunk from a file with torchvision's names; only the classifier may be in one and not in the other."""
+    """Fill a trunk from a file with torchvision's names; only the classifier may be in one and not
+    in the other.
+    """
     state = _read_weights(file)
     own = trunk.state_dict()
     missing = sorted(own.keys() - state.keys())
-    strange = sorted(key for key in state.keys() - own.keys() if not key.startswith(trunk.classifier))
+    strange = sorted(
+        key for key in state.keys() - own.keys() if not key.startswith(trunk.classifier)
+    )
     shapes = sorted(key for key in own.keys() & state.keys() if own[key].shape != state[key].shape)
-    for what, keys in (("lacks", missing), ("has besides", strange), ("has in another shape", shapes)):
+    for what, keys in (
+        ("lacks", missing),
+        ("has besides", strange),
+        ("has in another shape", shapes),
+    ):
         if keys:
-            raise DataError(f"{file} is not a {type(trunk).__name__}: it {what} {len(keys)} tensors, such as {keys[0]}; take torchvision's weights")
+            raise DataError(
+                f"{file} is not a {type(trunk).__name__}: it {what} {len(keys)} tensors, such as "
+                f"{keys[0]}; take torchvision's weights"
+            )
     trunk.load_state_dict({key: state[key] for key in own})
 
 
@@ -162,16 +213,34 @@ def _read_weights(file: Path) -> dict[str, Tensor]:
             with np.load(file, allow_pickle=False) as arrays:
                 return {key: torch.from_numpy(arrays[key]) for key in arrays.files}
         state = torch.load(file, map_location="cpu", weights_only=True)
-    except (OSError, ValueError, EOFError, RuntimeError, UnpicklingError, zipfile.BadZipFile) as error:
-        raise DataError(f"{file} holds no readable weights ({str(error).splitlines()[0]}); download it again") from error
-    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        RuntimeError,
+        UnpicklingError,
+        zipfile.BadZipFile,
+    ) as error:
+        raise DataError(
+            f"{file} holds no readable weights ({str(error).splitlines()[0]}); download it again"
+        ) from error
+    if not isinstance(state, dict) or not all(
+        isinstance(value, Tensor) for value in state.values()
+    ):
         raise DataError(f"{file} holds no state_dict of tensors; take torchvision's weights")
     return dict(state)
 
 
 @torch.no_grad()
 def class_features(
-    images: ImageSet, trunk: nn.Module, *, per_class: int = 20, side: int = SIDE, seed: int = 0, batch: int = 100, progress: bool | None = None
+    images: ImageSet,
+    trunk: nn.Module,
+    *,
+    per_class: int = 20,
+    side: int = SIDE,
+    seed: int = 0,
+    batch: int = 100,
+    progress: bool | None = None,
 ) -> Tensor:
     """The mean feature of each class, shape (C, F), of length one.
 
@@ -181,14 +250,18 @@ def class_features(
         images: the set.
         trunk: maps (N, 3, H, W), normalised as for ImageNet, to (N, F); its device is used.
         per_class: images per class, drawn with `seed`; a class with fewer gives all.
-        side: images are enlarged or reduced to this many pixels; trunks made for 224 see little in 32.
+        side: images are enlarged or reduced to this many pixels; trunks made for 224 see little in
+            32.
         seed: decides the draw.
         batch: images at a time.
         progress: False for no bar; None for one on a terminal.
     """
     device = next(trunk.parameters()).device
     generator = torch.Generator().manual_seed(seed)
-    drawn = [own[torch.randperm(len(own), generator=generator)[:per_class]] for own in (_of_class(images, c) for c in range(len(images.class_names)))]
+    drawn = [
+        own[torch.randperm(len(own), generator=generator)[:per_class]]
+        for own in (_of_class(images, c) for c in range(len(images.class_names)))
+    ]
     chosen = torch.cat(drawn)
     mean, std = (torch.tensor(values, device=device)[:, None, None] for values in (_MEAN, _STD))
     parts = []
@@ -196,11 +269,15 @@ def class_features(
         for rows in chosen.split(batch):
             pixels = (images.images[rows].to(device).float() / 255 - mean) / std
             if pixels.shape[-2:] != (side, side):
-                pixels = nn.functional.interpolate(pixels, size=(side, side), mode="bilinear", align_corners=False, antialias=True)
+                pixels = nn.functional.interpolate(
+                    pixels, size=(side, side), mode="bilinear", align_corners=False, antialias=True
+                )
             parts.append(nn.functional.normalize(trunk(pixels)).cpu())
             advance(len(rows))
     features = torch.cat(parts)
-    return nn.functional.normalize(torch.stack([part.mean(0) for part in features.split([len(rows) for rows in drawn])]))
+    return nn.functional.normalize(
+        torch.stack([part.mean(0) for part in features.split([len(rows) for rows in drawn])])
+    )
 
 
 def _of_class(images: ImageSet, c: int) -> Tensor:

@@ -25,7 +25,9 @@ Records = list[dict[str, Any]]
 _WIDE = ("curves", "strengths", "exploration")
 
 
-def draw(result: dict[str, Any], folder: Path, prefix: str, alone: Records | None = None) -> list[str]:
+def draw(
+    result: dict[str, Any], folder: Path, prefix: str, alone: Records | None = None
+) -> list[str]:
     """Write every figure that the records of a study allow; returns the names of the files.
 
     Args:
@@ -56,29 +58,62 @@ def draw(result: dict[str, Any], folder: Path, prefix: str, alone: Records | Non
         figure.savefig(folder / name, dpi=130, metadata={"Software": None})
         written.append(name)
     if not written:
-        raise InvalidInput("these records make none of the figures; run sensitivity, single-domain or comparison")
+        raise InvalidInput(
+            "these records make none of the figures; run sensitivity, single-domain or comparison"
+        )
     return written
 
 
 def write_tables(result: dict[str, Any], folder: Path, prefix: str) -> list[str]:
-    """Write accuracies with hypervolumes, and what preferences change, as CSV; returns the names of the files, none if nothing is comparable."""
+    """Write accuracies with hypervolumes, and what preferences change, as CSV; returns the names of
+    the files, none if nothing is comparable.
+    """
     if not comparable(result):
         return []
     found = summary(result)
     names = [f"{prefix}-methods.csv", f"{prefix}-response.csv"]
-    keys = ("accuracy", "accuracy_error", "hypervolume", "hypervolume_error", "hypervolume_equal", "hypervolume_equal_error", "untrained")
-    rows: list[list[Any]] = [["method", *keys]] + [[name, *(r[key] for key in keys)] for name, r in found.items()]
+    keys = (
+        "accuracy",
+        "accuracy_error",
+        "hypervolume",
+        "hypervolume_error",
+        "hypervolume_equal",
+        "hypervolume_equal_error",
+        "untrained",
+    )
+    rows: list[list[Any]] = [["method", *keys]] + [
+        [name, *(r[key] for key in keys)] for name, r in found.items()
+    ]
     _write_rows(folder / names[0], rows)
-    answers = [[name, a["domain"] + 1, a["weight"], a["rise"], a["error"], a["seed_error"]] for name, r in found.items() for a in r["response"]]
+    answers = [
+        [name, a["domain"] + 1, a["weight"], a["rise"], a["error"], a["seed_error"]]
+        for name, r in found.items()
+        for a in r["response"]
+    ]
     if not answers:
         return names[:1]
-    _write_rows(folder / names[1], [["method", "preferred_domain", "weight", "rise", "error_over_episodes", "error_over_seeds"], *answers])
+    _write_rows(
+        folder / names[1],
+        [
+            [
+                "method",
+                "preferred_domain",
+                "weight",
+                "rise",
+                "error_over_episodes",
+                "error_over_seeds",
+            ],
+            *answers,
+        ],
+    )
     return names
 
 
 def _write_rows(path: Path, rows: list[list[Any]]) -> None:
     with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([["" if v is None else v for v in row] for row in rows])
+        csv.writer(file, lineterminator="\n").writerows(
+            [["" if v is None else v for v in row] for row in rows]
+        )
 
 
 def _knob(axes: list[Axes], records: Records, name: str, domains: list[str]) -> bool:
@@ -88,11 +123,24 @@ def _knob(axes: list[Axes], records: Records, name: str, domains: list[str]) -> 
         return False
     values = sorted({r[name] for r in own})
     for d, domain in enumerate(domains):
-        columns = [torch.tensor([r["accuracy"][d] for r in own if r[name] == value], dtype=torch.float64) for value in values]
+        columns = [
+            torch.tensor([r["accuracy"][d] for r in own if r[name] == value], dtype=torch.float64)
+            for value in values
+        ]
         errors = [float(c.std() / len(c) ** 0.5) if len(c) > 1 else 0.0 for c in columns]
-        axes[0].errorbar(values, [float(c.mean()) for c in columns], errors, marker=MARKERS[d], color=COLOURS[d], capsize=3, label=domain)
+        axes[0].errorbar(
+            values,
+            [float(c.mean()) for c in columns],
+            errors,
+            marker=MARKERS[d],
+            color=COLOURS[d],
+            capsize=3,
+            label=domain,
+        )
     axes[0].set_xscale("log", base=2)
-    axes[0].set(xlabel=rf"$\{name}$", ylabel="test accuracy", title=f"Accuracy by domain against {name}")
+    axes[0].set(
+        xlabel=rf"$\{name}$", ylabel="test accuracy", title=f"Accuracy by domain against {name}"
+    )
     _finish(axes)
     return True
 
@@ -108,10 +156,20 @@ def _curves(axes: list[Axes], records: Records, domains: list[str]) -> bool:
         for axis, key in ((axes[0], "loss"), (axes[1], "accuracy")):
             rows = torch.tensor([[p[key][d] for p in r["curve"]] for r in own], dtype=torch.float64)
             axis.plot(steps, rows.mean(0).tolist(), label=f"{domain}, test", **style)
-        training = torch.tensor([[row[d] for row in r["training"]["loss"]] for r in own], dtype=torch.float64).mean(0)
-        axes[0].plot(own[0]["training"]["step"], training.tolist(), color=COLOURS[d], linestyle=":", label=f"{domain}, training")
+        training = torch.tensor(
+            [[row[d] for row in r["training"]["loss"]] for r in own], dtype=torch.float64
+        ).mean(0)
+        axes[0].plot(
+            own[0]["training"]["step"],
+            training.tolist(),
+            color=COLOURS[d],
+            linestyle=":",
+            label=f"{domain}, training",
+        )
     axes[0].set(xlabel="joint step", ylabel="cross entropy", title="Loss on the way")
-    axes[1].set(xlabel="joint step", ylabel="accuracy", title="Accuracy on the way (unseen classes)")
+    axes[1].set(
+        xlabel="joint step", ylabel="accuracy", title="Accuracy on the way (unseen classes)"
+    )
     for axis in axes:
         axis.grid(alpha=0.3)
         _legend_below(axis)
@@ -119,8 +177,16 @@ def _curves(axes: list[Axes], records: Records, domains: list[str]) -> bool:
 
 
 def _strengths(axes: list[Axes], records: Records, domains: list[str], alone: Records) -> bool:
-    """The preferred domain's accuracy by the strength of the preference, and the mean of the others; dashed: trained on that domain alone."""
-    own = [r for r in records if r.get("preference") and r["method"] == "momeha" and not {"mu", "gamma", "curve"} & r.keys()]
+    """The preferred domain's accuracy by the strength of the preference, and the mean of the
+    others; dashed: trained on that domain alone.
+    """
+    own = [
+        r
+        for r in records
+        if r.get("preference")
+        and r["method"] == "momeha"
+        and not {"mu", "gamma", "curve"} & r.keys()
+    ]
     weights = sorted({round(max(r["preference"]), 6) for r in own})
     if len(weights) < 2:
         return False
@@ -128,18 +194,34 @@ def _strengths(axes: list[Axes], records: Records, domains: list[str], alone: Re
     for d, domain in enumerate(domains):
         mine, others = [], []
         for weight in weights:
-            chosen = [r for r in own if round(max(r["preference"]), 6) == weight and (r["preference"][d] == max(r["preference"]))]
+            chosen = [
+                r
+                for r in own
+                if round(max(r["preference"]), 6) == weight
+                and (r["preference"][d] == max(r["preference"]))
+            ]
             rows = torch.tensor([r["accuracy"] for r in chosen], dtype=torch.float64)
             mine.append(rows[:, d])
             others.append(torch.cat([rows[:, :d], rows[:, d + 1 :]], 1).mean(1))
         for axis, columns in ((axes[0], mine), (axes[1], others)):
             errors = [float(c.std() / len(c) ** 0.5) if len(c) > 1 else 0.0 for c in columns]
             style: dict[str, Any] = {"marker": MARKERS[d], "color": COLOURS[d], "capsize": 3}
-            axis.errorbar(list(places), [float(c.mean()) for c in columns], errors, label=domain, **style)
-        single = torch.tensor([r["accuracy"] for r in alone if r["trained_on"] == d], dtype=torch.float64)
+            axis.errorbar(
+                list(places), [float(c.mean()) for c in columns], errors, label=domain, **style
+            )
+        single = torch.tensor(
+            [r["accuracy"] for r in alone if r["trained_on"] == d], dtype=torch.float64
+        )
         if len(single):
-            axes[0].axhline(float(single[:, d].mean()), color=COLOURS[d], linestyle="--", linewidth=1)
-            axes[1].axhline(float(torch.cat([single[:, :d], single[:, d + 1 :]], 1).mean()), color=COLOURS[d], linestyle="--", linewidth=1)
+            axes[0].axhline(
+                float(single[:, d].mean()), color=COLOURS[d], linestyle="--", linewidth=1
+            )
+            axes[1].axhline(
+                float(torch.cat([single[:, :d], single[:, d + 1 :]], 1).mean()),
+                color=COLOURS[d],
+                linestyle="--",
+                linewidth=1,
+            )
     for axis, title in zip(axes, ("The preferred domain", "The other domains, mean"), strict=True):
         axis.set_xticks(list(places), [f"{weight:.2f}" for weight in weights])
         axis.set(xlabel="weight of the preferred domain", ylabel="test accuracy", title=title)
@@ -148,23 +230,38 @@ def _strengths(axes: list[Axes], records: Records, domains: list[str], alone: Re
 
 
 def _exploration(axes: list[Axes], records: Records, domains: list[str]) -> bool:
-    """What each preference changes in every domain against the equal one, mean over seeds: MOMEHA left, WC-penalty right."""
+    """What each preference changes in every domain against the equal one, mean over seeds: MOMEHA
+    left, WC-penalty right.
+    """
     shown: tuple[list[Any], list[Any]] = ([], [])
     for axis, name in zip(axes, ("momeha", "wc-penalty"), strict=True):
-        own = [r for r in records if r["method"] == name and r.get("group") == name and r["preference"]]
+        own = [
+            r for r in records if r["method"] == name and r.get("group") == name and r["preference"]
+        ]
         means: dict[tuple[float, ...], torch.Tensor] = {}
         for weights in dict.fromkeys(tuple(r["preference"]) for r in own):
             rows = [r["accuracy"] for r in own if tuple(r["preference"]) == weights]
             means[weights] = torch.tensor(rows, dtype=torch.float64).mean(0)
-        even = next((mean for weights, mean in means.items() if max(weights) - min(weights) < 1e-9), None)
+        even = next(
+            (mean for weights, mean in means.items() if max(weights) - min(weights) < 1e-9), None
+        )
         if even is None or len(means) < 2:
             axis.set_axis_off()
             continue
         for weights, mean in means.items():
             if mean is not even:
                 d = weights.index(max(weights))
-                style: dict[str, Any] = {"color": COLOURS[d], "marker": MARKERS[d], "linestyle": ":" if max(weights) < 0.35 else "-"}
-                axis.plot(range(len(domains)), (mean - even).tolist(), label=f"prefers {domains[d]}, {max(weights):.2f}", **style)
+                style: dict[str, Any] = {
+                    "color": COLOURS[d],
+                    "marker": MARKERS[d],
+                    "linestyle": ":" if max(weights) < 0.35 else "-",
+                }
+                axis.plot(
+                    range(len(domains)),
+                    (mean - even).tolist(),
+                    label=f"prefers {domains[d]}, {max(weights):.2f}",
+                    **style,
+                )
         axis.axhline(0, color="0.5", linewidth=1)
         axis.set_xticks(range(len(domains)), domains)
         axis.set(ylabel="accuracy above that at equal weights", title=name)
@@ -181,7 +278,12 @@ def _single(axes: list[Axes], records: Records, domains: list[str]) -> bool:
     own = [r for r in records if "trained_on" in r]
     if not own:
         return False
-    rows = [torch.tensor([r["accuracy"] for r in own if r["trained_on"] == i], dtype=torch.float64).mean(0).tolist() for i in range(len(domains))]
+    rows = [
+        torch.tensor([r["accuracy"] for r in own if r["trained_on"] == i], dtype=torch.float64)
+        .mean(0)
+        .tolist()
+        for i in range(len(domains))
+    ]
     axis = axes[0]
     shown = axis.imshow(rows, cmap="viridis", vmin=0.2)
     for i, row in enumerate(rows):
@@ -196,34 +298,59 @@ def _single(axes: list[Axes], records: Records, domains: list[str]) -> bool:
 
 
 def _comparison(axes: list[Axes], records: Records, domains: list[str]) -> bool:
-    """Every backbone's accuracies, domain by domain, one column of points per method, with the best of each."""
-    methods = [name for name in COMPARED if any(r["method"] == name and "trained_on" not in r for r in records)]
+    """Every backbone's accuracies, domain by domain, one column of points per method, with the best
+    of each.
+    """
+    methods = [
+        name
+        for name in COMPARED
+        if any(r["method"] == name and "trained_on" not in r for r in records)
+    ]
     if not any(r["group"] in COMPARED for r in records):
         return False
     for k, (name, style) in enumerate(zip(methods, styles(methods), strict=True)):
-        rows = torch.tensor([r["accuracy"] for r in records if r["method"] == name and r["group"] == name], dtype=torch.float64)
+        rows = torch.tensor(
+            [r["accuracy"] for r in records if r["method"] == name and r["group"] == name],
+            dtype=torch.float64,
+        )
         for d in range(len(domains)):
             at = d + 0.15 * (k - (len(methods) - 1) / 2)
-            axes[0].scatter([at] * len(rows), rows[:, d].tolist(), s=10, alpha=0.35, color=style["color"])
+            axes[0].scatter(
+                [at] * len(rows), rows[:, d].tolist(), s=10, alpha=0.35, color=style["color"]
+            )
             label = name if d == 0 else None
-            axes[0].scatter(at, float(rows[:, d].max()), s=42, edgecolors="black", label=label, **style)
-    plain = torch.tensor([r["accuracy"] for r in records if r["method"] == "untrained"], dtype=torch.float64)
+            axes[0].scatter(
+                at, float(rows[:, d].max()), s=42, edgecolors="black", label=label, **style
+            )
+    plain = torch.tensor(
+        [r["accuracy"] for r in records if r["method"] == "untrained"], dtype=torch.float64
+    )
     if len(plain):
-        axes[0].plot(range(len(domains)), plain.mean(0).tolist(), "k_", markersize=28, label="untrained")
+        axes[0].plot(
+            range(len(domains)), plain.mean(0).tolist(), "k_", markersize=28, label="untrained"
+        )
     axes[0].set_xticks(range(len(domains)), domains)
-    axes[0].set(ylabel="test accuracy", title="All backbones; large marks: the best over preferences")
+    axes[0].set(
+        ylabel="test accuracy", title="All backbones; large marks: the best over preferences"
+    )
     _finish(axes)
     return True
 
 
 def _training(axes: list[Axes], records: Records, domains: list[str]) -> bool:
     """Training loss of the first domain, averaged exponentially (0.1) and over runs, by method."""
-    methods = [name for name in COMPARED if any(r["method"] == name and r.get("training") and r["group"] == name for r in records)]
+    methods = [
+        name
+        for name in COMPARED
+        if any(r["method"] == name and r.get("training") and r["group"] == name for r in records)
+    ]
     if not methods:
         return False
     for name, style in zip(methods, styles(methods), strict=True):
         own = [r["training"] for r in records if r["method"] == name and r["group"] == name]
-        rows = torch.tensor([[row[0] for row in t["loss"]] for t in own], dtype=torch.float64).mean(0)
+        rows = torch.tensor([[row[0] for row in t["loss"]] for t in own], dtype=torch.float64).mean(
+            0
+        )
         smooth, kept = [], float(rows[0])
         for value in rows.tolist():
             kept = 0.9 * kept + 0.1 * value
@@ -236,7 +363,9 @@ def _training(axes: list[Axes], records: Records, domains: list[str]) -> bool:
 
 def _legend_below(axis: Axes) -> None:
     """Many entries would cover the lines."""
-    axis.legend(fontsize="x-small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False)
+    axis.legend(
+        fontsize="x-small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.14), frameon=False
+    )
 
 
 def _finish(axes: list[Axes]) -> None:

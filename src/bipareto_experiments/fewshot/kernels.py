@@ -1,8 +1,9 @@
 """Batch normalisation, ReLU and 2x2 max-pooling as one operation, in Triton, forward and backward.
 
-Written plainly these are a dozen passes over the largest tensors of the network.  Here the forward pass reads its input
-twice (statistics, then the rest) and writes a quarter of it; the backward pass keeps nothing but that input, reads it twice
-and writes one gradient.  Everything is laid out with the channels last.  First derivatives only.
+Written plainly these are a dozen passes over the largest tensors of the network.  Here the forward
+pass reads its input twice (statistics, then the rest) and writes a quarter of it; the backward pass
+keeps nothing but that input, reads it twice and writes one gradient.  Everything is laid out with
+the channels last.  First derivatives only.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ def _sum_kernel(z, partial, rows, chunk_rows, chunks, C: tl.constexpr, BLOCK: tl
     last = tl.minimum((chunk + 1) * chunk_rows, rows)
     for first in range(chunk * chunk_rows, last, BLOCK):
         row = first + tl.arange(0, BLOCK)
-        v = tl.load(z + (task * rows + row)[:, None] * C + c[None, :], mask=(row < last)[:, None], other=0.0).to(tl.float32)
+        v = tl.load(
+            z + (task * rows + row)[:, None] * C + c[None, :], mask=(row < last)[:, None], other=0.0
+        ).to(tl.float32)
         total += v
         squares += v * v
     out = partial + (task * chunks + chunk) * 2 * C + c
@@ -61,7 +64,9 @@ def _sum_kernel(z, partial, rows, chunk_rows, chunks, C: tl.constexpr, BLOCK: tl
 
 
 @jit
-def _pool_kernel(z, sums, scale, shift, out, images, H, W, count, eps, C: tl.constexpr, BLOCK: tl.constexpr):
+def _pool_kernel(
+    z, sums, scale, shift, out, images, H, W, count, eps, C: tl.constexpr, BLOCK: tl.constexpr
+):
     task = tl.program_id(0)
     cells = images * (H // 2) * (W // 2)
     cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -70,16 +75,28 @@ def _pool_kernel(z, sums, scale, shift, out, images, H, W, count, eps, C: tl.con
     mask = (cell < cells)[:, None]
     at = z + _corner(cell, task, images, H, W)[:, None] * C + c[None, :]
     best = a[None, :] * tl.load(at, mask=mask, other=0.0).to(tl.float32) + b[None, :]
-    best = tl.maximum(best, a[None, :] * tl.load(at + C, mask=mask, other=0.0).to(tl.float32) + b[None, :])
-    best = tl.maximum(best, a[None, :] * tl.load(at + W * C, mask=mask, other=0.0).to(tl.float32) + b[None, :])
-    best = tl.maximum(best, a[None, :] * tl.load(at + W * C + C, mask=mask, other=0.0).to(tl.float32) + b[None, :])
+    best = tl.maximum(
+        best, a[None, :] * tl.load(at + C, mask=mask, other=0.0).to(tl.float32) + b[None, :]
+    )
+    best = tl.maximum(
+        best, a[None, :] * tl.load(at + W * C, mask=mask, other=0.0).to(tl.float32) + b[None, :]
+    )
+    best = tl.maximum(
+        best, a[None, :] * tl.load(at + W * C + C, mask=mask, other=0.0).to(tl.float32) + b[None, :]
+    )
     best = tl.where(best <= 0, 0.0, best)  # a NaN stays one: in a normalised channel one makes all
-    tl.store(out + (task * cells + cell)[:, None] * C + c[None, :], best.to(out.dtype.element_ty), mask=mask)
+    tl.store(
+        out + (task * cells + cell)[:, None] * C + c[None, :],
+        best.to(out.dtype.element_ty),
+        mask=mask,
+    )
 
 
 @jit
 def _chosen(at, mask, a, b, W, C: tl.constexpr):
-    """The four inputs of a cell, and which of them the pooling took: 0 to 3, the first of equal ones, 4 where ReLU took none."""
+    """The four inputs of a cell, and which of them the pooling took: 0 to 3, the first of equal
+    ones, 4 where ReLU took none.
+    """
     z0 = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     z1 = tl.load(at + C, mask=mask, other=0.0).to(tl.float32)
     z2 = tl.load(at + W * C, mask=mask, other=0.0).to(tl.float32)
@@ -99,8 +116,26 @@ def _chosen(at, mask, a, b, W, C: tl.constexpr):
 
 
 @jit
-def _sum_backward_kernel(d, z, sums, scale, shift, partial, images, H, W, count, eps, chunk_cells, chunks, C: tl.constexpr, BLOCK: tl.constexpr):
-    """Partial sums of the gradient behind ReLU and pooling, and of its product with the normalised z."""
+def _sum_backward_kernel(
+    d,
+    z,
+    sums,
+    scale,
+    shift,
+    partial,
+    images,
+    H,
+    W,
+    count,
+    eps,
+    chunk_cells,
+    chunks,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Partial sums of the gradient behind ReLU and pooling, and of its product with the normalised
+    z.
+    """
     task, chunk = tl.program_id(0), tl.program_id(1)
     cells = images * (H // 2) * (W // 2)
     c = tl.arange(0, C)
@@ -113,7 +148,9 @@ def _sum_backward_kernel(d, z, sums, scale, shift, partial, images, H, W, count,
         mask = (cell < last)[:, None]
         at = z + _corner(cell, task, images, H, W)[:, None] * C + c[None, :]
         z0, z1, z2, z3, which = _chosen(at, mask, a[None, :], b[None, :], W, C)
-        g = tl.load(d + (task * cells + cell)[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+        g = tl.load(d + (task * cells + cell)[:, None] * C + c[None, :], mask=mask, other=0.0).to(
+            tl.float32
+        )
         g = tl.where(which < 4, g, 0.0)
         taken = tl.where(which == 0, z0, tl.where(which == 1, z1, tl.where(which == 2, z2, z3)))
         total += g
@@ -124,8 +161,25 @@ def _sum_backward_kernel(d, z, sums, scale, shift, partial, images, H, W, count,
 
 
 @jit
-def _backward_kernel(d, z, sums, scale, shift, totals, out, images, H, W, count, eps, C: tl.constexpr, BLOCK: tl.constexpr):
-    """a (gradient - its mean - normalised z times the mean of their product), at all four inputs of a cell."""
+def _backward_kernel(
+    d,
+    z,
+    sums,
+    scale,
+    shift,
+    totals,
+    out,
+    images,
+    H,
+    W,
+    count,
+    eps,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """a (gradient - its mean - normalised z times the mean of their product), at all four inputs of
+    a cell.
+    """
     task = tl.program_id(0)
     cells = images * (H // 2) * (W // 2)
     cell = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -136,13 +190,31 @@ def _backward_kernel(d, z, sums, scale, shift, totals, out, images, H, W, count,
     mask = (cell < cells)[:, None]
     corner = _corner(cell, task, images, H, W)[:, None] * C + c[None, :]
     z0, z1, z2, z3, which = _chosen(z + corner, mask, a[None, :], b[None, :], W, C)
-    g = tl.load(d + (task * cells + cell)[:, None] * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+    g = tl.load(d + (task * cells + cell)[:, None] * C + c[None, :], mask=mask, other=0.0).to(
+        tl.float32
+    )
     a, mean, level, slope = a[None, :], mean[None, :], level[None, :], slope[None, :]
     kind = out.dtype.element_ty
-    tl.store(out + corner, (a * (tl.where(which == 0, g, 0.0) - level - (z0 - mean) * slope)).to(kind), mask=mask)
-    tl.store(out + corner + C, (a * (tl.where(which == 1, g, 0.0) - level - (z1 - mean) * slope)).to(kind), mask=mask)
-    tl.store(out + corner + W * C, (a * (tl.where(which == 2, g, 0.0) - level - (z2 - mean) * slope)).to(kind), mask=mask)
-    tl.store(out + corner + W * C + C, (a * (tl.where(which == 3, g, 0.0) - level - (z3 - mean) * slope)).to(kind), mask=mask)
+    tl.store(
+        out + corner,
+        (a * (tl.where(which == 0, g, 0.0) - level - (z0 - mean) * slope)).to(kind),
+        mask=mask,
+    )
+    tl.store(
+        out + corner + C,
+        (a * (tl.where(which == 1, g, 0.0) - level - (z1 - mean) * slope)).to(kind),
+        mask=mask,
+    )
+    tl.store(
+        out + corner + W * C,
+        (a * (tl.where(which == 2, g, 0.0) - level - (z2 - mean) * slope)).to(kind),
+        mask=mask,
+    )
+    tl.store(
+        out + corner + W * C + C,
+        (a * (tl.where(which == 3, g, 0.0) - level - (z3 - mean) * slope)).to(kind),
+        mask=mask,
+    )
 
 
 def _chunks(rows: int) -> tuple[int, int]:
@@ -151,9 +223,13 @@ def _chunks(rows: int) -> tuple[int, int]:
     return size, triton.cdiv(rows, size)
 
 
-# Plain operators without derivatives of their own: `_Pooled` below has those, in the form that `torch.func` takes.
+# Plain operators without derivatives of their own: `_Pooled` below has those, in the form that
+# `torch.func` takes.
 LIBRARY.define("pooled(Tensor z, Tensor scale, Tensor shift, int tasks) -> (Tensor, Tensor)")
-LIBRARY.define("pooled_backward(Tensor d, Tensor z, Tensor sums, Tensor scale, Tensor shift, int tasks) -> (Tensor, Tensor)")
+LIBRARY.define(
+    "pooled_backward(Tensor d, Tensor z, Tensor sums, Tensor scale, Tensor shift, int tasks) -> "
+    "(Tensor, Tensor)"
+)
 
 
 @torch.library.impl(LIBRARY, "pooled", "CompositeExplicitAutograd")
@@ -165,22 +241,30 @@ def _forward(z: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tenso
     partial = torch.empty(tasks, chunks, 2, C, device=z.device, dtype=torch.float32)
     _sum_kernel[(tasks, chunks)](z, partial, rows, size, chunks, C, _BLOCK)
     sums = partial.sum(1)
-    out = torch.empty(N, C, H // 2, W // 2, device=z.device, dtype=z.dtype, memory_format=torch.channels_last)
+    out = torch.empty(
+        N, C, H // 2, W // 2, device=z.device, dtype=z.dtype, memory_format=torch.channels_last
+    )
     cells = rows // 4
     grid = (tasks, triton.cdiv(cells, _BLOCK))
-    _pool_kernel[grid](z, sums, scale, shift, out, N // tasks, H, W, float(rows), EPSILON, C, _BLOCK)
+    _pool_kernel[grid](
+        z, sums, scale, shift, out, N // tasks, H, W, float(rows), EPSILON, C, _BLOCK
+    )
     return out, sums
 
 
 @torch.library.register_fake("bipareto::pooled", lib=LIBRARY)
 def _(z: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
     N, C, H, W = z.shape
-    out = torch.empty(N, C, H // 2, W // 2, device=z.device, dtype=z.dtype, memory_format=torch.channels_last)
+    out = torch.empty(
+        N, C, H // 2, W // 2, device=z.device, dtype=z.dtype, memory_format=torch.channels_last
+    )
     return out, torch.empty(tasks, 2, C, device=z.device, dtype=torch.float32)
 
 
 @torch.library.impl(LIBRARY, "pooled_backward", "CompositeExplicitAutograd")
-def _backward(d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
+def _backward(
+    d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, tasks: int
+) -> tuple[Tensor, Tensor]:
     d, z = (value.contiguous(memory_format=torch.channels_last) for value in (d, z))
     N, C, H, W = z.shape
     rows = N // tasks * H * W
@@ -188,15 +272,21 @@ def _backward(d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, 
     size, chunks = _chunks(cells)
     partial = torch.empty(tasks, chunks, 2, C, device=z.device, dtype=torch.float32)
     shape = (N // tasks, H, W, float(rows), EPSILON)
-    _sum_backward_kernel[(tasks, chunks)](d, z, sums, scale, shift, partial, *shape, size, chunks, C, _BLOCK)
+    _sum_backward_kernel[(tasks, chunks)](
+        d, z, sums, scale, shift, partial, *shape, size, chunks, C, _BLOCK
+    )
     totals = partial.sum(1)
     out = torch.empty_like(z)
-    _backward_kernel[(tasks, triton.cdiv(cells, _BLOCK))](d, z, sums, scale, shift, totals, out, *shape, C, _BLOCK)
+    _backward_kernel[(tasks, triton.cdiv(cells, _BLOCK))](
+        d, z, sums, scale, shift, totals, out, *shape, C, _BLOCK
+    )
     return out, totals
 
 
 @torch.library.register_fake("bipareto::pooled_backward", lib=LIBRARY)
-def _(d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
+def _(
+    d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, tasks: int
+) -> tuple[Tensor, Tensor]:
     return torch.empty_like(z, memory_format=torch.channels_last), torch.empty_like(sums)
 
 
@@ -218,10 +308,14 @@ class _Pooled(torch.autograd.Function):
 
 
 class _PooledGradient(torch.autograd.Function):
-    """What `_Pooled` goes back by, so that a second derivative is refused instead of being taken for zero."""
+    """What `_Pooled` goes back by, so that a second derivative is refused instead of being taken
+    for zero.
+    """
 
     @staticmethod
-    def forward(d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> tuple[Tensor, Tensor]:
+    def forward(
+        d: Tensor, z: Tensor, sums: Tensor, scale: Tensor, shift: Tensor, tasks: int
+    ) -> tuple[Tensor, Tensor]:
         out, totals = torch.ops.bipareto.pooled_backward(d, z, sums, scale, shift, tasks)
         return out, totals.sum(0)
 
@@ -231,11 +325,14 @@ class _PooledGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
-        raise InvalidInput("the fused backbone has first derivatives in x only; use Network(fused=False)")
+        raise InvalidInput(
+            "the fused backbone has first derivatives in x only; use Network(fused=False)"
+        )
 
 
 def pooled(z: Tensor, scale: Tensor, shift: Tensor, tasks: int) -> Tensor:
-    """max-pool(ReLU(scale * normalised z + shift)), normalised over the images and pixels of each task.
+    """max-pool(ReLU(scale * normalised z + shift)), normalised over the images and pixels of each
+    task.
 
     Args:
         z: (tasks * n, C, H, W), C a power of two, float32 or bfloat16.

@@ -1,6 +1,7 @@
 """Multi-domain few-shot learning as a bilevel problem: backbone x, one learner y_i per domain.
 
-f_i(x, y) = cross entropy of domain i's query images,   g(x, y) = (1/m) sum_i cross entropy of domain i's support images.
+f_i(x, y) = cross entropy of domain i's query images,
+g(x, y) = (1/m) sum_i cross entropy of domain i's support images.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class FewShot(Problem):
         names: of the domains.
     """
 
-    def __init__(self, network: Network, images: Tensor, episodes: Episodes, names: Sequence[str]) -> None:
+    def __init__(
+        self, network: Network, images: Tensor, episodes: Episodes, names: Sequence[str]
+    ) -> None:
         super().__init__(self._losses, self._mean, sampler=episodes, names=names)
         self.parts = tuple(range(len(names)))
         self.network, self.images, self.episodes = network, images, episodes
@@ -38,7 +41,9 @@ class FewShot(Problem):
         self._scale, self._shift = 1 / (255 * spread), mean / spread
 
     def pixels(self, batch: tuple[Tensor, Tensor]) -> Tensor:
-        """The images of a draw, (tasks, n, 3, H, W), each channel with mean 0 and variance 1 over the data set."""
+        """The images of a draw, (tasks, n, 3, H, W), each channel with mean 0 and variance 1 over
+        the data set.
+        """
         rows, flip = batch
         chosen = self.images[rows]
         chosen = torch.where(flip[..., None, None, None], chosen.flip(-1), chosen)
@@ -56,7 +61,9 @@ class FewShot(Problem):
 
     def objective(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """f_i from domain i's images and learner alone."""
-        return self._losses(x, tree.map_(lambda leaf: leaf[i : i + 1], y), tuple(part[i : i + 1] for part in batch))[0]
+        return self._losses(
+            x, tree.map_(lambda leaf: leaf[i : i + 1], y), tuple(part[i : i + 1] for part in batch)
+        )[0]
 
     def lower_part(self, part: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         """That domain's term of g."""
@@ -68,9 +75,13 @@ class FewShot(Problem):
         return self.network.losses(y, features).mean(), self.network.losses(theta, features).mean()
 
     def adapted(self, features: Tensor, y0: Tree, steps: int, eta: float) -> Tree:
-        """Learners after `steps` of size eta on g from y_0, for any number of tasks (each steps as it would among m domains)."""
+        """Learners after `steps` of size eta on g from y_0, for any number of tasks (each steps as
+        it would among m domains).
+        """
         m = len(self.names or ())
         y = tree.map_(lambda leaf: leaf[:1].expand(len(features), *leaf.shape[1:]), y0)
         for _ in range(steps):
-            y = tree.add_scaled(y, -eta, oracle.grad(lambda v: self.network.losses(v, features).sum() / m, y))
+            y = tree.add_scaled(
+                y, -eta, oracle.grad(lambda v: self.network.losses(v, features).sum() / m, y)
+            )
         return y

@@ -23,7 +23,8 @@ PROTOCOLS: tuple[Protocol, ...] = ("warm", "literal")
 #: The methods of the comparison, ours first.
 COMPARED = ("momeha", "wc-penalty", "moml", "forum", "wc-mhgd")
 
-#: Step size of a learner on its own domain's loss, in the warm-up, in joint steps and in the adaptation to test episodes.
+#: Step size of a learner on its own domain's loss, in the warm-up, in joint steps and in the
+#: adaptation to test episodes.
 #: g is the mean over m domains, so a step on g is m times as large.
 LEARNING = {"linear": 0.25, "mlp": 0.1, "block": 0.05}
 
@@ -33,7 +34,8 @@ MOVING = {"linear": (0.3, 0.3), "mlp": (1.0, 0.1), "block": (1.0, 0.3)}
 #: Joint steps per episode.
 JOINT = 2
 
-#: What a method is tuned over with the block learner: its step of x and the number that matters most besides, eight trials for each.
+#: What a method is tuned over with the block learner: its step of x and the number that matters
+#: most besides, eight trials for each.
 TRIALS: dict[str, list[dict[str, float]]] = {
     name: [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     for name, grid in {
@@ -47,35 +49,52 @@ TRIALS: dict[str, list[dict[str, float]]] = {
 
 
 def adaptation(learner: Learner, m: int) -> float:
-    """The step size on g with which learners of m domains adapt, the same for every method and for an untrained backbone."""
+    """The step size on g with which learners of m domains adapt, the same for every method and for
+    an untrained backbone.
+    """
     return m * LEARNING[learner]
 
 
 def configured(
-    name: str, learner: Learner, m: int, protocol: Protocol = "warm", preset: str = "robust", steps: int = 2500,
+    name: str,
+    learner: Learner,
+    m: int,
+    protocol: Protocol = "warm",
+    preset: str = "robust",
+    steps: int = 2500,
     numbers: Mapping[str, Any] | None = None,
-) -> Method:  # fmt: skip
+) -> Method:
     """A method with its numbers.
 
     Args:
         name: one of `COMPARED`.
         learner, m: decide the learner's step size.
-        protocol: "warm": in every episode learners are learned anew by eight steps on the support set, then two joint steps follow.
-            "literal": one joint step per episode, learners carried over, as the paper's text reads.
-        preset: "robust", chosen on validation classes; "paper-sensitivity" or "paper-comparison", the paper's numbers.
-        steps: joint steps T of the run.  With "robust" the step of x falls to zero along half a cosine over them: a constant one leaves x
-            shaking with the last episodes, by more than a preference moves it.
+        protocol: "warm": in every episode learners are learned anew by eight steps on the support
+            set, then two joint steps follow. "literal": one joint step per episode, learners
+            carried over, as the paper's text reads.
+        preset: "robust", chosen on validation classes; "paper-sensitivity" or "paper-comparison",
+            the paper's numbers.
+        steps: joint steps T of the run.  With "robust" the step of x falls to zero along half a
+            cosine over them: a constant one leaves x shaking with the last episodes, by more than a
+            preference moves it.
         numbers: others than the preset's, by name, as tuning finds them.
     """
     if name not in COMPARED:
-        raise InvalidInput(f"method {name!r} takes no part in this experiment; choose from {', '.join(COMPARED)}")
+        raise InvalidInput(
+            f"method {name!r} takes no part in this experiment; choose from {', '.join(COMPARED)}"
+        )
     if protocol not in PROTOCOLS:
-        raise InvalidInput(f"protocol {protocol!r} is not known; choose one of {', '.join(PROTOCOLS)}")
+        raise InvalidInput(
+            f"protocol {protocol!r} is not known; choose one of {', '.join(PROTOCOLS)}"
+        )
     eta = adaptation(learner, m)
     method = _robust(name, learner, eta) if preset == "robust" else _paper(name, preset)
     unknown = sorted(set(numbers or {}) - {f.name for f in fields(method)})
     if unknown:
-        raise InvalidInput(f"{name} has no number {', '.join(unknown)}; it has {', '.join(f.name for f in fields(method))}")
+        raise InvalidInput(
+            f"{name} has no number {', '.join(unknown)}; it has "
+            f"{', '.join(f.name for f in fields(method))}"
+        )
     method = replace(method, **(numbers or {}))
     if preset == "robust":
         method = replace(method, alpha_x=Cosine(method.alpha_x.value, float(steps)))  # type: ignore[attr-defined, call-arg]
@@ -85,7 +104,9 @@ def configured(
 def _robust(name: str, learner: Learner, learning: float) -> Method:
     alpha_x, c = MOVING[learner]
     numbers: dict[str, Method] = {
-        "momeha": MOMEHA(gamma=8.0, mu=4.0, alpha_x=alpha_x, alpha_y=learning, alpha_theta=learning, c=c),
+        "momeha": MOMEHA(
+            gamma=8.0, mu=4.0, alpha_x=alpha_x, alpha_y=learning, alpha_theta=learning, c=c
+        ),
         "wc-penalty": WCPenalty(u=1.0, v=0.2, alpha_x=1.0, alpha_y=learning, eta=0.01),
         "moml": MOML(inner_steps=4, eta=learning, alpha_x=0.3),
         "forum": FORUM(inner_steps=4, eta=learning, rho=0.5, alpha_x=0.3, alpha_y=learning),
@@ -96,7 +117,9 @@ def _robust(name: str, learner: Learner, learning: float) -> Method:
 
 def _paper(name: str, preset: str) -> Method:
     if preset not in ("paper-sensitivity", "paper-comparison"):
-        raise InvalidInput(f"preset {preset!r} is not known; choose robust, paper-sensitivity or paper-comparison")
+        raise InvalidInput(
+            f"preset {preset!r} is not known; choose robust, paper-sensitivity or paper-comparison"
+        )
     if name == "momeha":
         return MOMEHA.paper(preset.removeprefix("paper-"))
     return METHODS[name].paper()  # type: ignore[attr-defined]
@@ -106,7 +129,9 @@ def preferences(m: int, strengths: Sequence[str]) -> list[tuple[float, ...]]:
     """Equal weights, then for every strength one preference for each objective."""
     for strength in strengths:
         if strength not in STRENGTHS:
-            raise InvalidInput(f"strength {strength!r} is not known; choose from {', '.join(STRENGTHS)}")
+            raise InvalidInput(
+                f"strength {strength!r} is not known; choose from {', '.join(STRENGTHS)}"
+            )
     found = [(1 / m,) * m]
     for strength in strengths:
         found += [tuple(row) for row in favouring(m, strength).tolist()]

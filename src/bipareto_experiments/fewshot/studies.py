@@ -1,7 +1,7 @@
 """The studies of the experiment: what is trained, how it is judged, and what is written down.
 
-A study's folder holds one sub-folder per group of backbones that were trained side by side (resumable) and `results.json`
-with a record per backbone, from which tables and figures are made.
+A study's folder holds one sub-folder per group of backbones that were trained side by side
+(resumable) and `results.json` with a record per backbone, from which tables and figures are made.
 """
 
 from __future__ import annotations
@@ -22,13 +22,21 @@ from bipareto.methods.episodic import Episodic
 from bipareto.problem import tree
 from bipareto.sweep.durable import write_text
 from bipareto_experiments.devices import machine_of
-from bipareto_experiments.fewshot.settings import COMPARED, TRIALS, Protocol, adaptation, configured, preferences
+from bipareto_experiments.fewshot.settings import (
+    COMPARED,
+    TRIALS,
+    Protocol,
+    adaptation,
+    configured,
+    preferences,
+)
 from bipareto_experiments.fewshot.task import Task
 from bipareto_experiments.fewshot.training import Trial, train
 
 __all__ = ["Study", "comparable", "comparison", "sensitivity", "single_domain", "summary", "tune"]
 
-#: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the paper.
+#: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the
+#: paper.
 EPISODES, CURVE_EPISODES = 192, 48
 
 
@@ -65,19 +73,29 @@ class Study:
 
     def configured(self, name: str, m: int, numbers: Mapping[str, float] | None) -> Method:
         """The same for m domains, with these numbers."""
-        return configured(name, self.task.network.learner, m, self.protocol, self.preset, self.steps, numbers)
+        return configured(
+            name, self.task.network.learner, m, self.protocol, self.preset, self.steps, numbers
+        )
 
-    def judge(self, x: Any, seed: int, part: str = "test", episodes: int | None = None) -> dict[str, Any]:
-        """Accuracy and loss per domain of one backbone, with the standard error over episodes and how many are right in each."""
+    def judge(
+        self, x: Any, seed: int, part: str = "test", episodes: int | None = None
+    ) -> dict[str, Any]:
+        """Accuracy and loss per domain of one backbone, with the standard error over episodes and
+        how many are right in each.
+        """
         eta = adaptation(self.task.network.learner, len(self.task.domains))
-        found = self.task.judge(x, self.task.start(seed)[1], part=part, episodes=episodes or self.episodes, eta=eta)
+        found = self.task.judge(
+            x, self.task.start(seed)[1], part=part, episodes=episodes or self.episodes, eta=eta
+        )
         count = found.accuracy.shape[0]
         return {
             "accuracy": found.accuracy.mean(0).tolist(),
             "error": (found.accuracy.std(0) / count**0.5).tolist(),
             "loss": found.loss.mean(0).tolist(),
             "judged": self._judged,
-            "episodes": (found.accuracy.T * self._judged).round().int().tolist() if episodes is None else None,
+            "episodes": (found.accuracy.T * self._judged).round().int().tolist()
+            if episodes is None
+            else None,
         }
 
     @property
@@ -91,19 +109,33 @@ class Study:
             label = {"group": "untrained", "method": "untrained", "seed": seed, "preference": None}
             self.records.append(label | self.judge(self.task.start(seed)[0], seed))
 
-    def run(self, group: str, trials: Sequence[Trial], labels: Sequence[dict[str, Any]], curves: bool = False) -> None:
+    def run(
+        self,
+        group: str,
+        trials: Sequence[Trial],
+        labels: Sequence[dict[str, Any]],
+        curves: bool = False,
+    ) -> None:
         """Train a group side by side, judge every backbone, and keep the records."""
         points: list[dict[str, Any]] = []
 
         def look(step: int, x: Any) -> None:
             for i, trial in enumerate(trials):
                 seen = self.judge(tree.select(x, i), trial.seed, episodes=CURVE_EPISODES)
-                points.append({"step": step, "trial": i, "accuracy": seen["accuracy"], "loss": seen["loss"]})
+                points.append(
+                    {"step": step, "trial": i, "accuracy": seen["accuracy"], "loss": seen["loss"]}
+                )
 
         trained = train(
-            self.task, trials, self.steps, folder=None if self.folder is None else self.folder / group, label=group, progress=self.progress,
-            watch=look if curves else None, watch_every=max(1, self.steps // 20) if curves else None,
-        )  # fmt: skip
+            self.task,
+            trials,
+            self.steps,
+            folder=None if self.folder is None else self.folder / group,
+            label=group,
+            progress=self.progress,
+            watch=look if curves else None,
+            watch_every=max(1, self.steps // 20) if curves else None,
+        )
         self.seconds[group] = trained.seconds
         for i, (trial, label) in enumerate(zip(trials, labels, strict=True)):
             record = {
@@ -115,13 +147,20 @@ class Study:
                 "ended": trained.reason[i],
             }
             record |= self.judge(tree.select(trained.x, i), trial.seed)
-            record["training"] = {"step": trained.steps.tolist(), "loss": trained.losses[:, i].tolist()}
+            record["training"] = {
+                "step": trained.steps.tolist(),
+                "loss": trained.losses[:, i].tolist(),
+            }
             if curves:
-                record["curve"] = [{k: v for k, v in p.items() if k != "trial"} for p in points if p["trial"] == i]
+                record["curve"] = [
+                    {k: v for k, v in p.items() if k != "trial"} for p in points if p["trial"] == i
+                ]
             self.records.append(record)
         self.write()
 
-    def across(self, group: str, name: str, wanted: Sequence[tuple[float, ...] | None], **label: Any) -> None:
+    def across(
+        self, group: str, name: str, wanted: Sequence[tuple[float, ...] | None], **label: Any
+    ) -> None:
         """One method under several preferences, with every seed."""
         method = self.method(name)
         trials = [Trial(method, w, seed) for seed in self.seeds for w in wanted]
@@ -131,7 +170,11 @@ class Study:
         """Everything, ready for JSON."""
         task = self.task
         return {
-            "data": {"name": task.images.name, "note": task.images.note, "domains": task.domains.to_json(task.images)},
+            "data": {
+                "name": task.images.name,
+                "note": task.images.note,
+                "domains": task.domains.to_json(task.images),
+            },
             "network": repr(task.network),
             "steps": self.steps,
             "seeds": list(self.seeds),
@@ -152,54 +195,98 @@ class Study:
 
 
 def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
-    """Try every entry of `settings.TRIALS` under the equal preference, and take what does best on the validation classes.
+    """Try every entry of `settings.TRIALS` under the equal preference, and take what does best on
+    the validation classes.
 
     Returns:
-        By method: `numbers`, the best ones (none, hence the preset's, where every trial diverged), and `trials`, each with its numbers
+        By method: `numbers`, the best ones (none, hence the preset's, where every trial diverged),
+            and `trials`, each with its numbers
         and its mean accuracy over domains (0 where it diverged).
     """
     if not all(study.task.domains.validation):
-        raise InvalidInput(f"the domains of {study.task.images.name} have no validation classes to tune on; take fc100 or caltech101, which have")
+        raise InvalidInput(
+            f"the domains of {study.task.images.name} have no validation classes to tune on; take "
+            "fc100 or caltech101, which have"
+        )
     for name in methods:
         study.method(name)  # a wrong name is told before the first training
     m, seed = len(study.task.domains), study.seeds[0]
     found: dict[str, Any] = {}
     for name in methods:
         chances = [study.configured(name, m, numbers) for numbers in TRIALS[name]]
-        trials = [Trial(method, (1 / m,) * m if method.uses_preference else None, seed) for method in chances]
+        trials = [
+            Trial(method, (1 / m,) * m if method.uses_preference else None, seed)
+            for method in chances
+        ]
         folder = None if study.folder is None else study.folder / f"tune-{name}"
-        trained = train(study.task, trials, study.steps, folder=folder, label=f"tuning {name}", progress=study.progress)
+        trained = train(
+            study.task,
+            trials,
+            study.steps,
+            folder=folder,
+            label=f"tuning {name}",
+            progress=study.progress,
+        )
         judged: list[dict[str, Any]] = []
         for i, numbers in enumerate(TRIALS[name]):
             healthy = trained.reason[i] == "steps"
-            seen = study.judge(tree.select(trained.x, i), seed, part="validation")["accuracy"] if healthy else [0.0]
+            seen = (
+                study.judge(tree.select(trained.x, i), seed, part="validation")["accuracy"]
+                if healthy
+                else [0.0]
+            )
             judged.append({"numbers": numbers, "accuracy": sum(seen) / len(seen)})
         best = max(judged, key=lambda trial: trial["accuracy"])
         if not best["accuracy"]:
-            warnings.warn(f"every trial of {name} diverged; the preset's numbers are kept", BiparetoWarning, stacklevel=2)
-        found[name] = {"numbers": best["numbers"] if best["accuracy"] else {}, "trials": judged, "seconds": trained.seconds}
+            warnings.warn(
+                f"every trial of {name} diverged; the preset's numbers are kept",
+                BiparetoWarning,
+                stacklevel=2,
+            )
+        found[name] = {
+            "numbers": best["numbers"] if best["accuracy"] else {},
+            "trials": judged,
+            "seconds": trained.seconds,
+        }
         if study.folder is not None:
-            text = json.dumps({"steps": study.steps, "seed": seed, "learner": study.task.network.learner, "methods": found}, indent=1)
+            text = json.dumps(
+                {
+                    "steps": study.steps,
+                    "seed": seed,
+                    "learner": study.task.network.learner,
+                    "methods": found,
+                },
+                indent=1,
+            )
             write_text(study.folder / "tuning.json", text)
     return found
 
 
-def comparison(study: Study, methods: Sequence[str] = COMPARED, strengths: Sequence[str] = ("weak", "moderate")) -> dict[str, Any]:
-    """Every method under equal, weak and moderate preferences; one without preferences has one answer, and runs once with each seed.
+def comparison(
+    study: Study, methods: Sequence[str] = COMPARED, strengths: Sequence[str] = ("weak", "moderate")
+) -> dict[str, Any]:
+    """Every method under equal, weak and moderate preferences; one without preferences has one
+    answer, and runs once with each seed.
 
     Args:
-        strengths: which preferences beside the equal one; "strong" and "extreme" show the deterioration that the paper reports.
+        strengths: which preferences beside the equal one; "strong" and "extreme" show the
+            deterioration that the paper reports.
     """
     wanted = preferences(len(study.task.domains), strengths)
-    given = {name: wanted if study.method(name).uses_preference else [None] for name in methods}  # a wrong name is told before the first training
+    given = {
+        name: wanted if study.method(name).uses_preference else [None] for name in methods
+    }  # a wrong name is told before the first training
     study.untrained()
     for name, its in given.items():
         study.across(name, name, its)
     return study.result()
 
 
-def sensitivity(study: Study, values: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0)) -> dict[str, Any]:
-    """MOMEHA against mu, against gamma, and under four preference strengths; with curves under the paper's preference.
+def sensitivity(
+    study: Study, values: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0)
+) -> dict[str, Any]:
+    """MOMEHA against mu, against gamma, and under four preference strengths; with curves under the
+    paper's preference.
 
     Args:
         values: of mu and of gamma, each with the other at its preset value.
@@ -209,31 +296,63 @@ def sensitivity(study: Study, values: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.
     m = len(study.task.domains)
     tilted = preferences(m, ["moderate"])[min(2, m)]
     for name in ("mu", "gamma"):
-        trials = [Trial(_with(method, name, value), tilted, seed) for seed in study.seeds for value in values]
-        study.run(f"by-{name}", trials, [{"method": "momeha", name: value} for _ in study.seeds for value in values])
-    study.run("curves", [Trial(method, tilted, seed) for seed in study.seeds], [{"method": "momeha"} for _ in study.seeds], curves=True)
+        trials = [
+            Trial(_with(method, name, value), tilted, seed)
+            for seed in study.seeds
+            for value in values
+        ]
+        study.run(
+            f"by-{name}",
+            trials,
+            [{"method": "momeha", name: value} for _ in study.seeds for value in values],
+        )
+    study.run(
+        "curves",
+        [Trial(method, tilted, seed) for seed in study.seeds],
+        [{"method": "momeha"} for _ in study.seeds],
+        curves=True,
+    )
     for strength in ("weak", "moderate", "strong", "extreme"):
         wanted = preferences(m, [strength])
         # The equal preference is the reference of all four and is run once.
-        study.across(f"strength-{strength}", "momeha", wanted if strength == "weak" else wanted[1:], strength=strength)
+        study.across(
+            f"strength-{strength}",
+            "momeha",
+            wanted if strength == "weak" else wanted[1:],
+            strength=strength,
+        )
     return study.result()
 
 
 def single_domain(study: Study) -> dict[str, Any]:
-    """One domain alone in training, judged on all: an m x m matrix, the reference of the preference study.
+    """One domain alone in training, judged on all: an m x m matrix, the reference of the preference
+    study.
 
-    A preference of nearly one for domain i leaves the others without weight; here their learners take no part either.
+    A preference of nearly one for domain i leaves the others without weight; here their learners
+    take no part either.
     """
     task = study.task
     method = study.configured("momeha", 1, study.numbers.get("momeha"))
     for i, name in enumerate(task.domains.names):
-        one = replace(task.domains, names=(name,), **{part: (getattr(task.domains, part)[i],) for part in ("train", "validation", "test")})
+        one = replace(
+            task.domains,
+            names=(name,),
+            **{part: (getattr(task.domains, part)[i],) for part in ("train", "validation", "test")},
+        )
         alone = replace(task, domains=one)
         trials = [Trial(method, (1.0,), seed) for seed in study.seeds]
         folder = None if study.folder is None else study.folder / f"only-{i + 1}"
-        trained = train(alone, trials, study.steps, folder=folder, label=f"only {name}", progress=study.progress)
+        trained = train(
+            alone, trials, study.steps, folder=folder, label=f"only {name}", progress=study.progress
+        )
         for k, trial in enumerate(trials):
-            record = {"group": "single", "method": "momeha", "trained_on": i, "seed": trial.seed, "preference": None}
+            record = {
+                "group": "single",
+                "method": "momeha",
+                "trained_on": i,
+                "seed": trial.seed,
+                "preference": None,
+            }
             study.records.append(record | study.judge(tree.select(trained.x, k), trial.seed))
         study.write()
     return study.result()
@@ -247,11 +366,14 @@ def _with(method: Method, name: str, value: float) -> Method:
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """Per method: accuracies with their standard error over seeds, the hypervolume of its accuracies, and its preferences' effect.
+    """Per method: accuracies with their standard error over seeds, the hypervolume of its
+    accuracies, and its preferences' effect.
 
-    accuracy: mean over domains, preferences and seeds; `equal` the same under equal preferences alone.
-    hypervolume: of the accuracies of one seed's backbones above chance (`reference`), averaged over seeds.  A method with preferences has
-        several backbones there, one without has one; so `hypervolume_equal` is that of the backbone under equal preferences alone.
+    accuracy: mean over domains, preferences and seeds; `equal` the same under equal preferences
+    alone. hypervolume: of the accuracies of one seed's backbones above chance (`reference`),
+    averaged over seeds.  A method with preferences has
+        several backbones there, one without has one; so `hypervolume_equal` is that of the backbone
+        under equal preferences alone.
     response: see `_response`.
     """
     from bipareto.fronts.measures import hypervolume
@@ -259,17 +381,33 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     trained = comparable(result)
     untrained = [r["accuracy"] for r in result["records"] if r["method"] == "untrained"]
     if not trained or not untrained:
-        raise InvalidInput("these results hold no backbones to compare; run comparison or sensitivity to its end first")
+        raise InvalidInput(
+            "these results hold no backbones to compare; run comparison or sensitivity to its end "
+            "first"
+        )
     plain = _mean(untrained)
     reference = [-0.2] * len(plain)
     methods: dict[str, Any] = {}
     for name in dict.fromkeys(r["method"] for r in trained):
         own = [r for r in trained if r["method"] == name]
         per_seed = {seed: [r for r in own if r["seed"] == seed] for seed in result["seeds"]}
-        accuracy = torch.tensor([_mean([r["accuracy"] for r in runs]) for runs in per_seed.values()], dtype=torch.float64)
+        accuracy = torch.tensor(
+            [_mean([r["accuracy"] for r in runs]) for runs in per_seed.values()],
+            dtype=torch.float64,
+        )
         spread, alone = (
-            torch.tensor([hypervolume(-torch.tensor([r["accuracy"] for r in runs], dtype=torch.float64), reference) for runs in kept])
-            for kept in (per_seed.values(), [[r for r in runs if _is_even(r)] for runs in per_seed.values()])
+            torch.tensor(
+                [
+                    hypervolume(
+                        -torch.tensor([r["accuracy"] for r in runs], dtype=torch.float64), reference
+                    )
+                    for runs in kept
+                ]
+            )
+            for kept in (
+                per_seed.values(),
+                [[r for r in runs if _is_even(r)] for runs in per_seed.values()],
+            )
         )
         methods[name] = {
             "accuracy": float(accuracy.mean()),
@@ -289,11 +427,17 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def comparable(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """The records of backbones that were trained on all domains with a method's own numbers, each once.
+    """The records of backbones that were trained on all domains with a method's own numbers, each
+    once.
 
-    With another mu or gamma it is another method; a backbone with a curve is that of the same preference and seed once more.
+    With another mu or gamma it is another method; a backbone with a curve is that of the same
+    preference and seed once more.
     """
-    return [r for r in result["records"] if r["method"] != "untrained" and not {"mu", "gamma", "curve", "trained_on"} & r.keys()]
+    return [
+        r
+        for r in result["records"]
+        if r["method"] != "untrained" and not {"mu", "gamma", "curve", "trained_on"} & r.keys()
+    ]
 
 
 def _mean(rows: list[list[float]]) -> list[float]:
@@ -307,7 +451,9 @@ def _error(values: torch.Tensor) -> float | None:
 
 def _is_even(record: dict[str, Any]) -> bool:
     """Whether a backbone was trained under equal preferences, or by a method without any."""
-    return record["preference"] is None or max(record["preference"]) - min(record["preference"]) < 1e-9
+    return (
+        record["preference"] is None or max(record["preference"]) - min(record["preference"]) < 1e-9
+    )
 
 
 def _equal(records: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -316,14 +462,20 @@ def _equal(records: list[dict[str, Any]]) -> dict[str, Any] | None:
     if not even:
         return None
     rows = torch.tensor(even, dtype=torch.float64)
-    return {"accuracy": float(rows.mean()), "error": _error(rows.mean(1)), "by_domain": rows.mean(0).tolist()}
+    return {
+        "accuracy": float(rows.mean()),
+        "error": _error(rows.mean(1)),
+        "by_domain": rows.mean(0).tolist(),
+    }
 
 
 def _response(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each preference that favours a domain: by how much that domain's accuracy rises over the equal preference.
+    """For each preference that favours a domain: by how much that domain's accuracy rises over the
+    equal preference.
 
-    Both backbones of a seed are judged by the same episodes, so the difference is taken episode by episode; `error` is its standard
-    error over all episodes and seeds, `seed_error` that over the seeds' means.
+    Both backbones of a seed are judged by the same episodes, so the difference is taken episode by
+    episode; `error` is its standard error over all episodes and seeds, `seed_error` that over the
+    seeds' means.
     """
     given = [r for r in records if r["preference"] and r.get("episodes")]
     even = {r["seed"]: r for r in given if _is_even(r)}
@@ -334,13 +486,18 @@ def _response(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found = []
     for preference, runs in favoured.items():
         i = max(range(len(preference)), key=preference.__getitem__)
-        rise = torch.tensor([r["episodes"][i] for r in runs], dtype=torch.float64) - torch.tensor([even[r["seed"]]["episodes"][i] for r in runs])
+        rise = torch.tensor([r["episodes"][i] for r in runs], dtype=torch.float64) - torch.tensor(
+            [even[r["seed"]]["episodes"][i] for r in runs]
+        )
         rise /= runs[0]["judged"]
         seeds = rise.mean(1)
         found.append(
             {
-                "domain": i, "weight": preference[i], "rise": float(rise.mean()), "error": float(rise.std() / rise.numel() ** 0.5),
+                "domain": i,
+                "weight": preference[i],
+                "rise": float(rise.mean()),
+                "error": float(rise.std() / rise.numel() ** 0.5),
                 "seed_error": _error(seeds),
             }
-        )  # fmt: skip
+        )
     return found

@@ -17,7 +17,12 @@ from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
 from bipareto_experiments.data import ImageSet, fc100_classes, load
 from bipareto_experiments.devices import device_of
-from bipareto_experiments.fewshot.domains import Domains, clustered_domains, stored_domains, superclass_domains
+from bipareto_experiments.fewshot.domains import (
+    Domains,
+    clustered_domains,
+    stored_domains,
+    superclass_domains,
+)
 from bipareto_experiments.fewshot.episodes import Episodes
 from bipareto_experiments.fewshot.network import Learner, Network
 from bipareto_experiments.fewshot.problem import FewShot
@@ -62,19 +67,39 @@ class Task:
 
     def __post_init__(self) -> None:
         pixels = self.images.images.to(self.device)
-        object.__setattr__(self, "problem", FewShot(self.network, pixels, self._episodes("train", self.domains.train), self.domains.names))
+        object.__setattr__(
+            self,
+            "problem",
+            FewShot(
+                self.network,
+                pixels,
+                self._episodes("train", self.domains.train),
+                self.domains.names,
+            ),
+        )
 
     def _episodes(self, part: str, classes: tuple[tuple[int, ...], ...]) -> Episodes:
-        return Episodes(self.images.labels, classes, queries=self.queries, flip=self.flip and part == "train", name=part, device=self.device)
+        return Episodes(
+            self.images.labels,
+            classes,
+            queries=self.queries,
+            flip=self.flip and part == "train",
+            name=part,
+            device=self.device,
+        )
 
     def start(self, seed: int) -> tuple[Tree, Tree]:
         """x_0 and y_0 of a seed."""
         x, y = self.network.start(len(self.domains), seed)
-        return tree.map_(lambda leaf: leaf.to(self.device), x), tree.map_(lambda leaf: leaf.to(self.device), y)
+        return tree.map_(lambda leaf: leaf.to(self.device), x), tree.map_(
+            lambda leaf: leaf.to(self.device), y
+        )
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        """While it lasts, float32 products run in TF32 if the network is `half`: learners then use the tensor cores too."""
+        """While it lasts, float32 products run in TF32 if the network is `half`: learners then use
+        the tensor cores too.
+        """
         products = torch.backends.cuda.matmul
         before = products.allow_tf32
         products.allow_tf32 = before or self.network.half
@@ -83,7 +108,17 @@ class Task:
         finally:
             products.allow_tf32 = before
 
-    def judge(self, x: Tree, y0: Tree, *, part: str = "test", episodes: int = 192, steps: int = 8, eta: float = 1.0, seed: int = 0) -> Judged:
+    def judge(
+        self,
+        x: Tree,
+        y0: Tree,
+        *,
+        part: str = "test",
+        episodes: int = 192,
+        steps: int = 8,
+        eta: float = 1.0,
+        seed: int = 0,
+    ) -> Judged:
         """Adapt to episodes of unseen classes from y_0, and look at their query images.
 
         Args:
@@ -95,12 +130,19 @@ class Task:
         """
         classes = getattr(self.domains, part)
         if not all(classes):
-            raise InvalidInput(f"the domains of {self.images.name} have no {part} classes; judge on test")
-        support, query, *flips = (rows.flatten(0, 1) for rows in self._episodes(part, classes).block(0, seed, episodes))
+            raise InvalidInput(
+                f"the domains of {self.images.name} have no {part} classes; judge on test"
+            )
+        support, query, *flips = (
+            rows.flatten(0, 1) for rows in self._episodes(part, classes).block(0, seed, episodes)
+        )
         ways = self.network.ways
         right = torch.arange(ways, device=self.device).repeat_interleave(query.shape[1] // ways)
         with torch.no_grad(), self.arithmetic():
-            learned, judged = (self._features(x, rows, flip) for rows, flip in zip((support, query), flips, strict=True))
+            learned, judged = (
+                self._features(x, rows, flip)
+                for rows, flip in zip((support, query), flips, strict=True)
+            )
             y = self.problem.adapted(learned, y0, steps, eta)
             accuracy = (self.network.logits(y, judged).argmax(-1) == right).double().mean(1)
             loss = self.network.losses(y, judged)
@@ -113,12 +155,19 @@ class Task:
 
 
 def build(
-    dataset: str, learner: Learner, *, folder: str | Path | None = None, device: str | None = None, seed: int = 42, half: bool | None = None
+    dataset: str,
+    learner: Learner,
+    *,
+    folder: str | Path | None = None,
+    device: str | None = None,
+    seed: int = 42,
+    half: bool | None = None,
 ) -> Task:
     """The task on real images.
 
     Args:
-        dataset: "fc100" (superclasses as domains), "caltech101" (stored clusters), or another set's name (clustered here).
+        dataset: "fc100" (superclasses as domains), "caltech101" (stored clusters), or another set's
+            name (clustered here).
         learner: see `Network`.
         folder: of the data; None is BIPARETO_DATA.
         device: None is the GPU where there is one.
@@ -128,12 +177,15 @@ def build(
     where = device_of(device)
     images = load("cifar100" if dataset == "fc100" else dataset, folder)
     if dataset == "fc100":
-        # The superclasses that FC100 keeps for validation are four as well: numbers are chosen on classes nobody trains or tests on.
+        # The superclasses that FC100 keeps for validation are four as well: numbers are chosen on
+        # classes nobody trains or tests on.
         held = sorted(fc100_classes(images, folder)["validation"])
         domains = superclass_domains(images, seed)
         assert images.group is not None
         group = images.group.tolist()
-        validation = tuple(tuple(k for k in held if group[k] == g) for g in sorted({group[k] for k in held}))
+        validation = tuple(
+            tuple(k for k in held if group[k] == g) for g in sorted({group[k] for k in held})
+        )
         domains = replace(domains, validation=validation)
     elif dataset == "caltech101":
         domains = stored_domains(images, seed)
@@ -143,15 +195,18 @@ def build(
         domains = clustered_domains(images, class_features(images, pretrained(folder).trunk), seed)
     domains.check(images)
     on_gpu = where.type == "cuda"
-    network = Network(learner, half=on_gpu if half is None else half, fused=on_gpu, size=images.images.shape[-1])
+    network = Network(
+        learner, half=on_gpu if half is None else half, fused=on_gpu, size=images.images.shape[-1]
+    )
     return Task(images, domains, network, where)
 
 
 def generated(learner: Learner = "block", seed: int = 0, device: str | None = "cpu") -> Task:
-    """A small task on generated images, for tests and a first try: a class is a coarse pattern, a domain its colour.
+    """A small task on generated images, for tests and a first try: a class is a coarse pattern, a
+    domain its colour.
 
-    8 x 8 pixels under strong noise, four domains of eight training and five test classes with 20 images each, two blocks of eight
-    channels, episodes of 5 + 3 images a class.
+    8 x 8 pixels under strong noise, four domains of eight training and five test classes with 20
+    images each, two blocks of eight channels, episodes of 5 + 3 images a class.
     """
     stream = generator("generated images", 0, seed)
     domains, classes, count, side = 4, 13, 20, 8
@@ -159,7 +214,9 @@ def generated(learner: Learner = "block", seed: int = 0, device: str | None = "c
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=stream)
 
-    pattern = torch.nn.functional.interpolate(normal(domains * classes, 1, 3, 3), side, mode="bilinear").unflatten(0, (domains, classes))
+    pattern = torch.nn.functional.interpolate(
+        normal(domains * classes, 1, 3, 3), side, mode="bilinear"
+    ).unflatten(0, (domains, classes))
     colour = normal(domains, 1, 3, 1, 1)
     clean = pattern * colour / colour.norm(dim=2, keepdim=True)
     noisy = clean.unsqueeze(2) + 1.5 * normal(domains, classes, count, 3, side, side)
@@ -167,11 +224,22 @@ def generated(learner: Learner = "block", seed: int = 0, device: str | None = "c
     labels = torch.arange(domains * classes).repeat_interleave(count)
     names = tuple(f"domain {d + 1}" for d in range(domains))
     images = ImageSet(
-        name="generated", images=pixels, labels=labels, test=torch.zeros(len(labels), dtype=torch.bool),
-        class_names=tuple(f"class {k}" for k in range(domains * classes)), group=torch.arange(domains).repeat_interleave(classes),
-        group_names=names, note="generated",
-    )  # fmt: skip
+        name="generated",
+        images=pixels,
+        labels=labels,
+        test=torch.zeros(len(labels), dtype=torch.bool),
+        class_names=tuple(f"class {k}" for k in range(domains * classes)),
+        group=torch.arange(domains).repeat_interleave(classes),
+        group_names=names,
+        note="generated",
+    )
     ids = torch.arange(domains * classes).reshape(domains, classes)
     cut: dict[str, Any] = {"train": ids[:, :8], "validation": ids[:, :0], "test": ids[:, 8:]}
     cut = {part: tuple(map(tuple, rows.tolist())) for part, rows in cut.items()}
-    return Task(images, Domains(names, **cut), Network(learner, channels=8, blocks=2, size=side, hidden=16), device_of(device), queries=3)
+    return Task(
+        images,
+        Domains(names, **cut),
+        Network(learner, channels=8, blocks=2, size=side, hidden=16),
+        device_of(device),
+        queries=3,
+    )

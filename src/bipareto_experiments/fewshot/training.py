@@ -25,7 +25,9 @@ __all__ = ["Trained", "Trial", "train"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One backbone to be trained: a method with its numbers, a preference (None where it has none), a seed."""
+    """One backbone to be trained: a method with its numbers, a preference (None where it has none),
+    a seed.
+    """
 
     method: Method
     preference: tuple[float, ...] | None
@@ -43,37 +45,55 @@ class Trial:
 
 @dataclass(frozen=True)
 class Trained:
-    """Backbones x with a first axis of trials, the seconds they took (all together), and why each run ended."""
+    """Backbones x with a first axis of trials, the seconds they took (all together), and why each
+    run ended.
+    """
 
     x: Tree
     seconds: float
     reason: tuple[str, ...]
-    #: training objectives as recorded, (records, trials, domains), and the joint step of each record
+    #: training objectives as recorded, (records, trials, domains), and the joint step of each
+    #: record
     losses: Tensor
     steps: Tensor
 
 
 def train(
-    task: Task, trials: Sequence[Trial], steps: int, *, folder: Path | None = None, label: str = "training", progress: bool | None = None,
-    watch: Callable[[int, Tree], None] | None = None, watch_every: int | None = None,
-) -> Trained:  # fmt: skip
+    task: Task,
+    trials: Sequence[Trial],
+    steps: int,
+    *,
+    folder: Path | None = None,
+    label: str = "training",
+    progress: bool | None = None,
+    watch: Callable[[int, Tree], None] | None = None,
+    watch_every: int | None = None,
+) -> Trained:
     """Train all trials side by side; their methods may differ in numbers only.
 
     Args:
         steps: joint steps, T in the paper.
-        folder: where checkpoints and the result are kept; a call with the same trials goes on from there, or returns what is done.
-        watch: called with the joint step and the stacked backbones after every `watch_every` joint steps.
+        folder: where checkpoints and the result are kept; a call with the same trials goes on from
+            there, or returns what is done.
+        watch: called with the joint step and the stacked backbones after every `watch_every` joint
+            steps.
     """
     first = trials[0]
     if any(trial.method.structure() != first.method.structure() for trial in trials):
-        raise InvalidInput("trials that train side by side must differ in numbers only, not in the structure of their method")
+        raise InvalidInput(
+            "trials that train side by side must differ in numbers only, not in the structure of "
+            "their method"
+        )
     if first.method.oracles(len(task.domains))["hessian_products"]:
         task = replace(task, network=replace(task.network, twice=True))
     state = tree.stack([_begin(task, trial) for trial in trials])
     key = {
-        "trials": [trial.key() for trial in trials], "steps": steps, "network": repr(task.network), "data": task.images.name,
+        "trials": [trial.key() for trial in trials],
+        "steps": steps,
+        "network": repr(task.network),
+        "data": task.images.name,
         "domains": task.domains.train,
-    }  # fmt: skip
+    }
     part = None if folder is None else SliceFolder(folder)
     if part is not None and part.done:
         part.claim(key, "training")
@@ -86,36 +106,64 @@ def train(
             watch(seen.step * first.joint, seen.state.x)
 
     options: dict[str, Any] = {
-        "m": len(task.domains), "steps": draws, "batched": True, "compile": "replay" if task.device.type == "cuda" else False,
-        "record_every": every if watch else max(1, draws // 50), "tol": None, "progress": progress, "label": label,
-    }  # fmt: skip
+        "m": len(task.domains),
+        "steps": draws,
+        "batched": True,
+        "compile": "replay" if task.device.type == "cuda" else False,
+        "record_every": every if watch else max(1, draws // 50),
+        "tol": None,
+        "progress": progress,
+        "label": label,
+    }
     seeds = [trial.seed for trial in trials]
     if part is None:
         with task.arithmetic():
             run = drive(task.problem, first.method, state, seeds, callbacks=[look], **options)
         if "interrupted" in run.reason:
-            raise StoreError("interrupted, and nothing was kept; with --out FOLDER the same command goes on where it stopped")
+            raise StoreError(
+                "interrupted, and nothing was kept; with --out FOLDER the same command goes on "
+                "where it stopped"
+            )
         return _trained(run, first.joint)
     with part.held(), task.arithmetic():
         part.claim(key, "training")
         snapshot, _ = part.restore(state)
         part.note_attempt(0 if snapshot is None else snapshot.step)
         with part.recording(snapshot, seconds=30, keep=2) as record:
-            run = drive(task.problem, first.method, state, seeds, callbacks=[record, look], resume=snapshot, **options)
+            run = drive(
+                task.problem,
+                first.method,
+                state,
+                seeds,
+                callbacks=[record, look],
+                resume=snapshot,
+                **options,
+            )
         if "interrupted" in run.reason:
             raise StoreError(f"interrupted; the same command goes on from {part.path}")
         trained = _trained(run, first.joint)
         leaves = {f"x.{i}": leaf for i, leaf in enumerate(tree.leaves(trained.x))}
-        part.write_result(leaves | {"losses": trained.losses, "steps": trained.steps}, {"seconds": trained.seconds, "reason": list(trained.reason)})
+        part.write_result(
+            leaves | {"losses": trained.losses, "steps": trained.steps},
+            {"seconds": trained.seconds, "reason": list(trained.reason)},
+        )
     return trained
 
 
 def _begin(task: Task, trial: Trial) -> Any:
-    return trial.method.begin(trial.method.prepare(task.problem, *task.start(trial.seed)), trial.preference)
+    return trial.method.begin(
+        trial.method.prepare(task.problem, *task.start(trial.seed)), trial.preference
+    )
 
 
 def _trained(run: Any, joint: int) -> Trained:
-    return Trained(run.state.x, run.seconds, tuple(run.reason), run.history["objectives"].cpu(), run.history["step"] * joint)
+    return Trained(
+        run.state.x,
+        run.seconds,
+        tuple(run.reason),
+        run.history["objectives"].cpu(),
+        run.history["step"] * joint,
+    )
 
 
 def _read(part: SliceFolder, template: Any) -> Trained:
@@ -123,4 +171,10 @@ def _read(part: SliceFolder, template: Any) -> Trained:
     x = template.x
     device = tree.first_leaf(x).device
     leaves = [tensors[f"x.{i}"].to(device) for i in range(len(tree.leaves(x)))]
-    return Trained(tree.rebuild(x, leaves), meta["seconds"], tuple(meta["reason"]), tensors["losses"], tensors["steps"])
+    return Trained(
+        tree.rebuild(x, leaves),
+        meta["seconds"],
+        tuple(meta["reason"]),
+        tensors["losses"],
+        tensors["steps"],
+    )

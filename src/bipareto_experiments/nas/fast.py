@@ -1,11 +1,14 @@
 """The supernets with the work of a state done once, and that of its edges side by side.
 
-The numbers are those of `bipareto_experiments.nas.supernet`, on the same x and y.  What differs is the shape of the work:
+The numbers are those of `bipareto_experiments.nas.supernet`, on the same x and y.  What differs is
+the shape of the work:
 
-* ReLU, pooling and skip of a state are the same tensor for every edge that leaves it, and so are their batch norms, which have no
-  parameters during the search: they are computed once and enter each edge with its own weight;
+* ReLU, pooling and skip of a state are the same tensor for every edge that leaves it, and so are
+  their batch norms, which have no parameters during the search: they are computed once and enter
+  each edge with its own weight;
 * convolutions of one operation on all edges that leave a state are one call with many channels;
-* the mixture's weight is the scale of the last batch norm, so that weighting costs no pass and its derivative none either;
+* the mixture's weight is the scale of the last batch norm, so that weighting costs no pass and its
+  derivative none either;
 * a node receives its edges as one sum over a wide tensor.
 """
 
@@ -36,7 +39,8 @@ class FastNasBench201(NasBench201):
     """`NasBench201`, edges side by side.
 
     Args:
-        half: convolutions and activations in bfloat16; statistics of batch norm, weights and head stay in float32.
+        half: convolutions and activations in bfloat16; statistics of batch norm, weights and head
+            stay in float32.
     """
 
     half: bool = False
@@ -64,7 +68,9 @@ class FastNasBench201(NasBench201):
         return through + _wide(avg_pool2d(z, 2), y[name][2:], shortcut)
 
     def _fused(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
-        """The same by kernels.  Tensors are (1, n * side^2, channels): one run, to which `vmap` adds others."""
+        """The same by kernels.  Tensors are (1, n * side^2, channels): one run, to which `vmap`
+        adds others.
+        """
         n, kind = images.shape[0], torch.bfloat16 if self.half else images.dtype
         z = normalised(convolved(_columns(images.to(kind)), _stem(y), self.size))
         for c, place in enumerate(self.places):
@@ -72,10 +78,18 @@ class FastNasBench201(NasBench201):
                 first, second, shortcut = y[f"reduction{c // self.cells}"]
                 through = normalised(convolved(z, first, place.side, stride=2, relu=True))
                 through = normalised(convolved(through, second, place.side, relu=True))
-                average = z.unflatten(1, (n, place.side, 2, place.side, 2)).mean((3, 5)).flatten(1, 3)
+                average = (
+                    z.unflatten(1, (n, place.side, 2, place.side, 2)).mean((3, 5)).flatten(1, 3)
+                )
                 z = through + convolved(average, shortcut, place.side)
-            z = bench_cell(z, _flat(self.space, y[f"cell{c}"])[None], weights[place.kind][None], place.side)
-        return torch.relu(normalised(z)).unflatten(1, (n, -1)).mean((0, 2), dtype=y["head"]["bias"].dtype)
+            z = bench_cell(
+                z, _flat(self.space, y[f"cell{c}"])[None], weights[place.kind][None], place.side
+            )
+        return (
+            torch.relu(normalised(z))
+            .unflatten(1, (n, -1))
+            .mean((0, 2), dtype=y["head"]["bias"].dtype)
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +97,8 @@ class FastDarts(Darts):
     """`Darts`, edges side by side.
 
     Args:
-        half: convolutions and activations in bfloat16; statistics of batch norm, weights and head stay in float32.
+        half: convolutions and activations in bfloat16; statistics of batch norm, weights and head
+            stay in float32.
     """
 
     half: bool = False
@@ -100,40 +115,67 @@ class FastDarts(Darts):
         older = newer = _normalised(_wide(z, [y["stem"][0]], self.parts["stem"].convs[0]))
         for c, place in enumerate(self.places):
             convs = self.parts[f"before{c}"].convs
-            given = [_normalised(_wide(torch.relu(z), [w], conv)) for z, w, conv in zip((older, newer), y[f"before{c}"], convs, strict=True)]
+            given = [
+                _normalised(_wide(torch.relu(z), [w], conv))
+                for z, w, conv in zip((older, newer), y[f"before{c}"], convs, strict=True)
+            ]
             states = _nodes(self.space, place, weights[place.kind], y[f"cell{c}"], given)
             older, newer = newer, torch.cat(states[self.space.given :], 1)
         return newer.mean((-2, -1), dtype=y["head"]["bias"].dtype)
 
     def _fused(self, weights: Mapping[str, Tensor], y: Tree, images: Tensor) -> Tensor:
-        """The same by the kernels of `cell`.  Tensors are (1, n * side^2, channels): one run, to which `vmap` adds others."""
+        """The same by the kernels of `cell`.  Tensors are (1, n * side^2, channels): one run, to
+        which `vmap` adds others.
+        """
         n, kind = images.shape[0], torch.bfloat16 if self.half else images.dtype
         older = newer = normalised(convolved(_columns(images.to(kind)), _stem(y), self.size))
         for c, place in enumerate(self.places):
             inputs = [
-                _halved(z, w, n) if conv.halves else convolved(z, w, math.isqrt(z.shape[1] // n), relu=True)
-                for z, w, conv in zip((older, newer), y[f"before{c}"], self.parts[f"before{c}"].convs, strict=True)
+                _halved(z, w, n)
+                if conv.halves
+                else convolved(z, w, math.isqrt(z.shape[1] // n), relu=True)
+                for z, w, conv in zip(
+                    (older, newer), y[f"before{c}"], self.parts[f"before{c}"].convs, strict=True
+                )
             ]
             given = normalised(torch.stack(inputs, 1).flatten(0, 1)).unflatten(0, (1, 2))
             strided = place.side < math.isqrt(given.shape[2] // n)
-            older, newer = newer, _fused_cell(given, weights[place.kind], y[f"cell{c}"], n, place.side, strided)
+            older, newer = (
+                newer,
+                _fused_cell(given, weights[place.kind], y[f"cell{c}"], n, place.side, strided),
+            )
         return newer.unflatten(1, (n, -1)).mean((0, 2), dtype=y["head"]["bias"].dtype)
 
 
 def _flat(space: Space, y: Tree) -> Tensor:
-    """All weights of a cell in one vector, edge by edge and operation by operation; no copy where they lie like that already."""
+    """All weights of a cell in one vector, edge by edge and operation by operation; no copy where
+    they lie like that already.
+    """
     edges, names = [str(edge) for edge in space.edges], space.names
-    if isinstance(y, Section) and list(y) == edges and all(list(y[edge]) == [name for name in names if name in y[edge]] for edge in edges):
+    if (
+        isinstance(y, Section)
+        and list(y) == edges
+        and all(list(y[edge]) == [name for name in names if name in y[edge]] for edge in edges)
+    ):
         return y.vector
-    return torch.cat([weight.flatten() for edge in edges for name in names for weight in y[edge].get(name, ())])
+    return torch.cat(
+        [weight.flatten() for edge in edges for name in names for weight in y[edge].get(name, ())]
+    )
 
 
-def _fused_cell(given: Tensor, mixture: Tensor, y: Tree, n: int, side: int, strided: bool) -> Tensor:
+def _fused_cell(
+    given: Tensor, mixture: Tensor, y: Tree, n: int, side: int, strided: bool
+) -> Tensor:
     """A cell by the kernels, (1, n side^2, 4 C), from its two inputs (1, 2, n S^2, C)."""
     skips = given.new_empty(1, 0, n * side**2, given.shape[-1])
     if strided:
-        leaving = [[y[str(edge)]["skip_connect"][0] for edge in DARTS.edges if edge.source == s] for s in (0, 1)]
-        skips = torch.cat([_skips(given[:, s : s + 1].flatten(0, 1), leaving[s], n, side) for s in (0, 1)], 1)
+        leaving = [
+            [y[str(edge)]["skip_connect"][0] for edge in DARTS.edges if edge.source == s]
+            for s in (0, 1)
+        ]
+        skips = torch.cat(
+            [_skips(given[:, s : s + 1].flatten(0, 1), leaving[s], n, side) for s in (0, 1)], 1
+        )
     return cell(given, _flat(DARTS, y)[None], mixture[None], skips, side, strided)
 
 
@@ -143,10 +185,17 @@ def _stem(y: Tree) -> Tensor:
 
 
 def _columns(images: Tensor) -> Tensor:
-    """The 3x3 neighbourhoods of all pixels and 5 zeros, since rows of 32 numbers are what matrix units like: (1, n S^2, 32)."""
+    """The 3x3 neighbourhoods of all pixels and 5 zeros, since rows of 32 numbers are what matrix
+    units like: (1, n S^2, 32).
+    """
     n, channels, side, _ = images.shape
     framed = pad(images.permute(0, 2, 3, 1), (0, 0, 1, 1, 1, 1))
-    near = framed.unfold(1, 3, 1).unfold(2, 3, 1).permute(0, 1, 2, 4, 5, 3).reshape(1, n * side**2, 9 * channels)
+    near = (
+        framed.unfold(1, 3, 1)
+        .unfold(2, 3, 1)
+        .permute(0, 1, 2, 4, 5, 3)
+        .reshape(1, n * side**2, 9 * channels)
+    )
     return torch.cat([near, near.new_zeros(1, n * side**2, 5)], -1)
 
 
@@ -156,12 +205,17 @@ def _parities(z: Tensor, n: int) -> tuple[Tensor, Tensor]:
     side = math.isqrt(z.shape[1] // n)
     # In two cuts of two lines and of two pixels: the gradients can then be laid side by side.
     lines = z.reshape(1, n * side // 2, 2 * side * C)
-    even, odd = (part.unflatten(-1, (side // 2, 2 * C)) for part in (lines[..., : side * C], lines[..., side * C :]))
+    even, odd = (
+        part.unflatten(-1, (side // 2, 2 * C))
+        for part in (lines[..., : side * C], lines[..., side * C :])
+    )
     return even[..., :C].flatten(1, 2), odd[..., C:].flatten(1, 2)
 
 
 def _halved(z: Tensor, weight: Tensor, n: int) -> Tensor:
-    """FactorizedReduce's convolution of the rectified state: half of the outputs from the even pixels, half from the odd ones."""
+    """FactorizedReduce's convolution of the rectified state: half of the outputs from the even
+    pixels, half from the odd ones.
+    """
     side = math.isqrt(z.shape[1] // n) // 2
     parts = zip(_parities(z, n), weight.chunk(2), strict=True)
     return torch.cat([convolved(pixels, half, side, relu=True) for pixels, half in parts], -1)
@@ -170,8 +224,14 @@ def _halved(z: Tensor, weight: Tensor, n: int) -> Tensor:
 def _skips(z: Tensor, weights: Sequence[Tensor], n: int, side: int) -> Tensor:
     """The strided skips of all edges that leave a state: (1, E, rows, C)."""
     E, C = len(weights), z.shape[-1]
-    halves = (half.flatten(0, 1) for half in torch.stack([weight.flatten(1) for weight in weights]).chunk(2, 1))
-    parts = [convolved(pixels, half, side, relu=True).unflatten(-1, (E, C // 2)) for pixels, half in zip(_parities(z, n), halves, strict=True)]
+    halves = (
+        half.flatten(0, 1)
+        for half in torch.stack([weight.flatten(1) for weight in weights]).chunk(2, 1)
+    )
+    parts = [
+        convolved(pixels, half, side, relu=True).unflatten(-1, (E, C // 2))
+        for pixels, half in zip(_parities(z, n), halves, strict=True)
+    ]
     return torch.cat(parts, -1).transpose(1, 2)
 
 
@@ -186,25 +246,35 @@ def _normalised(z: Tensor, scale: Tensor | None = None) -> Tensor:
 
 
 def _wide(z: Tensor, weights: Sequence[Tensor], conv: Conv) -> Tensor:
-    """One convolution of many edges at once, their outputs one after the other: (n, E * outputs, H, W).
+    """One convolution of many edges at once, their outputs one after the other: (n, E * outputs, H,
+    W).
 
     Without groups z has the `inputs` channels that all edges see, with groups each edge's own.
     """
     if conv.halves:
         half = conv.outputs // 2
         even = _wide(z, [weight[:half] for weight in weights], conv._replace(halves=False))
-        odd = _wide(z[:, :, 1:, 1:], [weight[half:] for weight in weights], conv._replace(halves=False))
-        return torch.cat([part.unflatten(1, (len(weights), half)) for part in (even, odd)], 2).flatten(1, 2)
+        odd = _wide(
+            z[:, :, 1:, 1:], [weight[half:] for weight in weights], conv._replace(halves=False)
+        )
+        return torch.cat(
+            [part.unflatten(1, (len(weights), half)) for part in (even, odd)], 2
+        ).flatten(1, 2)
     weight = torch.cat(list(weights)).to(z.dtype)
     stride = conv.stride
     if weight.shape[-1] == 1 and stride > 1:
-        # The pixels that a strided 1x1 convolution sees, taken first: oneDNN's gradient of the strided one writes beyond its
-        # buffers on processors without AVX-512 when channels lie last and are no multiple of eight.
+        # The pixels that a strided 1x1 convolution sees, taken first: oneDNN's gradient of the
+        # strided one writes beyond its buffers on processors without AVX-512 when channels lie last
+        # and are no multiple of eight.
         z, stride = z[:, :, ::stride, ::stride], 1
-    return conv2d(z, weight, None, stride, conv.padding, conv.dilation, z.shape[1] // weight.shape[1])
+    return conv2d(
+        z, weight, None, stride, conv.padding, conv.dilation, z.shape[1] // weight.shape[1]
+    )
 
 
-def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence[Tensor]) -> list[Tensor]:
+def _nodes(
+    space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence[Tensor]
+) -> list[Tensor]:
     """All nodes of a cell, from those that are given.
 
     Args:
@@ -216,7 +286,14 @@ def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence
     sent: Tensor | None = None
     for source, edges in enumerate(leaving):
         stride = space.stride(place.kind, space.edges[edges[0]])
-        contribution = _sent(space, place.channels, stride, mixtures[source], [y[str(space.edges[e])] for e in edges], states[source])
+        contribution = _sent(
+            space,
+            place.channels,
+            stride,
+            mixtures[source],
+            [y[str(space.edges[e])] for e in edges],
+            states[source],
+        )
         sent = contribution if sent is None else sent + contribution
         if source + 1 >= space.given:
             states.append(sent[:, 0])
@@ -226,13 +303,21 @@ def _nodes(space: Space, place: Place, mixture: Tensor, y: Tree, given: Sequence
 
 def _by_source(space: Space, mixture: Tensor) -> tuple[list[list[int]], tuple[Tensor, ...]]:
     """The edges that leave each state, and their rows of the mixture."""
-    leaving = [[e for e, edge in enumerate(space.edges) if edge.source == source] for source in range(len(space.nodes) - 1)]
-    # Taken apart and put together as a whole, and not row by row: each row alone would be a gradient of its own.
+    leaving = [
+        [e for e, edge in enumerate(space.edges) if edge.source == source]
+        for source in range(len(space.nodes) - 1)
+    ]
+    # Taken apart and put together as a whole, and not row by row: each row alone would be a
+    # gradient of its own.
     rows = mixture.unbind(0)
-    return leaving, torch.stack([rows[e] for edges in leaving for e in edges]).split([len(edges) for edges in leaving])
+    return leaving, torch.stack([rows[e] for edges in leaving for e in edges]).split(
+        [len(edges) for edges in leaving]
+    )
 
 
-def _sent(space: Space, C: int, stride: int, mixture: Tensor, y: Sequence[Tree], z: Tensor) -> Tensor:
+def _sent(
+    space: Space, C: int, stride: int, mixture: Tensor, y: Sequence[Tree], z: Tensor
+) -> Tensor:
     """What a state z (n, C, h, w) sends along the E edges that leave it: (n, E, C, H, W).
 
     Args:
@@ -244,7 +329,9 @@ def _sent(space: Space, C: int, stride: int, mixture: Tensor, y: Sequence[Tree],
     for operation, weight in zip(space.operations, mixture.unbind(1), strict=True):
         blocks = operation.blocks(C, stride)
         if blocks:
-            convolved = _convolved(rectified, [edge[operation.name] for edge in y], blocks, weight.repeat_interleave(C))
+            convolved = _convolved(
+                rectified, [edge[operation.name] for edge in y], blocks, weight.repeat_interleave(C)
+            )
             own.append(convolved.unflatten(1, (len(y), C)))
         elif operation.kind != "none":
             passed = _passed(operation, z, stride)
@@ -260,10 +347,16 @@ def _passed(operation: Operation, z: Tensor, stride: int) -> Tensor:
     """An operation without weights."""
     if operation.kind == "skip":
         return z
-    return max_pool2d(z, 3, stride, 1) if operation.kind == "max" else avg_pool2d(z, 3, stride, 1, count_include_pad=False)
+    return (
+        max_pool2d(z, 3, stride, 1)
+        if operation.kind == "max"
+        else avg_pool2d(z, 3, stride, 1, count_include_pad=False)
+    )
 
 
-def _convolved(z: Tensor, weights: Sequence[Sequence[Tensor]], blocks: Sequence[Block], scale: Tensor) -> Tensor:
+def _convolved(
+    z: Tensor, weights: Sequence[Sequence[Tensor]], blocks: Sequence[Block], scale: Tensor
+) -> Tensor:
     """An operation with weights on all edges, (n, E * C, H, W), its last batch norm scaled.
 
     Args:

@@ -1,8 +1,10 @@
-"""First-order DARTS (Liu, Simonyan and Yang 2019): the baseline with one objective, against which several are measured.
+"""First-order DARTS (Liu, Simonyan and Yang 2019): the baseline with one objective, against which
+several are measured.
 
     x <- x - Adam( grad_x f_1(x, y) ),   y <- y - alpha_y m,   m <- beta m + grad_y g(x, y)
 
-x follows the validation loss alone as if y did not depend on x; y follows the training loss by SGD with momentum.
+x follows the validation loss alone as if y did not depend on x; y follows the training loss by SGD
+with momentum.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class FirstOrderKnobs(NamedTuple):
 
 
 class FirstOrderState(NamedTuple):
-    """x_t, y_t, Adam's two averages of x's gradient, y's momentum, the iteration and the run's numbers."""
+    """x_t, y_t, Adam's two averages of x's gradient, y's momentum, the iteration and the run's
+    numbers.
+    """
 
     x: Tree
     y: Tree
@@ -45,7 +49,8 @@ class FirstOrderState(NamedTuple):
 
 @dataclass(frozen=True)
 class FirstOrder(Method):
-    """Alternating, one objective (the first), no preferences.  The other objectives are looked at and not followed.
+    """Alternating, one objective (the first), no preferences.  The other objectives are looked at
+    and not followed.
 
     Args:
         alpha_x: Adam's step; it moves every logit by about that much at every step.
@@ -76,11 +81,17 @@ class FirstOrder(Method):
         self.checked_preference(preference, f)
         knobs = common.knobs(FirstOrderKnobs, self, start)
         zeros = tree.zeros_like(start.x)
-        return FirstOrderState(start.x, start.y, zeros, zeros, tree.zeros_like(start.y), common.zero(start), knobs)
+        return FirstOrderState(
+            start.x, start.y, zeros, zeros, tree.zeros_like(start.y), common.zero(start), knobs
+        )
 
-    def step(self, problem: Problem, state: FirstOrderState, draw: Draw | None = None) -> tuple[FirstOrderState, Info]:
+    def step(
+        self, problem: Problem, state: FirstOrderState, draw: Draw | None = None
+    ) -> tuple[FirstOrderState, Info]:
         x, y, mean, square, momentum, t, knobs = state
-        upper = common.upper_of(problem, draw, sum(role.startswith("x-upper") for role in draw or {}))
+        upper = common.upper_of(
+            problem, draw, sum(role.startswith("x-upper") for role in draw or {})
+        )
         lower = common.lower_of(problem, draw)
 
         def first(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -91,15 +102,30 @@ class FirstOrder(Method):
         d_x = tree.map_(lambda d, v: d + knobs.decay_x * v, d_x, x)
         mean = tree.map_(lambda a, d: 0.5 * a + 0.5 * d, mean, d_x)
         square = tree.map_(lambda a, d: 0.999 * a + 0.001 * d * d, square, d_x)
-        left, right = 1 - torch.pow(0.5 * torch.ones_like(t), t + 1), 1 - torch.pow(0.999 * torch.ones_like(t), t + 1)
+        left, right = (
+            1 - torch.pow(0.5 * torch.ones_like(t), t + 1),
+            1 - torch.pow(0.999 * torch.ones_like(t), t + 1),
+        )
         alpha = knobs.alpha_x(t)
-        x = tree.map_(lambda v, a, b: v - alpha * (a / left) / ((b / right).sqrt() + 1e-8), x, mean, square)
+        x = tree.map_(
+            lambda v, a, b: v - alpha * (a / left) / ((b / right).sqrt() + 1e-8), x, mean, square
+        )
         d_y = oracle.grad(lambda v: lower(x, v), y)
         momentum = tree.map_(lambda a, d: knobs.beta * a + d, momentum, d_y)
         y = tree.descend(y, knobs.alpha_y(t), momentum)
         return FirstOrderState(x, y, mean, square, momentum, t + 1, knobs), {"objectives": f}
 
-    def report(self, problem: Problem, before: FirstOrderState, after: FirstOrderState, info: Info, draw: Draw | None = None) -> Info:
+    def report(
+        self,
+        problem: Problem,
+        before: FirstOrderState,
+        after: FirstOrderState,
+        info: Info,
+        draw: Draw | None = None,
+    ) -> Info:
         """Adds g and, as `residual`, the norm of y's averaged gradient."""
         residual = common.moved(before.y, after.y, before.knobs.alpha_y(before.t))
-        return info | {"lower": common.lower_of(problem, draw)(before.x, before.y), "residual": residual}
+        return info | {
+            "lower": common.lower_of(problem, draw)(before.x, before.y),
+            "residual": residual,
+        }

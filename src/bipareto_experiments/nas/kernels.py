@@ -1,34 +1,57 @@
-"""The kernels of a DARTS cell in Triton; `bipareto_experiments.nas.cell` says what they make together.
+"""The kernels of a DARTS cell in Triton; `bipareto_experiments.nas.cell` says what they make
+together.
 
-Everything is laid out as rows (image, y, x) times C channels, C a power of two of at least 16.  In front stand the runs, and behind
-them edges and layers: an edge has six *layers* q, each a depthwise convolution and a 1x1 one,
+Everything is laid out as rows (image, y, x) times C channels, C a power of two of at least 16.  In
+front stand the runs, and behind them edges and layers: an edge has six *layers* q, each a depthwise
+convolution and a 1x1 one,
 
     q     0           1           2       3       4            5
           sep 3x3,    sep 5x5,    dil     dil     sep 3x3,     sep 5x5,
           first half  first half  3x3     5x5     second half  second half
 
-so that layers 0 to 3 look at the state that the edge leaves, layers 4 and 5 at layers 0 and 1.  Edges lie in memory in the space's order,
-by target and then by source, and are worked on by source: in a launch they are numbered so.  A program works on a block of rows and one
-layer of one edge, or on all that leave a state; sums over rows are left as one partial sum per block, which are added in a fixed order.
-One launch serves all layers; programs branch to code made for their kernel size and dilation.  Sides H and strides are compiled in too,
-since places of pixels are divisions by them, and so is the distance ROW of a state's pixels: taps are constant distances apart.
+so that layers 0 to 3 look at the state that the edge leaves, layers 4 and 5 at layers 0 and 1.
+Edges lie in memory in the space's order, by target and then by source, and are worked on by source:
+in a launch they are numbered so.  A program works on a block of rows and one layer of one edge, or
+on all that leave a state; sums over rows are left as one partial sum per block, which are added in
+a fixed order. One launch serves all layers; programs branch to code made for their kernel size and
+dilation.  Sides H and strides are compiled in too, since places of pixels are divisions by them,
+and so is the distance ROW of a state's pixels: taps are constant distances apart.
 """
 
 from __future__ import annotations
 
 from bipareto.run.graph.triton import tl, triton
-from bipareto_experiments.nas.taps import _joined, _layer_taps, _nothing, _place, _rows, _strips, _within, jit
+from bipareto_experiments.nas.taps import (
+    _joined,
+    _layer_taps,
+    _nothing,
+    _place,
+    _rows,
+    _strips,
+    _within,
+    jit,
+)
 
 __all__ = [
-    "PRESENT", "add_kernel", "combine_kernel", "finish_kernel", "forward_kernel", "moments_kernel", "normalise_kernel", "pool_kernel", "taps_kernel",
-]  # fmt: skip
+    "PRESENT",
+    "add_kernel",
+    "combine_kernel",
+    "finish_kernel",
+    "forward_kernel",
+    "moments_kernel",
+    "normalise_kernel",
+    "pool_kernel",
+    "taps_kernel",
+]
 
 PRESENT = triton is not None
 
 
 @jit
 def _layer(q, C: tl.constexpr):
-    """Kernel size of a layer, and where its weights begin among those of its edge: operation by operation."""
+    """Kernel size of a layer, and where its weights begin among those of its edge: operation by
+    operation.
+    """
     three, five = 9 * C + C * C, 25 * C + C * C
     odd = q % 2
     dilated = (q // 2) % 2
@@ -38,7 +61,9 @@ def _layer(q, C: tl.constexpr):
 
 @jit
 def _weights(source, node, STRIDED: tl.constexpr, C: tl.constexpr):
-    """Where an edge's layers begin among the weights of a cell; in a reduction cell the weights of a strided skip stand before them."""
+    """Where an edge's layers begin among the weights of a cell; in a reduction cell the weights of
+    a strided skip stand before them.
+    """
     begin = (node * (node + 3) // 2 + source) * (102 * C + 6 * C * C)
     if STRIDED:
         begin += (2 * node + tl.minimum(source + 1, 2)) * C * C
@@ -77,13 +102,17 @@ def _moments_of(v, mask, count, at, c, C):
 
 @jit
 def _product(a, b, C: tl.constexpr):
-    """a times b (C, C); of float32 as three products in TF32, which keep its digits, once exact ones are more work than the rest."""
+    """a times b (C, C); of float32 as three products in TF32, which keep its digits, once exact
+    ones are more work than the rest.
+    """
     return tl.dot(a, b, input_precision="ieee" if C < 32 else "tf32x3")
 
 
 @jit
 def taps_kernel(flat, taps, weights, C: tl.constexpr, STRIDED: tl.constexpr):
-    """Depthwise weights with the channels last, 25 places for every layer: taps[run, edge, q, tap, channel]."""
+    """Depthwise weights with the channels last, 25 places for every layer: taps[run, edge, q, tap,
+    channel].
+    """
     unit = tl.program_id(0)
     K, begin = _layer(unit % 6, C)
     source, node = _ends_at(unit % 84 // 6)
@@ -95,11 +124,33 @@ def taps_kernel(flat, taps, weights, C: tl.constexpr, STRIDED: tl.constexpr):
 
 @jit
 def forward_kernel(
-    z, flat, taps, stats, d, p, partial, rows, edges, edge0, source0, z_run, z_source, weights, tiles,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, SECOND: tl.constexpr, STRIDED: tl.constexpr,
+    z,
+    flat,
+    taps,
+    stats,
+    d,
+    p,
+    partial,
+    rows,
+    edges,
+    edge0,
+    source0,
+    z_run,
+    z_source,
+    weights,
+    tiles,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    H: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ROW: tl.constexpr,
+    SECOND: tl.constexpr,
+    STRIDED: tl.constexpr,
     TALL: tl.constexpr,
-):  # fmt: skip
-    """ReLU (of the normalised layer q - 4 where SECOND), depthwise d, 1x1 p, and the moments of p."""
+):
+    """ReLU (of the normalised layer q - 4 where SECOND), depthwise d, 1x1 p, and the moments of
+    p.
+    """
     OPS: tl.constexpr = 2 if SECOND else 4
     tile, unit = tl.program_id(0), tl.program_id(1)
     run, q = unit // (edges * OPS), unit % OPS + (4 if SECOND else 0)
@@ -110,19 +161,43 @@ def forward_kernel(
     image, y, x = _place(top, H)
     if SECOND:
         at = p + (group - 4) * rows * C
-        mean, rstd = tl.load(stats + (group - 4) * 2 * C + c)[None, :], tl.load(stats + (group - 4) * 2 * C + C + c)[None, :]
+        mean, rstd = (
+            tl.load(stats + (group - 4) * 2 * C + c)[None, :],
+            tl.load(stats + (group - 4) * 2 * C + C + c)[None, :],
+        )
     else:
-        at, mean, rstd = z + run.to(tl.int64) * z_run + (source - source0).to(tl.int64) * z_source, 0.0, 1.0
+        at, mean, rstd = (
+            z + run.to(tl.int64) * z_run + (source - source0).to(tl.int64) * z_source,
+            0.0,
+            1.0,
+        )
     here = at + (((image * H + y) * H * STRIDE + x) * STRIDE)[:, None] * ROW + c[None, :]
     totals = _layer_taps(
-        q, _nothing(BLOCK, C, TALL), taps + group * 25 * C + c, here, y * STRIDE, x * STRIDE, inside, mean,
-        H * STRIDE, ROW, C, "off" if SECOND else "relu", 1, STRIDE, not SECOND,
-    )  # fmt: skip
+        q,
+        _nothing(BLOCK, C, TALL),
+        taps + group * 25 * C + c,
+        here,
+        y * STRIDE,
+        x * STRIDE,
+        inside,
+        mean,
+        H * STRIDE,
+        ROW,
+        C,
+        "off" if SECOND else "relu",
+        1,
+        STRIDE,
+        not SECOND,
+    )
     kind = d.dtype.element_ty
     deep = ()
     for k in tl.static_range(TALL):
         deep += ((totals[k] * rstd).to(kind),)
-        tl.store(d + group * rows * C + (top + k * H)[:, None] * C + c[None, :], deep[k], mask=inside[:, None])
+        tl.store(
+            d + group * rows * C + (top + k * H)[:, None] * C + c[None, :],
+            deep[k],
+            mask=inside[:, None],
+        )
     K, begin = _layer(q, C)
     w = flat + run * weights + _weights(source, node, STRIDED, C) + begin + K * K * C
     point = tl.load(w + c[:, None] + c[None, :] * C).to(kind)  # (inputs, outputs)
@@ -130,15 +205,37 @@ def forward_kernel(
     row = _rows(tile, BLOCK, H, TALL)
     mask = (row < rows)[:, None]
     tl.store(p + group * rows * C + row[:, None] * C + c[None, :], v.to(kind), mask=mask)
-    _moments_of(v, mask, tl.minimum(rows - tile * BLOCK, BLOCK), partial + (group * tiles + tile) * 2 * C, c, C)
+    _moments_of(
+        v,
+        mask,
+        tl.minimum(rows - tile * BLOCK, BLOCK),
+        partial + (group * tiles + tile) * 2 * C,
+        c,
+        C,
+    )
 
 
 @jit
 def pool_kernel(
-    z, pools, chosen, partial, rows, edges, source0, z_run, z_source, tiles,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr,
-):  # fmt: skip
-    """Maximum, the tap that it came from, average, and the moments of both; `edges` is the number of sources."""
+    z,
+    pools,
+    chosen,
+    partial,
+    rows,
+    edges,
+    source0,
+    z_run,
+    z_source,
+    tiles,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    H: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ROW: tl.constexpr,
+):
+    """Maximum, the tap that it came from, average, and the moments of both; `edges` is the number
+    of sources.
+    """
     S: tl.constexpr = H * STRIDE
     tile, unit = tl.program_id(0), tl.program_id(1)
     run, source = unit // edges, unit % edges
@@ -172,8 +269,22 @@ def pool_kernel(
     tl.store(pools + unit * 2 * rows * C + out, best, mask=inside[:, None])
     tl.store(pools + (unit * 2 + 1) * rows * C + out, mean, mask=inside[:, None])
     count = tl.minimum(rows - tile * BLOCK, BLOCK)
-    _moments_of(best.to(tl.float32), inside[:, None], count, partial + (unit * 2 * tiles + tile) * 2 * C, c, C)
-    _moments_of(mean.to(tl.float32), inside[:, None], count, partial + ((unit * 2 + 1) * tiles + tile) * 2 * C, c, C)
+    _moments_of(
+        best.to(tl.float32),
+        inside[:, None],
+        count,
+        partial + (unit * 2 * tiles + tile) * 2 * C,
+        c,
+        C,
+    )
+    _moments_of(
+        mean.to(tl.float32),
+        inside[:, None],
+        count,
+        partial + ((unit * 2 + 1) * tiles + tile) * 2 * C,
+        c,
+        C,
+    )
 
 
 @jit
@@ -183,8 +294,17 @@ def moments_kernel(z, partial, rows, tiles, channels, C: tl.constexpr, BLOCK: tl
     c = tl.program_id(2) * C + tl.arange(0, C)
     row = tile * BLOCK + tl.arange(0, BLOCK)
     mask = (row < rows)[:, None]
-    v = tl.load(z + (unit * rows + row)[:, None] * channels + c[None, :], mask=mask, other=0.0).to(tl.float32)
-    _moments_of(v, mask, tl.minimum(rows - tile * BLOCK, BLOCK), partial + (unit * tiles + tile) * 2 * channels, c, channels)
+    v = tl.load(z + (unit * rows + row)[:, None] * channels + c[None, :], mask=mask, other=0.0).to(
+        tl.float32
+    )
+    _moments_of(
+        v,
+        mask,
+        tl.minimum(rows - tile * BLOCK, BLOCK),
+        partial + (unit * tiles + tile) * 2 * channels,
+        c,
+        channels,
+    )
 
 
 @jit
@@ -193,7 +313,8 @@ def _unit(k, width, total, offset, ops, EDGES: tl.constexpr):
 
     Args:
         width: how many it asks for in each run: a stretch, or `ops` of each of some edges.
-        offset: the first of the stretch; 16 times the first edge (by source), plus the first one asked for of its units.
+        offset: the first of the stretch; 16 times the first edge (by source), plus the first one
+            asked for of its units.
     """
     run, within = k // width, k % width
     if EDGES:
@@ -206,9 +327,21 @@ def _unit(k, width, total, offset, ops, EDGES: tl.constexpr):
 
 @jit
 def finish_kernel(
-    partial, stats, rows, tiles, width, total, offset, ops, channels, eps,
-    C: tl.constexpr, BLOCK: tl.constexpr, MANY: tl.constexpr, EDGES: tl.constexpr,
-):  # fmt: skip
+    partial,
+    stats,
+    rows,
+    tiles,
+    width,
+    total,
+    offset,
+    ops,
+    channels,
+    eps,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    MANY: tl.constexpr,
+    EDGES: tl.constexpr,
+):
     """Mean and 1/deviation from the moments of blocks (Chan, Golub and LeVeque)."""
     unit = _unit(tl.program_id(0), width, total, offset, ops, EDGES)
     c = tl.program_id(1) * C + tl.arange(0, C)
@@ -217,7 +350,10 @@ def finish_kernel(
     for first in range(0, tiles, MANY):
         tile = first + tl.arange(0, MANY)
         count = tl.minimum(rows - tile * BLOCK, BLOCK).to(tl.float32)
-        sums += tl.load(at + tile[:, None] * 2 * channels, mask=(tile < tiles)[:, None], other=0.0) * count[:, None]
+        sums += (
+            tl.load(at + tile[:, None] * 2 * channels, mask=(tile < tiles)[:, None], other=0.0)
+            * count[:, None]
+        )
     mean = tl.sum(sums, 0) / rows
     squares = tl.zeros((MANY, C), tl.float32)
     for first in range(0, tiles, MANY):
@@ -233,14 +369,30 @@ def finish_kernel(
 
 
 @jit
-def add_kernel(partial, sums, tiles, width, total, offset, ops, numbers, W: tl.constexpr, MANY: tl.constexpr, EDGES: tl.constexpr):
+def add_kernel(
+    partial,
+    sums,
+    tiles,
+    width,
+    total,
+    offset,
+    ops,
+    numbers,
+    W: tl.constexpr,
+    MANY: tl.constexpr,
+    EDGES: tl.constexpr,
+):
     """Add the partial sums of blocks, `numbers` of them, W at a time."""
     unit = _unit(tl.program_id(0), width, total, offset, ops, EDGES)
     k = tl.program_id(1) * W + tl.arange(0, W)
     found = tl.zeros((MANY, W), tl.float32)
     for first in range(0, tiles, MANY):
         tile = first + tl.arange(0, MANY)
-        found += tl.load(partial + (unit * tiles + tile)[:, None] * numbers + k[None, :], mask=(tile < tiles)[:, None], other=0.0)
+        found += tl.load(
+            partial + (unit * tiles + tile)[:, None] * numbers + k[None, :],
+            mask=(tile < tiles)[:, None],
+            other=0.0,
+        )
     tl.store(sums + unit * numbers + k, tl.sum(found, 0))
 
 
@@ -253,7 +405,20 @@ def _normal(at, stats, out, mask, c, C):
 
 @jit
 def combine_kernel(
-    given, out, p, pools, skips, mixture, stats, pool_stats, skip_stats, rows, node, C: tl.constexpr, BLOCK: tl.constexpr, STRIDED: tl.constexpr
+    given,
+    out,
+    p,
+    pools,
+    skips,
+    mixture,
+    stats,
+    pool_stats,
+    skip_stats,
+    rows,
+    node,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STRIDED: tl.constexpr,
 ):
     """A node: all operations of all edges that lead to it, each with its weight."""
     run = tl.program_id(1).to(tl.int64)
@@ -267,21 +432,31 @@ def combine_kernel(
         weight = mixture + edge * 8
         for q in range(2, 6):
             op = tl.where(q < 4, q + 4, q)
-            total += tl.load(weight + op) * _normal(p + (edge * 6 + q) * rows * C, stats + (edge * 6 + q) * 2 * C, at, mask, c, C)
+            total += tl.load(weight + op) * _normal(
+                p + (edge * 6 + q) * rows * C, stats + (edge * 6 + q) * 2 * C, at, mask, c, C
+            )
         for kind in range(2):
             unit = (run * 5 + source) * 2 + kind
-            total += tl.load(weight + 1 + kind) * _normal(pools + unit * rows * C, pool_stats + unit * 2 * C, at, mask, c, C)
+            total += tl.load(weight + 1 + kind) * _normal(
+                pools + unit * rows * C, pool_stats + unit * 2 * C, at, mask, c, C
+            )
     for source in range(2):
         weight = tl.load(mixture + (run * 14 + _edge(source, node)) * 8 + 3)
         if STRIDED:
             unit = run * 8 + 4 * source + node
-            total += weight * _normal(skips + unit * rows * C, skip_stats + unit * 2 * C, at, mask, c, C)
+            total += weight * _normal(
+                skips + unit * rows * C, skip_stats + unit * 2 * C, at, mask, c, C
+            )
         else:
-            total += weight * tl.load(given + (run * 2 + source) * rows * C + at, mask=mask, other=0.0).to(tl.float32)
+            total += weight * tl.load(
+                given + (run * 2 + source) * rows * C + at, mask=mask, other=0.0
+            ).to(tl.float32)
     wide = (run * rows + row)[:, None] * 4 * C + c[None, :]
     for source in range(2, node + 2):
         weight = tl.load(mixture + (run * 14 + _edge(source, node)) * 8 + 3)
-        total += weight * tl.load(out + wide + (source - 2) * C, mask=mask, other=0.0).to(tl.float32)
+        total += weight * tl.load(out + wide + (source - 2) * C, mask=mask, other=0.0).to(
+            tl.float32
+        )
     tl.store(out + wide + node * C, total.to(out.dtype.element_ty), mask=mask)
 
 
@@ -295,5 +470,7 @@ def normalise_kernel(z, scale, stats, out, rows, channels, C: tl.constexpr, BLOC
     at = (unit * rows + row)[:, None] * channels + c[None, :]
     mean = tl.load(stats + unit * 2 * channels + c)[None, :]
     rstd = tl.load(stats + unit * 2 * channels + channels + c)[None, :]
-    v = (tl.load(z + at, mask=mask, other=0.0).to(tl.float32) - mean) * (rstd * tl.load(scale + unit * channels + c)[None, :])
+    v = (tl.load(z + at, mask=mask, other=0.0).to(tl.float32) - mean) * (
+        rstd * tl.load(scale + unit * channels + c)[None, :]
+    )
     tl.store(out + at, v.to(out.dtype.element_ty), mask=mask)

@@ -1,30 +1,67 @@
-"""The kernels of a DARTS cell's derivatives; layout and names are those of `bipareto_experiments.nas.kernels`.
+"""The kernels of a DARTS cell's derivatives; layout and names are those of
+`bipareto_experiments.nas.kernels`.
 
 With G the gradient of a node, a batch norm that enters it with weight w has, over N rows,
 
-    gradient of its input = w / deviation * (G - mean(G) - normal * mean(G * normal)),    gradient of w = sum(G * normal),
+    gradient of its input = w / deviation * (G - mean(G) - normal * mean(G * normal)),
+    gradient of w = sum(G * normal),
 
-`normal` being its output.  So every operation needs one sum besides that of G, and these sums are also the gradients of the mixture.
-Each edge has eight of them, in the order of the operations; the first, where "none" stands, is the sum of G.
+`normal` being its output.  So every operation needs one sum besides that of G, and these sums are
+also the gradients of the mixture. Each edge has eight of them, in the order of the operations; the
+first, where "none" stands, is the sum of G.
 """
 
 from __future__ import annotations
 
 from bipareto.run.graph.triton import tl
 from bipareto_experiments.nas.kernels import _edge, _ends, _layer, _normal, _product, _weights
-from bipareto_experiments.nas.taps import _joined, _layer_taps, _nothing, _place, _rows, _seen_by_any, _strips, _tap_between, _taps, _within, jit
+from bipareto_experiments.nas.taps import (
+    _joined,
+    _layer_taps,
+    _nothing,
+    _place,
+    _rows,
+    _seen_by_any,
+    _strips,
+    _tap_between,
+    _taps,
+    _within,
+    jit,
+)
 
 __all__ = [
-    "edge_sums_kernel", "gather_kernel", "halves_kernel", "normal_backward_kernel", "normal_sums_kernel", "pointwise_kernel", "pool_backward_kernel",
+    "edge_sums_kernel",
+    "gather_kernel",
+    "halves_kernel",
+    "normal_backward_kernel",
+    "normal_sums_kernel",
+    "pointwise_kernel",
+    "pool_backward_kernel",
     "skip_backward_kernel",
-]  # fmt: skip
+]
 
 
 @jit
 def edge_sums_kernel(
-    g, given, out, p, pools, skips, stats, pool_stats, skip_stats, partial, rows, edges, edge0, tiles,
-    C: tl.constexpr, BLOCK: tl.constexpr, STRIDED: tl.constexpr, GIVEN: tl.constexpr,
-):  # fmt: skip
+    g,
+    given,
+    out,
+    p,
+    pools,
+    skips,
+    stats,
+    pool_stats,
+    skip_stats,
+    partial,
+    rows,
+    edges,
+    edge0,
+    tiles,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    STRIDED: tl.constexpr,
+    GIVEN: tl.constexpr,
+):
     """The eight sums of an edge over a block; GIVEN where the edges leave the cell's inputs."""
     tile, unit = tl.program_id(0), tl.program_id(1)
     run = (unit // edges).to(tl.int64)
@@ -41,25 +78,35 @@ def edge_sums_kernel(
             skip = run * 8 + 4 * source + node
             passed = _normal(skips + skip * rows * C, skip_stats + skip * 2 * C, at, mask, c, C)
         else:
-            passed = tl.load(given + (run * 2 + source) * rows * C + at, mask=mask, other=0.0).to(tl.float32)
+            passed = tl.load(given + (run * 2 + source) * rows * C + at, mask=mask, other=0.0).to(
+                tl.float32
+            )
     else:
         passed = tl.load(out + wide + (source - 2) * C, mask=mask, other=0.0).to(tl.float32)
     # All sums are taken in one go, so that nothing waits for one of them before it is asked for.
     products = (G,)
     for k in tl.static_range(2):
         pool = (run * 5 + source) * 2 + k
-        products += (G * _normal(pools + pool * rows * C, pool_stats + pool * 2 * C, at, mask, c, C),)
+        products += (
+            G * _normal(pools + pool * rows * C, pool_stats + pool * 2 * C, at, mask, c, C),
+        )
     products += (G * passed,)
     for k in tl.static_range(4):  # layers 4, 5, 2 and 3, as the operations come
         layer = unit * 6 + (k + 4 if k < 2 else k)
         products += (G * _normal(p + layer * rows * C, stats + layer * 2 * C, at, mask, c, C),)
     found = tl.sum(tl.reshape(_joined(products, 8 * BLOCK, C), (8, BLOCK, C)), 1)
-    tl.store(partial + ((unit * tiles + tile) * 8 + tl.arange(0, 8))[:, None] * C + c[None, :], found)
+    tl.store(
+        partial + ((unit * tiles + tile) * 8 + tl.arange(0, 8))[:, None] * C + c[None, :], found
+    )
 
 
 @jit
-def _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C: tl.constexpr):
-    """A block of the gradient of layer q's 1x1 convolution: back through its batch norm, from the node or, for q < 2, from the second half."""
+def _behind(
+    g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C: tl.constexpr
+):
+    """A block of the gradient of layer q's 1x1 convolution: back through its batch norm, from the
+    node or, for q < 2, from the second half.
+    """
     mask = (row < rows)[:, None]
     at = row[:, None] * C + c[None, :]
     unit = run * 14 + edge
@@ -72,18 +119,37 @@ def _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, r
         scale = rstd
     else:
         op = tl.where(q < 4, q + 4, q)
-        G = tl.load(g + (run * rows + row)[:, None] * 4 * C + node * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+        G = tl.load(
+            g + (run * rows + row)[:, None] * 4 * C + node * C + c[None, :], mask=mask, other=0.0
+        ).to(tl.float32)
         level = tl.load(sums + unit * 8 * C + c)
         slope = tl.load(sums + (unit * 8 + op) * C + c)
         scale = rstd * tl.load(mixture + unit * 8 + op)
-    return tl.where(mask, scale[None, :] * (G - level[None, :] / rows - normal * (slope / rows)[None, :]), 0.0)
+    return tl.where(
+        mask, scale[None, :] * (G - level[None, :] / rows - normal * (slope / rows)[None, :]), 0.0
+    )
 
 
 @jit
 def pointwise_kernel(
-    g, halves, p, flat, mixture, stats, sums, half_sums, gd, rows, edges, edge0, weights,
-    C: tl.constexpr, BLOCK: tl.constexpr, FIRST: tl.constexpr, STRIDED: tl.constexpr,
-):  # fmt: skip
+    g,
+    halves,
+    p,
+    flat,
+    mixture,
+    stats,
+    sums,
+    half_sums,
+    gd,
+    rows,
+    edges,
+    edge0,
+    weights,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    FIRST: tl.constexpr,
+    STRIDED: tl.constexpr,
+):
     """The gradient of the depthwise outputs: of layers 2 to 5, or where FIRST of 0 and 1."""
     OPS: tl.constexpr = 2 if FIRST else 4
     unit = tl.program_id(1)
@@ -93,7 +159,9 @@ def pointwise_kernel(
     c = tl.arange(0, C)
     row = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     kind = gd.dtype.element_ty
-    gp = _behind(g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C).to(kind)
+    gp = _behind(
+        g, halves, p, mixture, stats, sums, half_sums, run, edge, node, q, row, rows, c, C
+    ).to(kind)
     K, begin = _layer(q, C)
     w = flat + run * weights + _weights(source, node, STRIDED, C) + begin + K * K * C
     point = tl.load(w + c[:, None] * C + c[None, :]).to(kind)  # (outputs, inputs)
@@ -103,10 +171,24 @@ def pointwise_kernel(
 
 @jit
 def halves_kernel(
-    gd, p, taps, stats, halves, partial, rows, edges, edge0, tiles,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, TALL: tl.constexpr,
-):  # fmt: skip
-    """The gradient of the normalised layers 0 and 1, behind ReLU and the depthwise convolution of layers 4 and 5, and its two sums."""
+    gd,
+    p,
+    taps,
+    stats,
+    halves,
+    partial,
+    rows,
+    edges,
+    edge0,
+    tiles,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    H: tl.constexpr,
+    TALL: tl.constexpr,
+):
+    """The gradient of the normalised layers 0 and 1, behind ReLU and the depthwise convolution of
+    layers 4 and 5, and its two sums.
+    """
     tile, unit = tl.program_id(0), tl.program_id(1)
     run, q = (unit // (edges * 2)).to(tl.int64), unit % 2
     source, node = _ends(edge0 + unit % (edges * 2) // 2)
@@ -117,7 +199,27 @@ def halves_kernel(
     group = unit * 6 + q + 4
     kernel = taps + group * 25 * C + c
     here = gd + group * rows * C + top[:, None] * C + c[None, :]
-    total = _joined(_layer_taps(q, _nothing(BLOCK, C, TALL), kernel, here, y, x, inside, 0.0, H, C, C, "it", -1, 1, False), BLOCK, C)
+    total = _joined(
+        _layer_taps(
+            q,
+            _nothing(BLOCK, C, TALL),
+            kernel,
+            here,
+            y,
+            x,
+            inside,
+            0.0,
+            H,
+            C,
+            C,
+            "it",
+            -1,
+            1,
+            False,
+        ),
+        BLOCK,
+        C,
+    )
     row = _rows(tile, BLOCK, H, TALL)
     at, mask = row[:, None] * C + c[None, :], (row < rows)[:, None]
     normal = _normal(p + (unit * 6 + q) * rows * C, stats + (unit * 6 + q) * 2 * C, at, mask, c, C)
@@ -130,9 +232,22 @@ def halves_kernel(
 
 @jit
 def pool_backward_kernel(
-    g, pools, mixture, pool_stats, sums, passed, rows, edges, source0, C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr
+    g,
+    pools,
+    mixture,
+    pool_stats,
+    sums,
+    passed,
+    rows,
+    edges,
+    source0,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    H: tl.constexpr,
+    STRIDE: tl.constexpr,
 ):
-    """The gradients of a state's maximum, average and skip, in `passed`, from all nodes they are sent to; `edges` counts sources.
+    """The gradients of a state's maximum, average and skip, in `passed`, from all nodes they are
+    sent to; `edges` counts sources.
 
     That of the average is left as each pixel in its window gets it.
     """
@@ -151,7 +266,9 @@ def pool_backward_kernel(
     to_skip = tl.zeros((BLOCK, C), tl.float32)
     for node in range(tl.maximum(source - 1, 0), 4):
         edge = run * 14 + _edge(source, node)
-        G = tl.load(g + (run * rows + row)[:, None] * 4 * C + node * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+        G = tl.load(
+            g + (run * rows + row)[:, None] * 4 * C + node * C + c[None, :], mask=mask, other=0.0
+        ).to(tl.float32)
         weight, total = mixture + edge * 8, sums + edge * 8 * C + c
         to_skip += tl.load(weight + 3) * G
         G -= tl.load(total)[None, :] / rows
@@ -173,7 +290,9 @@ def pool_backward_kernel(
 
 
 @jit
-def skip_backward_kernel(g, skips, mixture, skip_stats, sums, out, rows, C: tl.constexpr, BLOCK: tl.constexpr):
+def skip_backward_kernel(
+    g, skips, mixture, skip_stats, sums, out, rows, C: tl.constexpr, BLOCK: tl.constexpr
+):
     """The gradient of the strided skips, which are convolutions with a batch norm of their own."""
     unit = tl.program_id(1).to(tl.int64)
     run, node = unit // 8, unit % 4
@@ -183,22 +302,43 @@ def skip_backward_kernel(g, skips, mixture, skip_stats, sums, out, rows, C: tl.c
     mask = (row < rows)[:, None]
     at = unit * rows * C + row[:, None] * C + c[None, :]
     normal = _normal(skips, skip_stats + unit * 2 * C, at, mask, c, C)
-    G = tl.load(g + (run * rows + row)[:, None] * 4 * C + node * C + c[None, :], mask=mask, other=0.0).to(tl.float32)
+    G = tl.load(
+        g + (run * rows + row)[:, None] * 4 * C + node * C + c[None, :], mask=mask, other=0.0
+    ).to(tl.float32)
     total = sums + edge * 8 * C + c
     scale = tl.load(mixture + edge * 8 + 3) * tl.load(skip_stats + unit * 2 * C + C + c)
-    v = scale[None, :] * (G - tl.load(total)[None, :] / rows - normal * (tl.load(total + 3 * C) / rows)[None, :])
+    v = scale[None, :] * (
+        G - tl.load(total)[None, :] / rows - normal * (tl.load(total + 3 * C) / rows)[None, :]
+    )
     tl.store(out + at, v.to(out.dtype.element_ty), mask=mask)
 
 
 @jit
-def _unpooled(totals, first, best, rows, y, x, inside, C: tl.constexpr, H: tl.constexpr, STRIDE: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr):
-    """Add what `pool_backward_kernel` left at `first`, of windows of 3x3: maxima, to the pixel that was chosen, and averages."""
+def _unpooled(
+    totals,
+    first,
+    best,
+    rows,
+    y,
+    x,
+    inside,
+    C: tl.constexpr,
+    H: tl.constexpr,
+    STRIDE: tl.constexpr,
+    PY: tl.constexpr,
+    PX: tl.constexpr,
+):
+    """Add what `pool_backward_kernel` left at `first`, of windows of 3x3: maxima, to the pixel that
+    was chosen, and averages.
+    """
     for j in range((1 + PX) % STRIDE, 3, STRIDE):
         across = (1 - j + PX) // STRIDE
         wide = inside & _within(x + across, H)
         for line in tl.static_range(-1, len(totals) + 1):
             if _seen_by_any(line, len(totals), 1, -1, STRIDE, PY, 3, 1):
-                valid = (wide if line >= 0 and line < len(totals) else wide & _within(y + line, H))[:, None]
+                valid = (wide if line >= 0 and line < len(totals) else wide & _within(y + line, H))[
+                    :, None
+                ]
                 near = (line * H + across) * C
                 which = tl.load(best + near, mask=valid, other=-1.0).to(tl.float32)
                 high = tl.load(first + near, mask=valid, other=0.0).to(tl.float32)
@@ -216,11 +356,32 @@ def _unpooled(totals, first, best, rows, y, x, inside, C: tl.constexpr, H: tl.co
 
 @jit
 def _gathered(
-    gd, passed, chosen, taps, z, out, rows, edges, within, source, run, tile, c,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, TALL: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr,
-    PY: tl.constexpr, PX: tl.constexpr, GIVEN: tl.constexpr,
-):  # fmt: skip
-    """`gather_kernel` for the pixels (STRIDE y + PY, STRIDE x + PX) of z and out, with (y, x) the place of a row."""
+    gd,
+    passed,
+    chosen,
+    taps,
+    z,
+    out,
+    rows,
+    edges,
+    within,
+    source,
+    run,
+    tile,
+    c,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    H: tl.constexpr,
+    TALL: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ROW: tl.constexpr,
+    PY: tl.constexpr,
+    PX: tl.constexpr,
+    GIVEN: tl.constexpr,
+):
+    """`gather_kernel` for the pixels (STRIDE y + PY, STRIDE x + PX) of z and out, with (y, x) the
+    place of a row.
+    """
     S: tl.constexpr = H * STRIDE
     top, inside = _strips(tile, rows, BLOCK, H, TALL)
     image, y, x = _place(top, H)
@@ -228,8 +389,30 @@ def _gathered(
     for node in range(tl.maximum(source - 1, 0), 4):
         for q in tl.static_range(4):
             group = (run * 14 + _edge(source, node)) * 6 + q
-            kernel, behind = taps + group * 25 * C + c, gd + group * rows * C + top[:, None] * C + c[None, :]
-            totals = _taps(totals, kernel, behind, y, x, inside, 0.0, H, C, C, "it", -1, 1, STRIDE, PY, PX, 3 + q % 2 * 2, 1 + q // 2)
+            kernel, behind = (
+                taps + group * 25 * C + c,
+                gd + group * rows * C + top[:, None] * C + c[None, :],
+            )
+            totals = _taps(
+                totals,
+                kernel,
+                behind,
+                y,
+                x,
+                inside,
+                0.0,
+                H,
+                C,
+                C,
+                "it",
+                -1,
+                1,
+                STRIDE,
+                PY,
+                PX,
+                3 + q % 2 * 2,
+                1 + q // 2,
+            )
     at = ((image * S + y * STRIDE + PY) * S + x * STRIDE + PX)[:, None] * ROW + c[None, :]
     mask = inside[:, None]
     rectified = ()
@@ -253,13 +436,30 @@ def _gathered(
 
 @jit
 def gather_kernel(
-    gd, passed, chosen, taps, z, out, rows, edges, source0, z_run, z_source,
-    C: tl.constexpr, BLOCK: tl.constexpr, H: tl.constexpr, TALL: tl.constexpr, STRIDE: tl.constexpr, ROW: tl.constexpr, GIVEN: tl.constexpr,
-):  # fmt: skip
-    """The gradient of a state z from everything that leaves it; added to what `out` holds unless GIVEN.
+    gd,
+    passed,
+    chosen,
+    taps,
+    z,
+    out,
+    rows,
+    edges,
+    source0,
+    z_run,
+    z_source,
+    C: tl.constexpr,
+    BLOCK: tl.constexpr,
+    H: tl.constexpr,
+    TALL: tl.constexpr,
+    STRIDE: tl.constexpr,
+    ROW: tl.constexpr,
+    GIVEN: tl.constexpr,
+):
+    """The gradient of a state z from everything that leaves it; added to what `out` holds unless
+    GIVEN.
 
-    Rows are the nodes'.  With a stride of 2 a program works on one of the four pixels of z over each of them, since which taps meet a
-    result depends on whether y and x are even.
+    Rows are the nodes'.  With a stride of 2 a program works on one of the four pixels of z over
+    each of them, since which taps meet a result depends on whether y and x are even.
     """
     tile, unit, corner = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     run, within = (unit // edges).to(tl.int64), unit % edges
@@ -268,17 +468,111 @@ def gather_kernel(
     z += run * z_run + within.to(tl.int64) * z_source
     out += run * z_run + within.to(tl.int64) * z_source
     if STRIDE == 1 or corner == 0:
-        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, tile, c, C, BLOCK, H, TALL, STRIDE, ROW, 0, 0, GIVEN)
+        _gathered(
+            gd,
+            passed,
+            chosen,
+            taps,
+            z,
+            out,
+            rows,
+            edges,
+            within,
+            source,
+            run,
+            tile,
+            c,
+            C,
+            BLOCK,
+            H,
+            TALL,
+            STRIDE,
+            ROW,
+            0,
+            0,
+            GIVEN,
+        )
     elif corner == 1:
-        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, tile, c, C, BLOCK, H, TALL, STRIDE, ROW, 0, 1, GIVEN)
+        _gathered(
+            gd,
+            passed,
+            chosen,
+            taps,
+            z,
+            out,
+            rows,
+            edges,
+            within,
+            source,
+            run,
+            tile,
+            c,
+            C,
+            BLOCK,
+            H,
+            TALL,
+            STRIDE,
+            ROW,
+            0,
+            1,
+            GIVEN,
+        )
     elif corner == 2:
-        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, tile, c, C, BLOCK, H, TALL, STRIDE, ROW, 1, 0, GIVEN)
+        _gathered(
+            gd,
+            passed,
+            chosen,
+            taps,
+            z,
+            out,
+            rows,
+            edges,
+            within,
+            source,
+            run,
+            tile,
+            c,
+            C,
+            BLOCK,
+            H,
+            TALL,
+            STRIDE,
+            ROW,
+            1,
+            0,
+            GIVEN,
+        )
     else:
-        _gathered(gd, passed, chosen, taps, z, out, rows, edges, within, source, run, tile, c, C, BLOCK, H, TALL, STRIDE, ROW, 1, 1, GIVEN)
+        _gathered(
+            gd,
+            passed,
+            chosen,
+            taps,
+            z,
+            out,
+            rows,
+            edges,
+            within,
+            source,
+            run,
+            tile,
+            c,
+            C,
+            BLOCK,
+            H,
+            TALL,
+            STRIDE,
+            ROW,
+            1,
+            1,
+            GIVEN,
+        )
 
 
 @jit
-def normal_sums_kernel(g, z, stats, partial, rows, tiles, channels, C: tl.constexpr, BLOCK: tl.constexpr):
+def normal_sums_kernel(
+    g, z, stats, partial, rows, tiles, channels, C: tl.constexpr, BLOCK: tl.constexpr
+):
     """Sums of g, and of g times the normalised z, over a block of (units, rows, channels)."""
     tile, unit = tl.program_id(0), tl.program_id(1).to(tl.int64)
     c = tl.program_id(2) * C + tl.arange(0, C)
@@ -293,7 +587,9 @@ def normal_sums_kernel(g, z, stats, partial, rows, tiles, channels, C: tl.conste
 
 
 @jit
-def normal_backward_kernel(g, z, scale, stats, sums, out, rows, channels, C: tl.constexpr, BLOCK: tl.constexpr):
+def normal_backward_kernel(
+    g, z, scale, stats, sums, out, rows, channels, C: tl.constexpr, BLOCK: tl.constexpr
+):
     """Back through a batch norm of (units, rows, channels)."""
     unit = tl.program_id(1).to(tl.int64)
     c = tl.program_id(2) * C + tl.arange(0, C)
@@ -302,7 +598,12 @@ def normal_backward_kernel(g, z, scale, stats, sums, out, rows, channels, C: tl.
     at = (unit * rows + row)[:, None] * channels + c[None, :]
     normal = _normal(z, stats + unit * 2 * channels, at, mask, c, channels)
     G = tl.load(g + at, mask=mask, other=0.0).to(tl.float32)
-    level, slope = tl.load(sums + unit * 2 * channels + c), tl.load(sums + unit * 2 * channels + channels + c)
-    factor = tl.load(scale + unit * channels + c) * tl.load(stats + unit * 2 * channels + channels + c)
+    level, slope = (
+        tl.load(sums + unit * 2 * channels + c),
+        tl.load(sums + unit * 2 * channels + channels + c),
+    )
+    factor = tl.load(scale + unit * channels + c) * tl.load(
+        stats + unit * 2 * channels + channels + c
+    )
     v = factor[None, :] * (G - level[None, :] / rows - normal * (slope / rows)[None, :])
     tl.store(out + at, v.to(out.dtype.element_ty), mask=mask)

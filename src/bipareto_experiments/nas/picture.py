@@ -1,4 +1,6 @@
-"""Pictures of cells as SVG: nodes are columns, every edge is an arrow in a row of its own, so that nothing can overlap."""
+"""Pictures of cells as SVG: nodes are columns, every edge is an arrow in a row of its own, so that
+nothing can overlap.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _COLOUR: dict[Kind, str] = {
 
 
 def svg(genotype: Genotype, title: str = "") -> str:
-    """The cells of an architecture, one below the other, as the text of an SVG file.  Equal genotypes give equal text."""
+    """The cells of an architecture, one below the other, as the text of an SVG file.  Equal
+    genotypes give equal text.
+    """
     space = genotype.space
     width = 2 * _MARGIN + _COLUMN * (len(space.nodes) - 1)
     parts, top = [], 0
@@ -37,8 +41,10 @@ def svg(genotype: Genotype, title: str = "") -> str:
         top += _HEAD + _ROW * len(chosen) + 26
     body = "\n".join(parts)
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top}" viewBox="0 0 {width} {top}" '
-        f'font-family="Helvetica, Arial, sans-serif">\n<rect width="{width}" height="{top}" fill="white"/>\n{body}\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top}" viewBox="0 0 '
+        f'{width} {top}" '
+        f'font-family="Helvetica, Arial, sans-serif">\n<rect width="{width}" height="{top}" '
+        f'fill="white"/>\n{body}\n</svg>\n'
     )
 
 
@@ -51,8 +57,14 @@ def _cell(space: Space, kind: str, chosen: tuple[Chosen, ...], top: int) -> list
     parts = [_text(10, top + 18, heading, anchor="start", weight="bold")]
     for n, name in enumerate(space.nodes):
         x = _MARGIN + _COLUMN * n
-        parts.append(f'<line x1="{x}" y1="{top + 48}" x2="{x}" y2="{foot}" stroke="#cccccc" stroke-width="2"/>')
-        parts.append(f'<rect x="{x - 38}" y="{top + 27}" width="76" height="22" rx="6" fill="#eeeeee" stroke="#666666"/>')
+        parts.append(
+            f'<line x1="{x}" y1="{top + 48}" x2="{x}" y2="{foot}" stroke="#cccccc" '
+            'stroke-width="2"/>'
+        )
+        parts.append(
+            f'<rect x="{x - 38}" y="{top + 27}" width="76" height="22" rx="6" fill="#eeeeee" '
+            'stroke="#666666"/>'
+        )
         parts.append(_text(x, top + 42, name))
     for row, (edge, name) in enumerate(chosen):
         y = top + _HEAD + _ROW * row + 24
@@ -60,7 +72,10 @@ def _cell(space: Space, kind: str, chosen: tuple[Chosen, ...], top: int) -> list
         operation = space.operations[space.names.index(name)]
         colour = _COLOUR[operation.kind]
         dash = ' stroke-dasharray="4 4"' if operation.kind == "none" else ""
-        parts.append(f'<line x1="{start}" y1="{y}" x2="{end - 9}" y2="{y}" stroke="{colour}" stroke-width="2.5"{dash}/>')
+        parts.append(
+            f'<line x1="{start}" y1="{y}" x2="{end - 9}" y2="{y}" stroke="{colour}" '
+            f'stroke-width="2.5"{dash}/>'
+        )
         parts.append(f'<path d="M {end} {y} l -10 -5 l 0 10 z" fill="{colour}"/>')
         parts.append(f'<circle cx="{start}" cy="{y}" r="3.5" fill="{colour}"/>')
         # In the gap before the target no column runs through the words.
@@ -68,5 +83,14 @@ def _cell(space: Space, kind: str, chosen: tuple[Chosen, ...], top: int) -> list
     return parts
 
 
-def _text(x: float, y: float, words: str, *, size: int = 12, anchor: str = "middle", weight: str = "normal") -> str:
-    return f'<text x="{x:g}" y="{y:g}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" fill="#222222">{escape(words)}</text>'
+def _text(
+    x: float,
+    y: float,
+    words: str,
+    *,
+    size: int = 12,
+    anchor: str = "middle",
+    weight: str = "normal",
+) -> str:
+    font = f'font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" fill="#222222"'
+    return f'<text x="{x:g}" y="{y:g}" {font}>{escape(words)}</text>'

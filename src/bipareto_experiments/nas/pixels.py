@@ -1,4 +1,6 @@
-"""Images as a network sees them: shifted, mirrored and cut as a draw says, so that nothing is random but the draw."""
+"""Images as a network sees them: shifted, mirrored and cut as a draw says, so that nothing is
+random but the draw.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +49,19 @@ class Augmentation(NamedTuple):
     def check(self) -> None:
         """Refuse what makes no sense."""
         if self.margin < 0 or self.cutout < 0:
-            raise InvalidInput(f"margin = {self.margin}, cutout = {self.cutout}; neither may be negative")
+            raise InvalidInput(
+                f"margin = {self.margin}, cutout = {self.cutout}; neither may be negative"
+            )
 
     def plain(self, rows: Tensor) -> Draw:
         """Rows of the data as they are."""
         corner = torch.full((len(rows), 2), self.margin, device=rows.device)
         return Draw(
-            rows, corner, torch.zeros_like(rows, dtype=torch.bool), torch.full_like(corner, _OUTSIDE), corner.new_empty(0, dtype=torch.float32)
+            rows,
+            corner,
+            torch.zeros_like(rows, dtype=torch.bool),
+            torch.full_like(corner, _OUTSIDE),
+            corner.new_empty(0, dtype=torch.float32),
         )
 
     def shuffled(self, rows: Tensor, stream: torch.Generator) -> Draw:
@@ -64,7 +72,13 @@ class Augmentation(NamedTuple):
         corner = torch.randint(2 * self.margin + 1, (n, 2), **where)
         mirrored = torch.rand(n, **where) < 0.5
         hole = torch.randint(_UNIT, (n, 2), **where)
-        return Draw(rows[order], corner, mirrored if self.flip else torch.zeros_like(mirrored), hole, _nothing(rows))
+        return Draw(
+            rows[order],
+            corner,
+            mirrored if self.flip else torch.zeros_like(mirrored),
+            hole,
+            _nothing(rows),
+        )
 
 
 def _nothing(rows: Tensor) -> Tensor:
@@ -80,10 +94,15 @@ class Pixels:
         like: rows whose mean and variance count; None for all.
     """
 
-    def __init__(self, images: Tensor, augmentation: Augmentation, like: Tensor | None = None) -> None:
+    def __init__(
+        self, images: Tensor, augmentation: Augmentation, like: Tensor | None = None
+    ) -> None:
         seen = images if like is None else images[like]
         spread, mean = torch.std_mean(seen[:: max(1, len(seen) // 4096)].float() / 255, (0, 2, 3))
-        self._scale, self._shift = (1 / (255 * spread))[:, None, None], (mean / spread)[:, None, None]
+        self._scale, self._shift = (
+            (1 / (255 * spread))[:, None, None],
+            (mean / spread)[:, None, None],
+        )
         self._padded = pad(images, (augmentation.margin,) * 4)
         self.size, self.augmentation = images.shape[-1], augmentation
 
@@ -93,7 +112,12 @@ class Pixels:
         across = torch.where(draw.flip[:, None], side.flip(0), side) + draw.corner[:, 1:]
         down = side + draw.corner[:, :1]
         channel = torch.arange(3, device=draw.rows.device)
-        chosen = self._padded[draw.rows[:, None, None, None], channel[:, None, None], down[:, None, :, None], across[:, None, None, :]]
+        chosen = self._padded[
+            draw.rows[:, None, None, None],
+            channel[:, None, None],
+            down[:, None, :, None],
+            across[:, None, None, :],
+        ]
         pixels = chosen * self._scale - self._shift
         cutout = self.augmentation.cutout
         if not cutout:

@@ -1,7 +1,9 @@
-"""The kernels of a fast supernet, compiled before they are needed: by several processes at once instead of one after the other.
+"""The kernels of a fast supernet, compiled before they are needed: by several processes at once
+instead of one after the other.
 
-Triton compiles a kernel when it is first launched and keeps it on disk.  Here processes of their own go through a pass of the network with
-tensors that have no memory, and compile, instead of launching them, a share each of the kernels they meet.  They need no GPU for that.
+Triton compiles a kernel when it is first launched and keeps it on disk.  Here processes of their
+own go through a pass of the network with tensors that have no memory, and compile, instead of
+launching them, a share each of the kernels they meet.  They need no GPU for that.
 """
 
 from __future__ import annotations
@@ -23,7 +25,16 @@ from bipareto.errors import BiparetoWarning
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 from bipareto.run.graph.triton import triton
-from bipareto_experiments.nas import bench_cell, cell, conv, fast, kernels, kernels_backward, kernels_weights, taps
+from bipareto_experiments.nas import (
+    bench_cell,
+    cell,
+    conv,
+    fast,
+    kernels,
+    kernels_backward,
+    kernels_weights,
+    taps,
+)
 from bipareto_experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto_experiments.nas.supernet import Supernet
 
@@ -38,22 +49,41 @@ _CHILD = "from bipareto.experiments.nas.precompiled import _serve; _serve()"
 
 
 def precompile(network: Supernet, batches: Sequence[int]) -> None:
-    """Compile what passes of a network on the current GPU need, unless that has been done; for batches of these sizes.
+    """Compile what passes of a network on the current GPU need, unless that has been done; for
+    batches of these sizes.
 
     Whatever fails here fails quietly: a kernel that is missing is compiled when it is launched.
     """
     processes = min(_PROCESSES, os.cpu_count() or 1)
-    if not isinstance(network, FastDarts | FastNasBench201) or not network.folded or not kernels.PRESENT or processes == 1:
+    if (
+        not isinstance(network, FastDarts | FastNasBench201)
+        or not network.folded
+        or not kernels.PRESENT
+        or processes == 1
+    ):
         return
     capability = torch.cuda.get_device_capability()
-    wish = (network, sorted(set(batches)), capability[0] * 10 + capability[1], torch.backends.cudnn.allow_tf32)
+    wish = (
+        network,
+        sorted(set(batches)),
+        capability[0] * 10 + capability[1],
+        torch.backends.cudnn.allow_tf32,
+    )
     done = _kept() / f"bipareto-{_name(wish)}"
     if done.exists():
         return
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "OMP_NUM_THREADS": "1",
+    }
     running = []
     for k in range(processes):
-        child = subprocess.Popen([sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+        child = subprocess.Popen(
+            [sys.executable, "-c", _CHILD],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+        )
         assert child.stdin is not None
         child.stdin.write(pickle.dumps((*wish, k, processes)))
         child.stdin.close()
@@ -61,7 +91,9 @@ def precompile(network: Supernet, batches: Sequence[int]) -> None:
         running.append(child)
     try:
         told = [(child.communicate(timeout=_PATIENCE)[1], child.returncode) for child in running]
-        failed = next((error.decode(errors="replace").strip() for error, code in told if code), None)
+        failed = next(
+            (error.decode(errors="replace").strip() for error, code in told if code), None
+        )
     except subprocess.TimeoutExpired:
         failed = f"not done after {_PATIENCE} s"
     finally:
@@ -74,17 +106,26 @@ def precompile(network: Supernet, batches: Sequence[int]) -> None:
         done.touch()
     else:
         reason = failed.splitlines()[-1] if failed else "no reason given"
-        warnings.warn(f"kernels could not be compiled ahead ({reason}); they will be as they are needed", BiparetoWarning, stacklevel=2)
+        warnings.warn(
+            f"kernels could not be compiled ahead ({reason}); they will be as they are needed",
+            BiparetoWarning,
+            stacklevel=2,
+        )
 
 
 def _kept() -> Path:
     """Where Triton keeps what it has compiled."""
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache")
+    return Path(
+        os.environ.get("TRITON_CACHE_DIR")
+        or Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
+    )
 
 
 def _name(wish: tuple[Any, ...]) -> str:
     """Changes with everything that decides which kernels there are."""
-    digest = hashlib.sha256(repr((wish, getattr(triton, "__version__", None), torch.__version__)).encode())
+    digest = hashlib.sha256(
+        repr((wish, getattr(triton, "__version__", None), torch.__version__)).encode()
+    )
     for module in (*_MODULES, taps, cell, fast):
         digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()[:16]
@@ -97,9 +138,14 @@ def _serve() -> None:
     from triton.runtime import driver
 
     torch.backends.cudnn.allow_tf32 = allow_tf32
-    # A driver that only says for which GPU: loading the true one would take memory of the GPU in each process.
+    # A driver that only says for which GPU: loading the true one would take memory of the GPU in
+    # each process.
     driver.set_active(_Target(GPUTarget("cuda", capability, 32)))
-    met = Met(lambda kernel, grid, values, options: kernel.warmup(*values, grid=grid, **options), k, processes)
+    met = Met(
+        lambda kernel, grid, values, options: kernel.warmup(*values, grid=grid, **options),
+        k,
+        processes,
+    )
     _go_through(network, batches, met)
 
 
@@ -120,16 +166,25 @@ class _Target:
 
 
 class Met:
-    """Kernels in the order in which they are met, each compilation of one counted once; `act` on every `of`-th from the k-th on."""
+    """Kernels in the order in which they are met, each compilation of one counted once; `act` on
+    every `of`-th from the k-th on.
+    """
 
-    def __init__(self, act: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any], k: int = 0, of: int = 1) -> None:
+    def __init__(
+        self, act: Callable[[Any, Any, Sequence[Any], dict[str, Any]], Any], k: int = 0, of: int = 1
+    ) -> None:
         self.act, self.k, self.of = act, k, of
         self.seen: dict[Any, int] = {}
 
-    def __call__(self, kernel: Any, grid: Any, values: Sequence[Any], options: dict[str, Any]) -> None:
+    def __call__(
+        self, kernel: Any, grid: Any, values: Sequence[Any], options: dict[str, Any]
+    ) -> None:
         function = getattr(kernel, "fn", kernel)
         names = function.__code__.co_varnames[: function.__code__.co_argcount]
-        kinds = (self._kind(value, name, str(function.__annotations__.get(name))) for name, value in zip(names, values, strict=True))
+        kinds = (
+            self._kind(value, name, str(function.__annotations__.get(name)))
+            for name, value in zip(names, values, strict=True)
+        )
         key = (function.__name__, *kinds, *options.items())
         if key not in self.seen:
             self.seen[key] = len(self.seen)
@@ -143,11 +198,17 @@ class Met:
             return value.dtype
         if "constexpr" in annotation:
             return value
-        return None if name in taps.PLAIN or isinstance(value, float) else (value == 1, value % 16 == 0)
+        return (
+            None
+            if name in taps.PLAIN or isinstance(value, float)
+            else (value == 1, value % 16 == 0)
+        )
 
 
 def _go_through(network: Supernet, batches: Sequence[int], met: Met) -> None:
-    """One pass forward and back with nothing in it; whoever calls this has no further use for the kernels in its process."""
+    """One pass forward and back with nothing in it; whoever calls this has no further use for the
+    kernels in its process.
+    """
     vars(fast)["available"] = lambda *_: True
     for module in _MODULES:
         for name in [name for name in vars(module) if name.endswith("_kernel")]:

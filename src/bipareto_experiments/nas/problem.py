@@ -1,6 +1,8 @@
-"""Architecture search as a bilevel problem: logits x of the architecture, weights y of the supernet.
+"""Architecture search as a bilevel problem: logits x of the architecture, weights y of the
+supernet.
 
-f(x, y) = the chosen of (validation loss, FLOPs, skip density, pooling density),   g(x, y) = training loss + (decay / 2) |y|^2.
+f(x, y) = the chosen of (validation loss, FLOPs, skip density, pooling density),
+g(x, y) = training loss + (decay / 2) |y|^2.
 
 The images are split 1:1; the lower level sees one half, the upper level the other.
 """
@@ -19,7 +21,13 @@ from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import generator
 from bipareto.problem.sections import Layout
 from bipareto.problem.tree import Tree
-from bipareto_experiments.nas.objectives import Reading, flops_ratios, mean_over_edges, pooling_table, skip_table
+from bipareto_experiments.nas.objectives import (
+    Reading,
+    flops_ratios,
+    mean_over_edges,
+    pooling_table,
+    skip_table,
+)
 from bipareto_experiments.nas.pixels import Augmentation, Draw, Pixels
 from bipareto_experiments.nas.supernet import Supernet
 
@@ -30,31 +38,48 @@ OBJECTIVES = ("loss", "flops", "skip", "pooling")
 
 
 class Halves:
-    """The sampler: the data split 1:1 at random; every role goes through its half in epochs, each in an order of its own.
+    """The sampler: the data split 1:1 at random; every role goes through its half in epochs, each
+    in an order of its own.
 
-    What role, step and seed draw depends on nothing else.  The order of an epoch is kept while it lasts, so a draw is a slice of it
-    and costs nothing on a GPU.
+    What role, step and seed draw depends on nothing else.  The order of an epoch is kept while it
+    lasts, so a draw is a slice of it and costs nothing on a GPU.
 
     Args:
         count: images in all; an odd one is left out.
         batch: rows of a draw.
         margin, flip, cutout: see `Augmentation`.
-        full: rows that stand for all of a half where all the data is asked for (role "full": first check, evaluation); None takes
-            the whole half, which a large supernet may not hold in memory at once.
+        full: rows that stand for all of a half where all the data is asked for (role "full": first
+            check, evaluation); None takes the whole half, which a large supernet may not hold in
+            memory at once.
         numbers: random numbers that a draw brings beside its images; none with "full".
         seed: of the split; runs of all seeds share it.
         device: where draws are made.
     """
 
     def __init__(
-        self, count: int, batch: int = 64, *, margin: int = 0, flip: bool = False, cutout: int = 0, full: int | None = 1024, numbers: int = 0,
-        seed: int = 0, device: torch.device | str = "cpu",
-    ) -> None:  # fmt: skip
+        self,
+        count: int,
+        batch: int = 64,
+        *,
+        margin: int = 0,
+        flip: bool = False,
+        cutout: int = 0,
+        full: int | None = 1024,
+        numbers: int = 0,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
         half = count // 2
         if batch < 2:
-            raise InvalidInput(f"batch = {batch} is too small: batch norm takes its statistics from the batch; use at least 2")
+            raise InvalidInput(
+                f"batch = {batch} is too small: batch norm takes its statistics from the batch; "
+                "use at least 2"
+            )
         if batch > half:
-            raise InvalidInput(f"batch = {batch}, but each half of {count} images has {half}; use a batch of at most {half}")
+            raise InvalidInput(
+                f"batch = {batch}, but each half of {count} images has {half}; use a batch of at "
+                f"most {half}"
+            )
         if full is not None and full < 2:
             raise InvalidInput(f"full = {full}; batch norm needs at least 2 rows, or None for all")
         self.augmentation = Augmentation(margin, flip, cutout)
@@ -76,7 +101,9 @@ class Halves:
             shuffled = self.augmentation.shuffled(self.rows[level], stream)
             noise = torch.rand(draws, self.numbers, generator=stream, device=self.device)
             kept = self._epochs[level, role, seed] = (epoch, shuffled._replace(noise=noise))
-        rows, corner, flip, hole = (leaf[place * self.batch : (place + 1) * self.batch] for leaf in kept[1][:-1])
+        rows, corner, flip, hole = (
+            leaf[place * self.batch : (place + 1) * self.batch] for leaf in kept[1][:-1]
+        )
         return Draw(rows, corner, flip, hole, kept[1].noise[place])
 
 
@@ -88,15 +115,18 @@ class Search(Problem):
         images: (N, 3, H, W) uint8.
         labels: (N,) int64.
         halves: draws of rows of `images`, on the same device.
-        objectives: which of `OBJECTIVES`, in this order; the paper's smaller form is ("loss", "flops").
+        objectives: which of `OBJECTIVES`, in this order; the paper's smaller form is ("loss",
+            "flops").
         reading: of FLOPs, "paper" or "real".
         decay: weight decay of the lower level, 3e-4 in the paper.
         clip: bound on the norm of a loss's gradient in the weights, 5 in DARTS; None for none.
-        sampled: a temperature T > 0 lets every draw judge an architecture of its own, softmax((x + G) / T) with Gumbel noise G (Maddison,
-            Mnih and Teh 2017), from the draw's numbers; 0 judges the mixture softmax(x).  An edge that mostly draws "none" then costs
-            accuracy, where in a mixture batch norm undoes the scaling.
+        sampled: a temperature T > 0 lets every draw judge an architecture of its own, softmax((x +
+            G) / T) with Gumbel noise G (Maddison, Mnih and Teh 2017), from the draw's numbers; 0
+            judges the mixture softmax(x).  An edge that mostly draws "none" then costs accuracy,
+            where in a mixture batch norm undoes the scaling.
 
-    y is the supernet's tree of weights, or all of them in one vector (`start`): then a step moves them in one operation.
+    y is the supernet's tree of weights, or all of them in one vector (`start`): then a step moves
+    them in one operation.
 
     >>> from bipareto.experiments.nas.supernet import NasBench201
     >>> images, labels = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 10
@@ -106,45 +136,91 @@ class Search(Problem):
     """
 
     def __init__(
-        self, network: Supernet, images: Tensor, labels: Tensor, halves: Halves, *, objectives: Sequence[str] = OBJECTIVES,
-        reading: Reading = "real", decay: float = 0.0, clip: float | None = None, sampled: float = 0.0,
-    ) -> None:  # fmt: skip
+        self,
+        network: Supernet,
+        images: Tensor,
+        labels: Tensor,
+        halves: Halves,
+        *,
+        objectives: Sequence[str] = OBJECTIVES,
+        reading: Reading = "real",
+        decay: float = 0.0,
+        clip: float | None = None,
+        sampled: float = 0.0,
+    ) -> None:
         self._check(network, images, labels, halves, objectives)
         if sampled < 0 or (sampled and halves.numbers != network.space.numbers):
             raise InvalidInput(
-                f"sampled = {sampled} with draws of {halves.numbers} numbers; the temperature is not negative, and "
+                f"sampled = {sampled} with draws of {halves.numbers} numbers; the temperature is "
+                "not negative, and "
                 f"{network.space.name} needs Halves(..., numbers={network.space.numbers})"
             )
         if decay < 0 or (clip is not None and not clip > 0):
-            raise InvalidInput(f"decay = {decay}, clip = {clip}; the decay is at least 0, and the bound above 0 or None")
+            raise InvalidInput(
+                f"decay = {decay}, clip = {clip}; the decay is at least 0, and the bound above 0 "
+                "or None"
+            )
         super().__init__(self._objectives, self._training, sampler=halves, names=objectives)
         self.parts = tuple(0 if name == "loss" else None for name in objectives)
         self.folded = network.folded
-        self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = network, labels, halves, tuple(objectives), decay, clip
+        self.network, self.labels, self.halves, self.objectives, self.decay, self.clip = (
+            network,
+            labels,
+            halves,
+            tuple(objectives),
+            decay,
+            clip,
+        )
         self.sampled = sampled
         weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
-        # A vector's weights: for kernels that take a cell's in one piece as sections, else leaf by leaf, cut at once.
-        self._parted: Callable[[Tensor], Tree] = Layout.of(weights).split if self.folded else partial(tree.unravel, like=weights)
+        # A vector's weights: for kernels that take a cell's in one piece as sections, else leaf by
+        # leaf, cut at once.
+        self._parted: Callable[[Tensor], Tree] = (
+            Layout.of(weights).split if self.folded else partial(tree.unravel, like=weights)
+        )
         self.pixels = Pixels(images, halves.augmentation)
-        tables = {"flops": flops_ratios(network, reading), "skip": skip_table(network.space), "pooling": pooling_table(network.space)}
+        tables = {
+            "flops": flops_ratios(network, reading),
+            "skip": skip_table(network.space),
+            "pooling": pooling_table(network.space),
+        }
         self._tables = tree.map_(lambda table: table.to(images.device), tables)
 
     @staticmethod
-    def _check(network: Supernet, images: Tensor, labels: Tensor, halves: Halves, objectives: Sequence[str]) -> None:
+    def _check(
+        network: Supernet, images: Tensor, labels: Tensor, halves: Halves, objectives: Sequence[str]
+    ) -> None:
         if images.dtype != torch.uint8 or images.shape[1:] != (3, network.size, network.size):
-            raise InvalidInput(f"images are {tuple(images.shape)} in {images.dtype}; need uint8 of (N, 3, {network.size}, {network.size})")
-        if labels.shape != images.shape[:1] or int(labels.min()) < 0 or int(labels.max()) >= network.classes:
-            raise InvalidInput(f"labels have shape {tuple(labels.shape)}; give every image a class from 0 to {network.classes - 1}")
+            raise InvalidInput(
+                f"images are {tuple(images.shape)} in {images.dtype}; need uint8 of (N, 3, "
+                f"{network.size}, {network.size})"
+            )
+        if (
+            labels.shape != images.shape[:1]
+            or int(labels.min()) < 0
+            or int(labels.max()) >= network.classes
+        ):
+            raise InvalidInput(
+                f"labels have shape {tuple(labels.shape)}; give every image a class from 0 to "
+                f"{network.classes - 1}"
+            )
         if max(int(rows.max()) for rows in halves.rows.values()) >= len(images):
-            raise InvalidInput(f"the split is of more rows than the {len(images)} images; make it with Halves({len(images)})")
+            raise InvalidInput(
+                f"the split is of more rows than the {len(images)} images; make it with "
+                f"Halves({len(images)})"
+            )
         if not labels.device == images.device == halves.rows["lower"].device:
             raise InvalidInput(
-                f"images are on {images.device}, labels on {labels.device}, draws on {halves.rows['lower'].device}; "
+                f"images are on {images.device}, labels on {labels.device}, draws on "
+                f"{halves.rows['lower'].device}; "
                 "put all on one: labels.to(images.device), Halves(..., device=images.device)"
             )
         unknown = [name for name in objectives if name not in OBJECTIVES]
         if unknown or not objectives or len(set(objectives)) != len(objectives):
-            raise InvalidInput(f"objectives are {list(objectives)}; choose some of {', '.join(OBJECTIVES)}, each once")
+            raise InvalidInput(
+                f"objectives are {list(objectives)}; choose some of {', '.join(OBJECTIVES)}, each "
+                "once"
+            )
 
     def start(self, seed: int) -> tuple[Tree, Tree]:
         """x_0, and y_0 as one vector, where the images are."""
@@ -158,16 +234,23 @@ class Search(Problem):
     def _judged(self, x: Tree, y: Tree, pixels: Tensor, draw: Draw) -> Tensor:
         if self.clip is not None:
             y = _Clipped.apply(y if isinstance(y, Tensor) else tree.ravel(y), self.clip)  # type: ignore[no-untyped-call]
-        if self.sampled and draw.noise.numel():  # none where all the data is asked for: the mixture itself is evaluated
+        if (
+            self.sampled and draw.noise.numel()
+        ):  # none where all the data is asked for: the mixture itself is evaluated
             x = _drawn(x, draw.noise, self.sampled)
         weights = self._parted(y) if isinstance(y, Tensor) else y
-        return _cross_entropy(self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)), self.labels[draw.rows])
+        return _cross_entropy(
+            self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)),
+            self.labels[draw.rows],
+        )
 
     def _value(self, name: str, x: Tree, y: Tree, draw: Draw) -> Tensor:
         if name == "loss":
             return self.loss(x, y, draw)
         kind = next(iter(x.values())).dtype
-        return mean_over_edges(x, {cell: table.to(kind) for cell, table in self._tables[name].items()})
+        return mean_over_edges(
+            x, {cell: table.to(kind) for cell, table in self._tables[name].items()}
+        )
 
     def _objectives(self, x: Tree, y: Tree, draw: Draw) -> Tensor:
         return torch.stack([self._value(name, x, y, draw) for name in self.objectives])
@@ -183,7 +266,9 @@ class Search(Problem):
         return self._value(self.objectives[i], x, y, batch)
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
-        """Both on the same pixels, which are gathered once; in one pass where the network takes several runs."""
+        """Both on the same pixels, which are gathered once; in one pass where the network takes
+        several runs.
+        """
         pixels = self.pixels(batch)
 
         def value(weights: Tree) -> Tensor:
@@ -196,14 +281,21 @@ class Search(Problem):
 
 
 def _drawn(x: Tree, noise: Tensor, temperature: float) -> Tree:
-    """Logits of an architecture near x: (x + G) / temperature, G = -log(-log(noise)) by Gumbel's distribution."""
+    """Logits of an architecture near x: (x + G) / temperature, G = -log(-log(noise)) by Gumbel's
+    distribution.
+    """
     gumbel = -torch.log(-torch.log(noise.clamp(1e-6, 1 - 1e-6)))
     parts = gumbel.split([table.numel() for table in x.values()])
-    return {kind: (table + part.view_as(table)) / temperature for (kind, table), part in zip(x.items(), parts, strict=True)}
+    return {
+        kind: (table + part.view_as(table)) / temperature
+        for (kind, table), part in zip(x.items(), parts, strict=True)
+    }
 
 
 def _cross_entropy(scores: Tensor, labels: Tensor) -> Tensor:
-    """The mean over a batch: scores (n, classes), labels (n,).  Torch's own, with `vmap`, looks in several passes for labels to ignore."""
+    """The mean over a batch: scores (n, classes), labels (n,).  Torch's own, with `vmap`, looks in
+    several passes for labels to ignore.
+    """
     own = labels[:, None] == torch.arange(scores.shape[-1], device=labels.device)
     return torch.where(own, scores.log_softmax(-1), 0.0).sum() / -len(labels)
 

@@ -1,10 +1,11 @@
 """Search spaces as tables: which operations there are, and which edges of a cell choose among them.
 
-A *cell* is a small graph.  Its first nodes are given, every other node is the sum of its incoming edges, and an edge applies one
-operation to the node it comes from.  The architecture is the choice of an operation for every edge; cells of one *kind* share it.
+A *cell* is a small graph.  Its first nodes are given, every other node is the sum of its incoming
+edges, and an edge applies one operation to the node it comes from.  The architecture is the choice
+of an operation for every edge; cells of one *kind* share it.
 
-An operation is nothing but a few *blocks*, and a block is: ReLU, some convolutions, batch norm.  Weights, counts and the
-forward pass are all read off the same blocks.
+An operation is nothing but a few *blocks*, and a block is: ReLU, some convolutions, batch norm.
+Weights, counts and the forward pass are all read off the same blocks.
 """
 
 from __future__ import annotations
@@ -17,16 +18,30 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["DARTS", "NAS_BENCH_201", "SPACES", "Block", "Conv", "Edge", "Kind", "Operation", "Space", "space_of"]
+__all__ = [
+    "DARTS",
+    "NAS_BENCH_201",
+    "SPACES",
+    "Block",
+    "Conv",
+    "Edge",
+    "Kind",
+    "Operation",
+    "Space",
+    "space_of",
+]
 
 Kind = Literal["none", "skip", "max", "average", "plain", "separable", "dilated"]
 
 
 class Conv(NamedTuple):
-    """A square convolution without bias that keeps or, by its stride, divides the side of the image.
+    """A square convolution without bias that keeps or, by its stride, divides the side of the
+    image.
 
-    halves: a 1x1 convolution of stride 2 whose first half of outputs looks at the even pixels and whose second half at the odd
-        ones (FactorizedReduce); together the halves have the weights and the work of one convolution.
+    halves: a 1x1 convolution of stride 2 whose first half of outputs looks at the even pixels and
+    whose second half at the odd
+        ones (FactorizedReduce); together the halves have the weights and the work of one
+        convolution.
     """
 
     inputs: int
@@ -63,8 +78,9 @@ class Operation:
 
     Args:
         name: as the space's authors write it.
-        kind: "none" (zeros), "skip" (identity; FactorizedReduce where the side is halved), "max" and "average" (3x3 pooling),
-            "plain" (one convolution), "separable" (twice depthwise and pointwise), "dilated" (depthwise of dilation 2, pointwise).
+        kind: "none" (zeros), "skip" (identity; FactorizedReduce where the side is halved), "max"
+            and "average" (3x3 pooling), "plain" (one convolution), "separable" (twice depthwise and
+            pointwise), "dilated" (depthwise of dilation 2, pointwise).
         kernel: of the convolution.
     """
 
@@ -83,7 +99,10 @@ class Operation:
         if self.kind == "plain":
             return ((Conv(C, C, k, stride),),)
         if self.kind == "separable":
-            return (Conv(C, C, k, stride, groups=C), Conv(C, C, 1)), (Conv(C, C, k, groups=C), Conv(C, C, 1))
+            return (Conv(C, C, k, stride, groups=C), Conv(C, C, 1)), (
+                Conv(C, C, k, groups=C),
+                Conv(C, C, 1),
+            )
         if self.kind == "dilated":
             return ((Conv(C, C, k, stride, groups=C, dilation=2), Conv(C, C, 1)),)
         if self.kind == "skip" and stride == 2:
@@ -112,8 +131,9 @@ class Space:
         kinds: of cells; each has an architecture of its own.
         nodes: a name for each node; the first `given` are the cell's inputs.
         given: how many.
-        kept: incoming edges that a node keeps when an architecture is derived, those with the strongest operation other than
-            "none"; None keeps every edge, and "none" is then an answer like any other.
+        kept: incoming edges that a node keeps when an architecture is derived, those with the
+            strongest operation other than "none"; None keeps every edge, and "none" is then an
+            answer like any other.
         pool_norm: whether pooling is followed by batch norm during the search.
     """
 
@@ -129,12 +149,21 @@ class Space:
     def __post_init__(self) -> None:
         if all(operation.kind == "none" for operation in self.operations):
             listed = ", ".join(self.names) or "empty"
-            raise InvalidInput(f"space {self.name}: edge {self.edges[0]} has no operations to choose from ({listed}); list one besides 'none'")
+            raise InvalidInput(
+                f"space {self.name}: edge {self.edges[0]} has no operations to choose from "
+                f"({listed}); list one besides 'none'"
+            )
         if self.kept is not None and self.index("none") is None:
-            raise InvalidInput(f"space {self.name}: edges are dropped (kept = {self.kept}), so there must be an operation of kind 'none'")
+            raise InvalidInput(
+                f"space {self.name}: edges are dropped (kept = {self.kept}), so there must be an "
+                "operation of kind 'none'"
+            )
         for node in range(self.given, len(self.nodes)):
             if not self.into(node):
-                raise InvalidInput(f"space {self.name}: no edge leads to node {node}; give it one, or leave the node out")
+                raise InvalidInput(
+                    f"space {self.name}: no edge leads to node {node}; give it one, or leave the "
+                    "node out"
+                )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -152,7 +181,10 @@ class Space:
 
     def index(self, kind: Kind) -> int | None:
         """The place in `operations` of the first of a kind; None where there is none."""
-        return next((place for place, operation in enumerate(self.operations) if operation.kind == kind), None)
+        return next(
+            (place for place, operation in enumerate(self.operations) if operation.kind == kind),
+            None,
+        )
 
     def stride(self, kind: str, edge: Edge) -> int:
         """2 on the edges that leave a reduction cell's inputs, else 1."""
@@ -162,11 +194,17 @@ class Space:
         """Refuse logits that are not one tensor (edges, operations) per kind of cell."""
         if not isinstance(x, Mapping) or set(x) != set(self.kinds):
             found = sorted(x) if isinstance(x, Mapping) else type(x).__name__
-            raise InvalidInput(f"architecture logits are for {found}, but {self.name} has cells of kind {', '.join(self.kinds)}: one tensor for each")
+            raise InvalidInput(
+                f"architecture logits are for {found}, but {self.name} has cells of kind "
+                f"{', '.join(self.kinds)}: one tensor for each"
+            )
         wanted = (len(self.edges), len(self.operations))
         for kind, logits in x.items():
             if tuple(logits.shape) != wanted:
-                raise InvalidInput(f"logits of {kind!r} have shape {tuple(logits.shape)}; {self.name} needs (edges, operations) = {wanted}")
+                raise InvalidInput(
+                    f"logits of {kind!r} have shape {tuple(logits.shape)}; {self.name} needs "
+                    f"(edges, operations) = {wanted}"
+                )
 
 
 def _edges(given: int, nodes: int) -> tuple[Edge, ...]:
@@ -192,7 +230,8 @@ NAS_BENCH_201 = Space(
     pool_norm=False,
 )
 
-#: Liu, Simonyan and Yang 2018: normal and reduction cells, two inputs and four nodes each, whose outputs stand side by side
+#: Liu, Simonyan and Yang 2018: normal and reduction cells, two inputs and four nodes each, whose
+#: outputs stand side by side
 DARTS = Space(
     name="darts",
     operations=(

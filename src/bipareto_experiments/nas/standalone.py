@@ -1,7 +1,8 @@
 """A found architecture as an ordinary network, trained from scratch and tested.
 
-Batch norms have scale, shift and running averages here.  SGD with Nesterov momentum, a cosine, weight decay, shifts, mirror images and
-cutout: NAS-Bench-201's recipe.  DARTS's own training adds an auxiliary head and dropped paths over 600 epochs; these are left out.
+Batch norms have scale, shift and running averages here.  SGD with Nesterov momentum, a cosine,
+weight decay, shifts, mirror images and cutout: NAS-Bench-201's recipe.  DARTS's own training adds
+an auxiliary head and dropped paths over 600 epochs; these are left out.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ class _Halves(nn.Module):
 
     def __init__(self, conv: Conv) -> None:
         super().__init__()
-        self.even, self.odd = (nn.Conv2d(conv.inputs, conv.outputs // 2, 1, 2, bias=False) for _ in range(2))
+        self.even, self.odd = (
+            nn.Conv2d(conv.inputs, conv.outputs // 2, 1, 2, bias=False) for _ in range(2)
+        )
 
     def forward(self, z: Tensor) -> Tensor:
         return torch.cat([self.even(z), self.odd(z[:, :, 1:, 1:])], 1)
@@ -70,7 +73,16 @@ class _Halves(nn.Module):
 def _convolution(conv: Conv) -> nn.Module:
     if conv.halves:
         return _Halves(conv)
-    return nn.Conv2d(conv.inputs, conv.outputs, conv.kernel, conv.stride, conv.padding, conv.dilation, conv.groups, bias=False)
+    return nn.Conv2d(
+        conv.inputs,
+        conv.outputs,
+        conv.kernel,
+        conv.stride,
+        conv.padding,
+        conv.dilation,
+        conv.groups,
+        bias=False,
+    )
 
 
 def _block(block: Block) -> nn.Module:
@@ -82,7 +94,9 @@ def _operation(operation: Operation, channels: int, stride: int) -> nn.Module:
         return nn.MaxPool2d(3, stride, 1)
     if operation.kind == "average":
         return nn.AvgPool2d(3, stride, 1, count_include_pad=False)
-    return nn.Sequential(*map(_block, operation.blocks(channels, stride)))  # of nothing: the identity
+    return nn.Sequential(
+        *map(_block, operation.blocks(channels, stride))
+    )  # of nothing: the identity
 
 
 class _Cell(nn.Module):
@@ -91,22 +105,36 @@ class _Cell(nn.Module):
     def __init__(self, space: Space, chosen: Sequence[Chosen], place: Place) -> None:
         super().__init__()
         self.space = space
-        self.edges = [pair for pair in chosen if space.operations[space.names.index(pair.operation)].kind != "none"]
+        self.edges = [
+            pair
+            for pair in chosen
+            if space.operations[space.names.index(pair.operation)].kind != "none"
+        ]
         self.operations = nn.ModuleList(
-            _operation(space.operations[space.names.index(name)], place.channels, space.stride(place.kind, edge)) for edge, name in self.edges
+            _operation(
+                space.operations[space.names.index(name)],
+                place.channels,
+                space.stride(place.kind, edge),
+            )
+            for edge, name in self.edges
         )
         self.halves = place.kind == "reduction"
 
     def forward(self, given: list[Tensor]) -> list[Tensor]:
         states = list(given)
         for node in range(self.space.given, len(self.space.nodes)):
-            into = [op(states[pair.edge.source]) for op, pair in zip(self.operations, self.edges, strict=True) if pair.edge.target == node]
+            into = [
+                op(states[pair.edge.source])
+                for op, pair in zip(self.operations, self.edges, strict=True)
+                if pair.edge.target == node
+            ]
             states.append(torch.stack(into).sum(0) if into else torch.zeros_like(states[0]))
         return states
 
 
 class Standalone(nn.Module):
-    """The stack of `network` with the cells of `genotype`: exactly the parameters and FLOPs that `objectives.cost` counts.
+    """The stack of `network` with the cells of `genotype`: exactly the parameters and FLOPs that
+    `objectives.cost` counts.
 
     Args:
         genotype: the cells.
@@ -117,11 +145,26 @@ class Standalone(nn.Module):
         super().__init__()
         space = network.space
         if genotype.space != space:
-            raise InvalidInput(f"this genotype is of the space {genotype.space.name}, but the network is of {space.name}; use one of its own space")
+            raise InvalidInput(
+                f"this genotype is of the space {genotype.space.name}, but the network is of "
+                f"{space.name}; use one of its own space"
+            )
         self.network = network
-        self.convs = nn.ModuleDict({name: nn.ModuleList(map(_convolution, part.convs)) for name, part in network.parts.items()})
-        self.norms = nn.ModuleDict({name: nn.ModuleList(map(nn.BatchNorm2d, part.norms)) for name, part in network.parts.items()})
-        self.cells = nn.ModuleList(_Cell(space, genotype.cells[place.kind], place) for place in network.places)
+        self.convs = nn.ModuleDict(
+            {
+                name: nn.ModuleList(map(_convolution, part.convs))
+                for name, part in network.parts.items()
+            }
+        )
+        self.norms = nn.ModuleDict(
+            {
+                name: nn.ModuleList(map(nn.BatchNorm2d, part.norms))
+                for name, part in network.parts.items()
+            }
+        )
+        self.cells = nn.ModuleList(
+            _Cell(space, genotype.cells[place.kind], place) for place in network.places
+        )
         self.head = nn.Linear(network.width, network.classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
@@ -143,8 +186,12 @@ class Standalone(nn.Module):
         z, per_stage = self._stem(images), len(self.cells) // 3
         for c, cell in enumerate(self.cells):
             if c and c % per_stage == 0:
-                (first, second, shortcut), (before, after) = self._part(f"reduction{c // per_stage}")
-                z = after(second(torch.relu(before(first(torch.relu(z)))))) + shortcut(avg_pool2d(z, 2))
+                (first, second, shortcut), (before, after) = self._part(
+                    f"reduction{c // per_stage}"
+                )
+                z = after(second(torch.relu(before(first(torch.relu(z)))))) + shortcut(
+                    avg_pool2d(z, 2)
+                )
             z = cell([z])[-1]
         _, (last,) = self._part("last")
         return torch.relu(last(z)).mean((-2, -1))
@@ -153,49 +200,86 @@ class Standalone(nn.Module):
         older = newer = self._stem(images)
         for c, cell in enumerate(self.cells):
             convs, norms = self._part(f"before{c}")
-            given = [norm(conv(torch.relu(z))) for z, conv, norm in zip((older, newer), convs, norms, strict=True)]
+            given = [
+                norm(conv(torch.relu(z)))
+                for z, conv, norm in zip((older, newer), convs, norms, strict=True)
+            ]
             older, newer = newer, torch.cat(cell(given)[self.network.space.given :], 1)
         return newer.mean((-2, -1))
 
 
-def sized(genotype: Genotype, images: ImageSet | None = None, channels: int | None = None, cells: int | None = None) -> Supernet:
+def sized(
+    genotype: Genotype,
+    images: ImageSet | None = None,
+    channels: int | None = None,
+    cells: int | None = None,
+) -> Supernet:
     """The published stack: five cells per stage of 16 channels, or DARTS's 20 cells of 36.
 
     Args:
         images: for which; None for CIFAR-10's 32 x 32 pixels and ten classes.
         channels: others.
-        cells: others: per stage for NAS-Bench-201, in all for DARTS (reductions at one and at two thirds).
+        cells: others: per stage for NAS-Bench-201, in all for DARTS (reductions at one and at two
+            thirds).
     """
-    shape: dict[str, Any] = {} if images is None else {"size": images.images.shape[-1], "classes": len(images.class_names)}
+    shape: dict[str, Any] = (
+        {}
+        if images is None
+        else {"size": images.images.shape[-1], "classes": len(images.class_names)}
+    )
     if genotype.space == NAS_BENCH_201:
         return NasBench201(channels=channels or 16, cells=cells or 5, **shape)
     count = cells or 20
     if count < 3:
-        raise InvalidInput(f"cells = {count}; a network of DARTS has at least 3, so that there are reductions at one and at two thirds")
+        raise InvalidInput(
+            f"cells = {count}; a network of DARTS has at least 3, so that there are reductions at "
+            "one and at two thirds"
+        )
     stack = "".join("R" if c in (count // 3, 2 * count // 3) else "N" for c in range(count))
     return Darts(channels=channels or 36, stack=stack, **shape)
 
 
 def train_network(
-    genotype: Genotype, network: Supernet, images: ImageSet, recipe: Recipe, device: torch.device, *, folder: Path | None = None,
-    progress: bool | None = None, say: Callable[[str], None] | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Train on the images outside the set's test split, and test on those inside (on all, where there is none).
+    genotype: Genotype,
+    network: Supernet,
+    images: ImageSet,
+    recipe: Recipe,
+    device: torch.device,
+    *,
+    folder: Path | None = None,
+    progress: bool | None = None,
+    say: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Train on the images outside the set's test split, and test on those inside (on all, where
+    there is none).
 
-    On a GPU a pass forward and back is recorded once and replayed: a network of many small layers is otherwise as slow as its launches.
+    On a GPU a pass forward and back is recorded once and replayed: a network of many small layers
+    is otherwise as slow as its launches.
 
     Args:
-        folder: keeps the network after every epoch (network.safetensors); the same call goes on from there.
+        folder: keeps the network after every epoch (network.safetensors); the same call goes on
+            from there.
 
-    Returns epoch, loss (mean training cross entropy) and accuracy (in %) as lists, params, flops, and the recipe.
+    Returns epoch, loss (mean training cross entropy) and accuracy (in %) as lists, params, flops,
+    and the recipe.
     """
     torch.manual_seed(recipe.seed)
     model = Standalone(genotype, network).to(device)
     optimizer = torch.optim.SGD(
-        model.parameters(), recipe.rate, momentum=recipe.momentum, weight_decay=recipe.decay, nesterov=True, fused=device.type == "cuda"
-    )  # fmt: skip
+        model.parameters(),
+        recipe.rate,
+        momentum=recipe.momentum,
+        weight_decay=recipe.decay,
+        nesterov=True,
+        fused=device.type == "cuda",
+    )
     exact = cost(network, genotype)
-    key = {"genotype": json.loads(genotype.to_json()), "network": repr(network), "data": images.name, "recipe": asdict(recipe)}
+    key = {
+        "genotype": json.loads(genotype.to_json()),
+        "network": repr(network),
+        "data": images.name,
+        "recipe": asdict(recipe),
+    }
     history: dict[str, list[Any]] = {"epoch": [], "loss": [], "accuracy": []}
     path = None if folder is None else folder / "network.safetensors"
     if path is not None and path.exists():
@@ -207,19 +291,31 @@ def train_network(
     augmentation.check()
     look = Pixels(pixels, augmentation, own)
     if recipe.batch < 2 or recipe.batch > len(own):
-        raise InvalidInput(f"batch = {recipe.batch}; it must be from 2 (for batch norm) to the {len(own)} training images")
+        raise InvalidInput(
+            f"batch = {recipe.batch}; it must be from 2 (for batch norm) to the {len(own)} "
+            "training images"
+        )
     with bar("training", recipe.epochs, progress, done=len(history["epoch"])) as advance:
         learn = None
         for epoch in range(len(history["epoch"]), recipe.epochs):
-            learn = learn or (_recorded(model, look, labels, recipe.batch) if device.type == "cuda" else _plain(model, look, labels))
+            learn = learn or (
+                _recorded(model, look, labels, recipe.batch)
+                if device.type == "cuda"
+                else _plain(model, look, labels)
+            )
             drawn = augmentation.shuffled(own, generator("train", epoch, recipe.seed, device))
             history["loss"].append(_epoch(model, optimizer, recipe, epoch, learn, drawn))
-            history["accuracy"].append(_tested(model, look, labels, augmentation.plain(held), recipe.batch))
+            history["accuracy"].append(
+                _tested(model, look, labels, augmentation.plain(held), recipe.batch)
+            )
             history["epoch"].append(epoch + 1)
             if path is not None:
                 _save(path, key, model, optimizer, history)
             if say is not None:
-                say(f"epoch {epoch + 1} of {recipe.epochs}: training loss {history['loss'][-1]:.4f}, test accuracy {history['accuracy'][-1]:.2f} %")
+                say(
+                    f"epoch {epoch + 1} of {recipe.epochs}: training loss "
+                    f"{history['loss'][-1]:.4f}, test accuracy {history['accuracy'][-1]:.2f} %"
+                )
             advance(1)
     return {**history, "params": exact.params, "flops": exact.flops, "recipe": asdict(recipe)}
 
@@ -236,9 +332,14 @@ def _plain(model: nn.Module, look: Pixels, labels: Tensor) -> Callable[[Draw], T
     return learn
 
 
-def _recorded(model: nn.Module, look: Pixels, labels: Tensor, batch: int) -> Callable[[Draw], Tensor]:
+def _recorded(
+    model: nn.Module, look: Pixels, labels: Tensor, batch: int
+) -> Callable[[Draw], Tensor]:
     """The same as a CUDA graph, whose gradients stay where they are from one call to the next."""
-    learn, given = _plain(model, look, labels), look.augmentation.plain(torch.arange(batch, device=labels.device))
+    learn, given = (
+        _plain(model, look, labels),
+        look.augmentation.plain(torch.arange(batch, device=labels.device)),
+    )
     kept = {name: value.clone() for name, value in model.named_buffers()}
     model.train()
     stream = torch.cuda.Stream()
@@ -262,7 +363,14 @@ def _recorded(model: nn.Module, look: Pixels, labels: Tensor, batch: int) -> Cal
     return replay
 
 
-def _epoch(model: nn.Module, optimizer: torch.optim.SGD, recipe: Recipe, epoch: int, learn: Callable[[Draw], Tensor], drawn: Draw) -> float:
+def _epoch(
+    model: nn.Module,
+    optimizer: torch.optim.SGD,
+    recipe: Recipe,
+    epoch: int,
+    learn: Callable[[Draw], Tensor],
+    drawn: Draw,
+) -> float:
     model.train()
     steps = len(drawn.rows) // recipe.batch
     total = torch.zeros((), device=drawn.rows.device)
@@ -292,14 +400,22 @@ def _tested(model: nn.Module, look: Pixels, labels: Tensor, drawn: Draw, batch: 
     return float(100 * right / len(drawn.rows))
 
 
-def _save(path: Path, key: dict[str, Any], model: nn.Module, optimizer: torch.optim.SGD, history: dict[str, list[Any]]) -> None:
+def _save(
+    path: Path,
+    key: dict[str, Any],
+    model: nn.Module,
+    optimizer: torch.optim.SGD,
+    history: dict[str, list[Any]],
+) -> None:
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for i, parameter in enumerate(model.parameters()):
         tensors[f"momentum.{i}"] = optimizer.state[parameter]["momentum_buffer"]
     write_tensors(path, tensors, key | {"history": history})
 
 
-def _restore(path: Path, key: dict[str, Any], model: nn.Module, optimizer: torch.optim.SGD) -> dict[str, list[Any]]:
+def _restore(
+    path: Path, key: dict[str, Any], model: nn.Module, optimizer: torch.optim.SGD
+) -> dict[str, list[Any]]:
     try:
         tensors, meta = read_tensors(path)
     except Damaged as error:
@@ -307,10 +423,25 @@ def _restore(path: Path, key: dict[str, Any], model: nn.Module, optimizer: torch
     for name, wanted in key.items():
         if meta[name] != json.loads(json.dumps(wanted)):
             numbers = wanted.items() if name == "recipe" else ()
-            differ = "; ".join(f"{number} = {meta[name].get(number)}, not {value}" for number, value in numbers if meta[name].get(number) != value)
+            differ = "; ".join(
+                f"{number} = {meta[name].get(number)}, not {value}"
+                for number, value in numbers
+                if meta[name].get(number) != value
+            )
             said = f" ({differ})" if differ else ""
-            raise InvalidInput(f"{path} holds the training of another {name}{said}; use another folder, or remove it")
-    model.load_state_dict({name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")})
+            raise InvalidInput(
+                f"{path} holds the training of another {name}{said}; use another folder, or remove "
+                "it"
+            )
+    model.load_state_dict(
+        {
+            name.removeprefix("model."): value
+            for name, value in tensors.items()
+            if name.startswith("model.")
+        }
+    )
     for i, parameter in enumerate(model.parameters()):
-        optimizer.state[parameter]["momentum_buffer"] = tensors[f"momentum.{i}"].to(parameter.device)
+        optimizer.state[parameter]["momentum_buffer"] = tensors[f"momentum.{i}"].to(
+            parameter.device
+        )
     return meta["history"]

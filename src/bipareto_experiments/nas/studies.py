@@ -1,7 +1,8 @@
-"""A comparison in the making: which searches are run, how the cells they end with are looked up, and what is written down.
+"""A comparison in the making: which searches are run, how the cells they end with are looked up,
+and what is written down.
 
-A study's folder holds one sub-folder per method (resumable) and `results.json` with a record per search, from which tables and figures
-are made anywhere.
+A study's folder holds one sub-folder per method (resumable) and `results.json` with a record per
+search, from which tables and figures are made anywhere.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Study:
         known: the looked-up accuracies; None where there are none.
         together: see `search`.
         progress, say: see `search`.
-        cells: random cells by which the ranking of each seed's first supernet is judged; 0 for none.
+        cells: random cells by which the ranking of each seed's first supernet is judged; 0 for
+            none.
     """
 
     task: Task
@@ -64,8 +66,15 @@ class Study:
     rankings: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
-    def run(self, name: str, wanted: Sequence[tuple[float, ...]], steps: int = 1, variants: Sequence[dict[str, float]] = ({},)) -> None:
-        """One method under all preferences with every seed; one without preferences is run as often, on other draws.
+    def run(
+        self,
+        name: str,
+        wanted: Sequence[tuple[float, ...]],
+        steps: int = 1,
+        variants: Sequence[dict[str, float]] = ({},),
+    ) -> None:
+        """One method under all preferences with every seed; one without preferences is run as
+        often, on other draws.
 
         Args:
             name: of the method.
@@ -78,15 +87,32 @@ class Study:
         for variant in variants:
             method = configured(name, task.settings, **variant)
             label = ", ".join([name, *(f"{step} = {value:g}" for step, value in variant.items())])
-            # As many runs as the others have preferences, so that nobody wins by having drawn more often.
-            of_seed = [(w, 0) if method.uses_preference else (None, 1000 * k) for k, w in enumerate(wanted)]
+            # As many runs as the others have preferences, so that nobody wins by having drawn more
+            # often.
+            of_seed = [
+                (w, 0) if method.uses_preference else (None, 1000 * k) for k, w in enumerate(wanted)
+            ]
             own = [Trial(method, w, seed + more) for seed in self.seeds for w, more in of_seed]
             labelled += [label] * len(own)
             trials += own
         folder = None if self.folder is None else self.folder / name
-        found = search(task, trials, folder=folder, together=self.together, label=name, progress=self.progress, say=self.say)
+        found = search(
+            task,
+            trials,
+            folder=folder,
+            together=self.together,
+            label=name,
+            progress=self.progress,
+            say=self.say,
+        )
         for i, (label, trial) in enumerate(zip(labelled, trials, strict=True)):
-            self.records.append({"method": label, "numbers": repr(trial.method), **self._record(task, trial, found, i)})
+            self.records.append(
+                {
+                    "method": label,
+                    "numbers": repr(trial.method),
+                    **self._record(task, trial, found, i),
+                }
+            )
             self.seconds[label] = found.seconds * labelled.count(label) / len(labelled)
         for i in range(0, len(trials) if self.cells else 0, len(wanted)):
             self._rank(labelled[i], trials[i], found, i)
@@ -107,7 +133,9 @@ class Study:
             "ended": found.reason[i],
             "objectives": mixed,
             "discrete": discrete,
-            "logits": tree.map_(lambda leaf: [[round(v, 4) for v in row] for row in leaf.tolist()], x),
+            "logits": tree.map_(
+                lambda leaf: [[round(v, 4) for v in row] for row in leaf.tolist()], x
+            ),
             "curve": {"step": found.steps.tolist(), "objectives": found.objectives[:, i].tolist()},
             **described(genotype, self.known),
         }
@@ -120,7 +148,15 @@ class Study:
         stream = generator("random cells", 0, 0)
         numbers = torch.randperm(len(self.known.choices), generator=stream)[: self.cells]
         losses = ranked(self.task, tree.select(found.y, i), self.known.choices[numbers])
-        self.rankings.append({"method": name, "seed": trial.seed, "preference": trial.preference, "cells": numbers.tolist(), "loss": losses.tolist()})
+        self.rankings.append(
+            {
+                "method": name,
+                "seed": trial.seed,
+                "preference": trial.preference,
+                "cells": numbers.tolist(),
+                "loss": losses.tolist(),
+            }
+        )
 
     def result(self) -> dict[str, Any]:
         """Everything, ready for JSON."""
@@ -128,7 +164,11 @@ class Study:
         return {
             "settings": task.settings.to_json(),
             "objectives": list(task.settings.objectives),
-            "data": {"name": task.images.name, "note": task.images.note, "classes": task.problem.network.classes},
+            "data": {
+                "name": task.images.name,
+                "note": task.images.note,
+                "classes": task.problem.network.classes,
+            },
             "seeds": list(self.seeds),
             "machine": machine_of(task.device),
             "torch": torch.__version__,
@@ -144,8 +184,12 @@ class Study:
             write_text(self.folder / "results.json", json.dumps(self.result()))
 
 
-def compared(study: Study, methods: Sequence[str], strengths: Sequence[str] | None = None) -> dict[str, Any]:
-    """Every method under all preferences with every seed; first-order DARTS for the time that MB-MOMEHA takes."""
+def compared(
+    study: Study, methods: Sequence[str], strengths: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Every method under all preferences with every seed; first-order DARTS for the time that
+    MB-MOMEHA takes.
+    """
     if not methods:
         raise InvalidInput("no method to compare; name some, e.g. --methods mb-momeha,moco")
     wanted = default_preferences(len(study.task.settings.objectives), strengths)
@@ -154,20 +198,36 @@ def compared(study: Study, methods: Sequence[str], strengths: Sequence[str] | No
     return study.result()
 
 
-def tuned(study: Study, methods: Sequence[str], strengths: Sequence[str] | None = None, step: str = "alpha_x") -> dict[str, Any]:
-    """Every method with each `step` that is worth a trial (`settings.TRIALS`), side by side; records are labelled with it."""
+def tuned(
+    study: Study,
+    methods: Sequence[str],
+    strengths: Sequence[str] | None = None,
+    step: str = "alpha_x",
+) -> dict[str, Any]:
+    """Every method with each `step` that is worth a trial (`settings.TRIALS`), side by side;
+    records are labelled with it.
+    """
     if step not in TRIALS:
         raise InvalidInput(f"step {step!r} is not tuned; choose {' or '.join(TRIALS)}")
     if study.task.settings.numbers == "paper":
-        raise InvalidInput("the paper's numbers are fixed and are not tuned; use --preset proxy or --preset darts")
+        raise InvalidInput(
+            "the paper's numbers are fixed and are not tuned; use --preset proxy or --preset darts"
+        )
     wanted = default_preferences(len(study.task.settings.objectives), strengths)
     for name in methods:
-        study.run(name, wanted, DARTS_STEPS if name == "darts" else 1, [{step: value} for value in TRIALS[step][name]])
+        study.run(
+            name,
+            wanted,
+            DARTS_STEPS if name == "darts" else 1,
+            [{step: value} for value in TRIALS[step][name]],
+        )
     return study.result()
 
 
 def ranked(task: Task, y: Tree, choices: Tensor) -> Tensor:
-    """The validation loss (n,) of cells (n, edges) with the weights of a supernet, batch norm by the batch."""
+    """The validation loss (n,) of cells (n, edges) with the weights of a supernet, batch norm by
+    the batch.
+    """
     problem = task.problem
     batch = problem.batch("upper", "full")
     cells = tree.stack([Genotype.of(NAS_BENCH_201, {"cell": cell}).logits() for cell in choices])
@@ -176,16 +236,27 @@ def ranked(task: Task, y: Tree, choices: Tensor) -> Tensor:
         if problem.folded:
             losses = torch.func.vmap(lambda x: problem.loss(x, y, batch), chunk_size=10)(cells)
         else:
-            losses = torch.stack([problem.loss(tree.select(cells, i), y, batch) for i in range(len(choices))])
+            losses = torch.stack(
+                [problem.loss(tree.select(cells, i), y, batch) for i in range(len(choices))]
+            )
     return losses.double().cpu()
 
 
 def described(genotype: Genotype, known: KnownCells | None) -> dict[str, Any]:
-    """A cell as JSON: its genotype, exact parameters and FLOPs of the published network, and the accuracy where it is known."""
+    """A cell as JSON: its genotype, exact parameters and FLOPs of the published network, and the
+    accuracy where it is known.
+    """
     exact = cost(sized(genotype), genotype)
-    found: dict[str, Any] = {"genotype": json.loads(genotype.to_json()), "params": exact.params, "flops": exact.flops}
+    found: dict[str, Any] = {
+        "genotype": json.loads(genotype.to_json()),
+        "params": exact.params,
+        "flops": exact.flops,
+    }
     if known is not None and genotype.space == NAS_BENCH_201:
-        found |= {"number": known.number(genotype), "accuracy": {name: known.accuracy(genotype, name) for name in DATASETS}}
+        found |= {
+            "number": known.number(genotype),
+            "accuracy": {name: known.accuracy(genotype, name) for name in DATASETS},
+        }
     return found
 
 

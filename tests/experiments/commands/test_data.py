@@ -42,15 +42,31 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(("name", "known"), [("fetch", REMOTES), ("domains", KNOWN)])
 def test_examples_name_sets_that_are_known(name: str, known: dict[str, object]) -> None:
     command = typer.main.get_command(app).commands["data"].commands[name]
-    examples = [line.strip() for line in inspect.getdoc(command.callback).splitlines() if line.strip().startswith("bipareto ")]
+    examples = [
+        line.strip()
+        for line in inspect.getdoc(command.callback).splitlines()
+        if line.strip().startswith("bipareto ")
+    ]
     assert examples
     for line in examples:
         assert command.make_context(name, shlex.split(line)[3:]).params["name"] in known
 
 
 def test_list(tmp_path: Path, run: Callable[..., Done]) -> None:
-    write_container(tmp_path / "cifar100_pm2.zip", {"train": [noise(2)], "test": [noise(1)]}, train_y=[0, 1], test_y=[0], class_names=["a", "b"])
-    write_container(tmp_path / "mine.zip", {"all": [noise(2, 16)]}, all_y=[0, 1], class_names=["a", "b"], note="as drawn")
+    write_container(
+        tmp_path / "cifar100_pm2.zip",
+        {"train": [noise(2)], "test": [noise(1)]},
+        train_y=[0, 1],
+        test_y=[0],
+        class_names=["a", "b"],
+    )
+    write_container(
+        tmp_path / "mine.zip",
+        {"all": [noise(2, 16)]},
+        all_y=[0, 1],
+        class_names=["a", "b"],
+        note="as drawn",
+    )
     write_picture(tmp_path / "photos" / "cat" / "1.png", noise(1)[0])
     (tmp_path / "caltech101_32px.zip").write_bytes(b"half a file")
     (tmp_path / "papers").mkdir()
@@ -95,14 +111,23 @@ def test_list_without_a_folder(run: Callable[..., Done], tmp_path: Path) -> None
 def test_pack(tmp_path: Path, run: Callable[..., Done]) -> None:
     pixels = noise(700, 24)
     for k, image in enumerate(pixels):
-        write_picture(tmp_path / "zoo" / ("land" if k % 2 else "sea") / f"class{k % 4}" / f"{k:03}.png", image)
+        write_picture(
+            tmp_path / "zoo" / ("land" if k % 2 else "sea") / f"class{k % 4}" / f"{k:03}.png", image
+        )
     done = run("pack", tmp_path / "zoo", tmp_path / "zoo_24px.zip", "--size", "24", "--json")
     assert done.code == 0, done.stderr
     assert json.loads(done.stdout)["images"] == 700
-    packed, plain = read_packed(tmp_path / "zoo_24px.zip", "zoo", 24), load("zoo", tmp_path, size=24)
+    packed, plain = (
+        read_packed(tmp_path / "zoo_24px.zip", "zoo", 24),
+        load("zoo", tmp_path, size=24),
+    )
     assert torch.equal(packed.images, plain.images)  # 700 are more than one strip
     assert torch.equal(packed.labels, plain.labels)
-    assert packed.class_names == plain.class_names == ("land/class1", "land/class3", "sea/class0", "sea/class2")
+    assert (
+        packed.class_names
+        == plain.class_names
+        == ("land/class1", "land/class3", "sea/class0", "sea/class2")
+    )
     assert torch.equal(packed.group, plain.group)
     assert packed.group_names == ("land", "sea")
     assert packed.note == plain.note
@@ -113,9 +138,14 @@ def test_pack(tmp_path: Path, run: Callable[..., Done]) -> None:
     assert "exists; choose another name" in again.stderr
     assert "does not end in .zip" in run("pack", tmp_path / "zoo", tmp_path / "zoo.npz").stderr
     assert "cannot be read" in run("pack", tmp_path / "none", tmp_path / "none.zip").stderr
-    assert "cannot be written" in run("pack", tmp_path / "zoo", tmp_path / "no" / "where.zip").stderr
+    assert (
+        "cannot be written" in run("pack", tmp_path / "zoo", tmp_path / "no" / "where.zip").stderr
+    )
     (tmp_path / "zoo" / "sea" / "class0" / "x.png").write_bytes(b"no picture")
-    assert "x.png is not a readable picture" in run("pack", tmp_path / "zoo", tmp_path / "bad.zip").stderr
+    assert (
+        "x.png is not a readable picture"
+        in run("pack", tmp_path / "zoo", tmp_path / "bad.zip").stderr
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["zoo", "zoo_24px.zip"]
 
 
@@ -152,18 +182,38 @@ def test_domains_need_weights(tmp_path: Path, run: Callable[..., Done]) -> None:
 
 
 def test_domains_of_a_small_set(tmp_path: Path, run: Callable[..., Done]) -> None:
-    """With weights of a network that never saw an image: dark and bright classes still fall apart."""
+    """With weights of a network that never saw an image: dark and bright classes still fall
+    apart.
+    """
     from bipareto_experiments.fewshot.features import MobileNetV2
 
     torch.manual_seed(0)
     torch.save(MobileNetV2().state_dict(), tmp_path / "mobilenet_v2-0.pth")
     for k in range(6):
-        write_picture(tmp_path / "photos" / f"c{k}" / "1.png", noise(1, seed=k)[0] // (1 if k < 3 else 8))
+        write_picture(
+            tmp_path / "photos" / f"c{k}" / "1.png", noise(1, seed=k)[0] // (1 if k < 3 else 8)
+        )
     out = tmp_path / "d.json"
-    done = run("domains", "photos", "--data", tmp_path, "--domains", "2", "--least", "3", "--out", out, "--json", "--seed", "0")
+    done = run(
+        "domains",
+        "photos",
+        "--data",
+        tmp_path,
+        "--domains",
+        "2",
+        "--least",
+        "3",
+        "--out",
+        out,
+        "--json",
+        "--seed",
+        "0",
+    )
     assert done.code == 0, done.stderr
     table = json.loads(out.read_text("utf-8"))
-    assert table == {key: value for key, value in json.loads(done.stdout).items() if key != "warnings"}
+    assert table == {
+        key: value for key, value in json.loads(done.stdout).items() if key != "warnings"
+    }
     assert sorted(table["domains"].values()) == [["c0", "c1", "c2"], ["c3", "c4", "c5"]]
     assert table["command"] == "bipareto data domains photos --seed 0 --domains 2 --least 3"
     assert not list(tmp_path.glob(".*.partial"))

@@ -26,7 +26,9 @@ def write_container(path: Path, strips: dict[str, list[Pixels]], **meta: object)
         for split, parts in strips.items():
             for k, images in enumerate(parts):
                 picture = io.BytesIO()
-                Image.fromarray(images.reshape(-1, images.shape[2], 3)).save(picture, "webp", lossless=True, exact=True)
+                Image.fromarray(images.reshape(-1, images.shape[2], 3)).save(
+                    picture, "webp", lossless=True, exact=True
+                )
                 box.writestr(f"{split}_{k:03}.webp", picture.getvalue())
         arrays = io.BytesIO()
         np.savez(arrays, **{key: np.asarray(value) for key, value in meta.items()})
@@ -38,7 +40,12 @@ def write_cifar100(folder: Path, pixels: Pixels, fine: list[int], coarse: list[i
     folder.mkdir(parents=True)
     rows = pixels.transpose(0, 3, 1, 2).reshape(len(pixels), -1)
     for name, part in (("train", slice(None, -1)), ("test", slice(-1, None))):
-        data = {"data": rows[part], "fine_labels": fine[part], "coarse_labels": coarse[part], "filenames": ["x"]}
+        data = {
+            "data": rows[part],
+            "fine_labels": fine[part],
+            "coarse_labels": coarse[part],
+            "filenames": ["x"],
+        }
         (folder / name).write_bytes(pickle.dumps(data, protocol=2))
     meta = {"fine_label_names": ["apple", "bee", "cup"], "coarse_label_names": ["fruit", "rest"]}
     (folder / "meta").write_bytes(pickle.dumps(meta, protocol=2))
@@ -49,8 +56,12 @@ def write_cifar10(folder: Path, pixels: Pixels, labels: list[int]) -> None:
     folder.mkdir(parents=True)
     rows = pixels.transpose(0, 3, 1, 2).reshape(6, -1)
     for k, name in enumerate([*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"]):
-        (folder / name).write_bytes(pickle.dumps({"data": rows[k : k + 1], "labels": labels[k : k + 1]}, protocol=2))
-    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": ["plane", "car"]}, protocol=2))
+        (folder / name).write_bytes(
+            pickle.dumps({"data": rows[k : k + 1], "labels": labels[k : k + 1]}, protocol=2)
+        )
+    (folder / "batches.meta").write_bytes(
+        pickle.dumps({"label_names": ["plane", "car"]}, protocol=2)
+    )
 
 
 def write_picture(path: Path, pixels: Pixels) -> None:

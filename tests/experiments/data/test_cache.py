@@ -14,7 +14,9 @@ from experiments.data.makers import noise, write_picture
 
 @pytest.fixture
 def decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """A folder `zoo` of two pictures, a cache that keeps even these, and the list of pictures decoded so far."""
+    """A folder `zoo` of two pictures, a cache that keeps even these, and the list of pictures
+    decoded so far.
+    """
     seen: list[Path] = []
     picture = folders._picture
 
@@ -51,7 +53,9 @@ def test_a_changed_picture_is_seen(decoded: list[Path], tmp_path: Path) -> None:
     assert torch.equal(found.images[1], torch.from_numpy(noise(1, seed=9)[0]).permute(2, 0, 1))
 
 
-def test_a_damaged_or_forbidden_cache_is_done_without(decoded: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_or_forbidden_cache_is_done_without(
+    decoded: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = load("zoo", tmp_path / "data")
     (kept,) = cache.cache_folder().iterdir()
     whole = kept.read_bytes()

@@ -24,7 +24,9 @@ BODY = bytes(range(256)) * 4000  # about 1 MB
 
 
 class Server(BaseHTTPRequestHandler):
-    """Serves `files`; `cuts` holds how many bytes each of the next answers lets through before the line drops."""
+    """Serves `files`; `cuts` holds how many bytes each of the next answers lets through before the
+    line drops.
+    """
 
     files: ClassVar[dict[str, bytes]] = {}
     cuts: ClassVar[list[int]] = []
@@ -41,7 +43,11 @@ class Server(BaseHTTPRequestHandler):
         if body is None:
             self.send_error(404)
             return
-        start = int(self.headers["Range"].removeprefix("bytes=").rstrip("-")) if self.ranges and self.headers.get("Range") else 0
+        start = (
+            int(self.headers["Range"].removeprefix("bytes=").rstrip("-"))
+            if self.ranges and self.headers.get("Range")
+            else 0
+        )
         if start >= len(body) and start:
             self.send_error(416)
             return
@@ -59,7 +65,13 @@ class Server(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("no_proxy", "*")
-    for name, value in (("files", {"/a.bin": BODY}), ("cuts", []), ("asked", []), ("ranges", True), ("broken", [])):
+    for name, value in (
+        ("files", {"/a.bin": BODY}),
+        ("cuts", []),
+        ("asked", []),
+        ("ranges", True),
+        ("broken", []),
+    ):
         monkeypatch.setattr(Server, name, value)
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as http:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
@@ -91,12 +103,22 @@ def test_goes_on_where_the_line_dropped(server: str, tmp_path: Path) -> None:
     Server.cuts[:] = [300_000, 0, 0, 200_000]
     get(server, tmp_path / "a.bin")
     assert (tmp_path / "a.bin").read_bytes() == BODY
-    assert Server.asked == [None, "bytes=300000-", "bytes=300000-", "bytes=300000-", "bytes=500000-"]
+    assert Server.asked == [
+        None,
+        "bytes=300000-",
+        "bytes=300000-",
+        "bytes=300000-",
+        "bytes=500000-",
+    ]
 
 
 def test_the_next_process_goes_on(server: str, tmp_path: Path) -> None:
     Server.cuts[:] = [300_000, 0, 0, 0, 0]
-    with pytest.raises(FetchError, match=r"broke off after 300000 bytes .*1024000 bytes were announced.*the same command goes on from there"):
+    with pytest.raises(
+        FetchError,
+        match=r"broke off after 300000 bytes .*1024000 bytes were announced.*the same command goes "
+        r"on from there",
+    ):
         get(server, tmp_path / "a.bin")
     assert [path.name for path in tmp_path.iterdir()] == [".a.bin.part"]
     Server.asked.clear()
@@ -119,7 +141,9 @@ def test_a_part_that_is_already_whole(server: str, tmp_path: Path) -> None:
 
 
 def test_another_file_is_refused_and_removed(server: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"gave another file than expected: its md5 is .*, not 00; it was removed"):
+    with pytest.raises(
+        DataError, match=r"gave another file than expected: its md5 is .*, not 00; it was removed"
+    ):
         get(server, tmp_path / "a.bin", "md5:00")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "a.bin").write_bytes(b"mine")
@@ -140,7 +164,10 @@ def test_busy_servers_are_asked_again_and_absent_files_are_not(server: str, tmp_
     Server.broken[:] = [503, 429]
     get(server, tmp_path / "a.bin")
     Server.asked.clear()
-    with pytest.raises(FetchError, match=r"none\.bin answers 404 Not Found; is there a newer address, or a mirror\?"):
+    with pytest.raises(
+        FetchError,
+        match=r"none\.bin answers 404 Not Found; is there a newer address, or a mirror\?",
+    ):
         download(f"{server}/none.bin", tmp_path / "none.bin", md5(b""), progress=False, pause=0.0)
     assert len(Server.asked) == 1
 
@@ -148,7 +175,9 @@ def test_busy_servers_are_asked_again_and_absent_files_are_not(server: str, tmp_
 def test_no_server_and_no_http(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
     with pytest.raises(FetchError, match=r"broke off after 0 bytes \(.*refused"):
-        download("http://127.0.0.1:9/a.bin", tmp_path / "a.bin", md5(b""), progress=False, pause=0.0)
+        download(
+            "http://127.0.0.1:9/a.bin", tmp_path / "a.bin", md5(b""), progress=False, pause=0.0
+        )
     with pytest.raises(InvalidInput, match="no http or https address"):
         download("file:///etc/passwd", tmp_path / "a.bin", md5(b""))
 
@@ -182,18 +211,28 @@ def test_fetched_sets_load(server: str, tmp_path: Path, monkeypatch: pytest.Monk
     cifar = tarred(tmp_path / "made" / "cifar-100-python")
     nested = io.BytesIO()
     with zipfile.ZipFile(nested, "w") as box:
-        box.writestr("caltech-101/101_ObjectCategories.tar.gz", tarred(tmp_path / "made" / "101_ObjectCategories"))
-    Server.files.update({"/x/cifar-100-python.tar.gz": cifar, "/x/caltech-101.zip": nested.getvalue()})
+        box.writestr(
+            "caltech-101/101_ObjectCategories.tar.gz",
+            tarred(tmp_path / "made" / "101_ObjectCategories"),
+        )
+    Server.files.update(
+        {"/x/cifar-100-python.tar.gz": cifar, "/x/caltech-101.zip": nested.getvalue()}
+    )
     for name, body in (("cifar100", cifar), ("caltech101", nested.getvalue())):
         (remote,) = REMOTES[name]
-        monkeypatch.setitem(REMOTES, name, (Remote(remote.url, md5(body), 1, remote.target, remote.members),))
+        monkeypatch.setitem(
+            REMOTES, name, (Remote(remote.url, md5(body), 1, remote.target, remote.members),)
+        )
     said: list[str] = []
     folder = tmp_path / "data"
     for name in ("cifar100", "caltech101"):
         fetch(name, folder, mirror=f"{server}/x/", progress=False, told=said.append)
     assert load("cifar100", folder).class_names == ("apple", "bee", "cup")
     assert load("caltech101", folder).class_names == ("ant", "bass")
-    assert sorted(path.name for path in folder.iterdir()) == ["caltech101", "cifar-100-python"]  # no archive, nothing half-unpacked
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "caltech101",
+        "cifar-100-python",
+    ]  # no archive, nothing half-unpacked
     assert [path.name for path in (folder / "caltech101").iterdir()] == ["101_ObjectCategories"]
     Server.asked.clear()
     fetch("cifar100", folder, mirror=server, told=said.append)
@@ -201,7 +240,10 @@ def test_fetched_sets_load(server: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert "there already" in said[-1]
 
 
-@pytest.mark.parametrize(("body", "message"), [(b"no archive", "cannot be unpacked"), (None, "holds no cifar-100-python")])
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [(b"no archive", "cannot be unpacked"), (None, "holds no cifar-100-python")],
+)
 def test_archives_that_disappoint_leave_no_half_set(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes | None, message: str
 ) -> None:
@@ -210,26 +252,36 @@ def test_archives_that_disappoint_leave_no_half_set(
         body = tarred(tmp_path / "other")
     Server.files["/cifar-100-python.tar.gz"] = body
     (remote,) = REMOTES["cifar100"]
-    monkeypatch.setitem(REMOTES, "cifar100", (Remote(remote.url, md5(body), 1, remote.target, remote.members),))
+    monkeypatch.setitem(
+        REMOTES, "cifar100", (Remote(remote.url, md5(body), 1, remote.target, remote.members),)
+    )
     with pytest.raises(DataError, match=message):
         fetch("cifar100", tmp_path / "data", mirror=server, progress=False)
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["cifar-100-python.tar.gz"]
 
 
-def test_archives_may_not_leave_their_folder(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_archives_may_not_leave_their_folder(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = io.BytesIO()
     with tarfile.open(fileobj=data, mode="w:gz") as box:
         box.addfile(tarfile.TarInfo("../../escaped"), io.BytesIO())
     Server.files["/cifar-100-python.tar.gz"] = data.getvalue()
     (remote,) = REMOTES["cifar100"]
-    monkeypatch.setitem(REMOTES, "cifar100", (Remote(remote.url, md5(data.getvalue()), 1, remote.target, remote.members),))
+    monkeypatch.setitem(
+        REMOTES,
+        "cifar100",
+        (Remote(remote.url, md5(data.getvalue()), 1, remote.target, remote.members),),
+    )
     with pytest.raises(DataError, match="cannot be unpacked"):
         fetch("cifar100", tmp_path / "data", mirror=server, progress=False)
     assert not list(tmp_path.rglob("escaped"))
 
 
 def test_the_table_of_public_files() -> None:
-    with pytest.raises(InvalidInput, match="'secret' is not public, or not known; what can be fetched: cifar10"):
+    with pytest.raises(
+        InvalidInput, match="'secret' is not public, or not known; what can be fetched: cifar10"
+    ):
         fetch("secret", Path())
     for remotes in REMOTES.values():
         for remote in remotes:

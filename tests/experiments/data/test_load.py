@@ -1,4 +1,6 @@
-"""Every layout gives the pixels and labels that were put into it; what is damaged or absent gets a message."""
+"""Every layout gives the pixels and labels that were put into it; what is damaged or absent gets a
+message.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,24 @@ import pytest
 import torch
 
 from bipareto.errors import BiparetoError, InvalidInput
-from bipareto_experiments.data import FC100, DataError, ImageSet, MissingData, WrongSize, fc100_classes, load
+from bipareto_experiments.data import (
+    FC100,
+    DataError,
+    ImageSet,
+    MissingData,
+    WrongSize,
+    fc100_classes,
+    load,
+)
 from bipareto_experiments.data.idx import read_idx
-from experiments.data.makers import noise, write_cifar10, write_cifar100, write_container, write_idx, write_picture
+from experiments.data.makers import (
+    noise,
+    write_cifar10,
+    write_cifar100,
+    write_container,
+    write_idx,
+    write_picture,
+)
 
 REAL = os.environ.get("BIPARETO_DATA")
 real = pytest.mark.skipif(not REAL, reason="BIPARETO_DATA names no data folder")
@@ -31,7 +48,9 @@ def _no_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_container(tmp_path: Path) -> None:
-    """Strips follow each other by name, `lut` maps the values, the test split comes last and is marked."""
+    """Strips follow each other by name, `lut` maps the values, the test split comes last and is
+    marked.
+    """
     train, test = noise(5, 8), noise(2, 8, seed=1)
     lut = np.arange(256, dtype=np.uint8)[::-1]
     write_container(
@@ -56,7 +75,9 @@ def test_container(tmp_path: Path) -> None:
 
 
 def test_container_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_container(tmp_path / "toy_v2.zip", {"all": [noise(2)]}, all_y=[0, 1], class_names=["a", "b"])
+    write_container(
+        tmp_path / "toy_v2.zip", {"all": [noise(2)]}, all_y=[0, 1], class_names=["a", "b"]
+    )
     monkeypatch.setenv("BIPARETO_DATA", str(tmp_path))
     assert len(load("toy")) == 2
 
@@ -69,21 +90,39 @@ def test_container_by_the_environment(tmp_path: Path, monkeypatch: pytest.Monkey
         ({"all_y": [0, 7]}, "labels of toy go from 0 to 7; the 2 classes"),
         ({"class_names": ["a", "a"]}, "several classes of one name: a"),
         ({"fine_to_coarse": [0], "coarse_names": ["g"]}, r"group of toy has shape \(1,\)"),
-        ({"fine_to_coarse": [0, 1], "coarse_names": ["g"]}, "group of toy goes up to 1; the 1 groups count from 0"),
+        (
+            {"fine_to_coarse": [0, 1], "coarse_names": ["g"]},
+            "group of toy goes up to 1; the 1 groups count from 0",
+        ),
     ],
 )
-def test_container_that_contradicts_itself(tmp_path: Path, spoil: dict[str, object], message: str) -> None:
-    write_container(tmp_path / "toy.zip", {"all": [noise(2)]}, **{"all_y": [0, 1], "class_names": ["a", "b"], **spoil})
+def test_container_that_contradicts_itself(
+    tmp_path: Path, spoil: dict[str, object], message: str
+) -> None:
+    write_container(
+        tmp_path / "toy.zip",
+        {"all": [noise(2)]},
+        **{"all_y": [0, 1], "class_names": ["a", "b"], **spoil},
+    )
     with pytest.raises((DataError, InvalidInput), match=message):
         load("toy", tmp_path)
 
 
 def test_container_of_another_size(tmp_path: Path) -> None:
-    write_container(tmp_path / "toy.zip", {"all": [noise(2, 16)]}, all_y=[0, 1], class_names=["a", "b"])
+    write_container(
+        tmp_path / "toy.zip", {"all": [noise(2, 16)]}, all_y=[0, 1], class_names=["a", "b"]
+    )
     with pytest.raises(WrongSize, match=r"toy.zip holds 16x16 images, and 32x32 were asked for"):
         load("toy", tmp_path)
-    write_container(tmp_path / "mixed.zip", {"all": [noise(1, 32), noise(1, 16)]}, all_y=[0, 1], class_names=["a", "b"])
-    with pytest.raises(WrongSize, match=r"the images of all_001.webp are 16 wide, those before it 32"):
+    write_container(
+        tmp_path / "mixed.zip",
+        {"all": [noise(1, 32), noise(1, 16)]},
+        all_y=[0, 1],
+        class_names=["a", "b"],
+    )
+    with pytest.raises(
+        WrongSize, match=r"the images of all_001.webp are 16 wide, those before it 32"
+    ):
         load("mixed", tmp_path)
     # Originals of any size are not hidden by it.
     for name in ("a", "b"):
@@ -116,7 +155,12 @@ def test_damaged_containers(tmp_path: Path) -> None:
 
 
 def test_a_container_is_never_unpickled(tmp_path: Path) -> None:
-    write_container(tmp_path / "toy.zip", {"all": [noise(1)]}, all_y=[0], class_names=np.array([_Trap()], dtype=object))
+    write_container(
+        tmp_path / "toy.zip",
+        {"all": [noise(1)]},
+        all_y=[0],
+        class_names=np.array([_Trap()], dtype=object),
+    )
     with pytest.raises(DataError, match=r"meta.npz is damaged"):
         load("toy", tmp_path)
 
@@ -151,7 +195,9 @@ def test_cifar_pickles_run_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     folder = tmp_path / "cifar-100-python"
     write_cifar100(folder, noise(3), [0, 1, 2], [0, 1, 1])
     whole = (folder / "train").read_bytes()
-    (folder / "train").write_bytes(pickle.dumps({"data": _Trap(), "fine_labels": [], "coarse_labels": []}))
+    (folder / "train").write_bytes(
+        pickle.dumps({"data": _Trap(), "fine_labels": [], "coarse_labels": []})
+    )
     with pytest.raises(DataError, match="which image data never needs"):
         load("cifar100", tmp_path)
     assert not Path("trapped").exists()
@@ -161,10 +207,18 @@ def test_cifar_pickles_run_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (folder / "train").write_bytes(pickle.dumps([1]))
     with pytest.raises(DataError, match="no data, fine_labels, coarse_labels in it"):
         load("cifar100", tmp_path)
-    (folder / "train").write_bytes(pickle.dumps({"data": np.zeros((2, 5), np.uint8), "fine_labels": [0, 1], "coarse_labels": [0, 0]}))
+    (folder / "train").write_bytes(
+        pickle.dumps(
+            {"data": np.zeros((2, 5), np.uint8), "fine_labels": [0, 1], "coarse_labels": [0, 0]}
+        )
+    )
     with pytest.raises(DataError, match=r"2 labels has image data of shape \(2, 5\)"):
         load("cifar100", tmp_path)
-    (folder / "train").write_bytes(pickle.dumps({"data": np.zeros((1, 3072), np.uint8), "fine_labels": ["x"], "coarse_labels": [0]}))
+    (folder / "train").write_bytes(
+        pickle.dumps(
+            {"data": np.zeros((1, 3072), np.uint8), "fine_labels": ["x"], "coarse_labels": [0]}
+        )
+    )
     with pytest.raises(DataError, match="fine_labels is no list of int"):
         load("cifar100", tmp_path)
     (folder / "train").unlink()
@@ -185,7 +239,9 @@ def test_folder_by_class(tmp_path: Path) -> None:
     assert found.group is None
     assert load("zoo", tmp_path, size=16).images.shape == (3, 3, 16, 16)
     (tmp_path / "zoo" / "bat" / "2.jpg").write_bytes(b"no picture")
-    with pytest.raises(DataError, match=r"bat/2.jpg is not a readable picture .*; replace or remove it"):
+    with pytest.raises(
+        DataError, match=r"bat/2.jpg is not a readable picture .*; replace or remove it"
+    ):
         load("zoo", tmp_path)
 
 
@@ -204,12 +260,16 @@ def test_folder_by_group_and_class(tmp_path: Path) -> None:
 
 def test_caltech_clutter_is_dropped(tmp_path: Path) -> None:
     for name in ("001.ak47", "002.american-flag", "257.clutter"):
-        write_picture(tmp_path / "caltech256" / "256_ObjectCategories" / name / "1.jpg", noise(1, 50)[0])
+        write_picture(
+            tmp_path / "caltech256" / "256_ObjectCategories" / name / "1.jpg", noise(1, 50)[0]
+        )
     found = load("caltech256", tmp_path)
     assert found.class_names == ("ak47", "american-flag")
     assert found.labels.tolist() == [0, 1]
     for name in ("BACKGROUND_Google", "accordion", "ant"):
-        write_picture(tmp_path / "caltech101" / "101_ObjectCategories" / name / "1.jpg", noise(1, 50)[0])
+        write_picture(
+            tmp_path / "caltech101" / "101_ObjectCategories" / name / "1.jpg", noise(1, 50)[0]
+        )
     assert load("caltech101", tmp_path).class_names == ("accordion", "ant")
 
 
@@ -265,18 +325,32 @@ def test_idx(tmp_path: Path) -> None:
 
 
 def test_no_damage_escapes_as_another_error(tmp_path: Path) -> None:
-    """Bytes changed anywhere, or the end cut off: the file is read or refused, never a stray error."""
-    write_container(tmp_path / "toy.zip", {"train": [noise(2, 8)], "test": [noise(1, 8)]}, train_y=[0, 1], test_y=[1], class_names=["a", "b"])
+    """Bytes changed anywhere, or the end cut off: the file is read or refused, never a stray
+    error.
+    """
+    write_container(
+        tmp_path / "toy.zip",
+        {"train": [noise(2, 8)], "test": [noise(1, 8)]},
+        train_y=[0, 1],
+        test_y=[1],
+        class_names=["a", "b"],
+    )
     write_cifar100(tmp_path / "cifar-100-python", noise(3), [0, 1, 2], [0, 1, 1])
     write_picture(tmp_path / "zoo" / "a" / "1.jpg", noise(1)[0])
     rng = random.Random(0)
-    for name, file, size in (("toy", "toy.zip", 8), ("cifar100", "cifar-100-python/train", 32), ("zoo", "zoo/a/1.jpg", 32)):
+    for name, file, size in (
+        ("toy", "toy.zip", 8),
+        ("cifar100", "cifar-100-python/train", 32),
+        ("zoo", "zoo/a/1.jpg", 32),
+    ):
         whole = (tmp_path / file).read_bytes()
         refused = 0
         for k in range(150):
             data = bytearray(whole[: rng.randrange(len(whole))] if k % 5 == 0 else whole)
             for _ in range(0 if k % 5 == 0 else rng.choice([1, 3, 30])):
-                ends = rng.choice([rng.randrange(len(data)), rng.randrange(100), -1 - rng.randrange(300)])
+                ends = rng.choice(
+                    [rng.randrange(len(data)), rng.randrange(100), -1 - rng.randrange(300)]
+                )
                 data[ends] = rng.randrange(256)
             (tmp_path / file).write_bytes(data)
             try:
@@ -306,7 +380,15 @@ def test_what_is_absent_is_asked_for(tmp_path: Path) -> None:
 
 def test_select_renumbers() -> None:
     images = torch.arange(4, dtype=torch.uint8)[:, None, None, None].expand(4, 3, 1, 1)
-    whole = ImageSet("t", images, torch.tensor([0, 1, 2, 1]), torch.zeros(4, dtype=torch.bool), ("a", "b", "c"), torch.tensor([0, 0, 1]), ("g", "h"))
+    whole = ImageSet(
+        "t",
+        images,
+        torch.tensor([0, 1, 2, 1]),
+        torch.zeros(4, dtype=torch.bool),
+        ("a", "b", "c"),
+        torch.tensor([0, 0, 1]),
+        ("g", "h"),
+    )
     part = whole.select([2, 1])
     assert part.class_names == ("c", "b")
     assert part.labels.tolist() == [1, 0, 1]

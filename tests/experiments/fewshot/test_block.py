@@ -1,4 +1,6 @@
-"""The fused block learner against the plain one: on a GPU where there is one, else in Triton's interpreter (skipped without Triton)."""
+"""The fused block learner against the plain one: on a GPU where there is one, else in Triton's
+interpreter (skipped without Triton).
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,18 @@ def _exact() -> None:
 
 def learners() -> Tree:
     stream = torch.Generator().manual_seed(3)
-    return tree.map_(lambda leaf: (leaf + 0.3 * torch.randn(leaf.shape, generator=stream)).to(DEVICE), PLAIN.start(TASKS, 0)[1])
+    return tree.map_(
+        lambda leaf: (leaf + 0.3 * torch.randn(leaf.shape, generator=stream)).to(DEVICE),
+        PLAIN.start(TASKS, 0)[1],
+    )
 
 
 def features() -> Tensor:
-    return torch.randn(TASKS, IMAGES, 4, 4, 4, generator=torch.Generator().manual_seed(4)).relu().to(DEVICE)
+    return (
+        torch.randn(TASKS, IMAGES, 4, 4, 4, generator=torch.Generator().manual_seed(4))
+        .relu()
+        .to(DEVICE)
+    )
 
 
 def gradients(network: Network, y: Tree, seen: Tensor) -> list[Tensor]:
@@ -59,8 +68,18 @@ def test_equal_inputs_and_zeros_are_treated_alike() -> None:
     y = learners()
     centre = torch.zeros(TASKS, 4, 4, 3, 3, device=DEVICE)
     centre[:, range(4), range(4), 1, 1] = 1  # the convolution changes nothing
-    y["block"] = {"weight": centre, "scale": torch.ones(TASKS, 4, device=DEVICE), "shift": torch.zeros(TASKS, 4, device=DEVICE)}
-    half = torch.randint(-1, 2, (TASKS, IMAGES // 2, 4, 4, 4), generator=torch.Generator().manual_seed(5)).float().to(DEVICE)
+    y["block"] = {
+        "weight": centre,
+        "scale": torch.ones(TASKS, 4, device=DEVICE),
+        "shift": torch.zeros(TASKS, 4, device=DEVICE),
+    }
+    half = (
+        torch.randint(
+            -1, 2, (TASKS, IMAGES // 2, 4, 4, 4), generator=torch.Generator().manual_seed(5)
+        )
+        .float()
+        .to(DEVICE)
+    )
     seen = torch.cat([half, -half], 1)  # of mean 0 exactly, so zeros stay zeros
     largest = torch.nn.functional.max_pool2d(seen.flatten(0, 1), 2)
     assert (largest == 0).any()
@@ -72,7 +91,9 @@ def test_patches_and_their_adjoint() -> None:
     found, wanted = FUSED._patches(seen), PLAIN._patches(seen)
     assert torch.equal(found, wanted)
     d = torch.randn(found.shape, generator=torch.Generator().manual_seed(6)).to(DEVICE)
-    torch.testing.assert_close(torch.autograd.grad(found, seen, d)[0], torch.autograd.grad(wanted, seen, d)[0])
+    torch.testing.assert_close(
+        torch.autograd.grad(found, seen, d)[0], torch.autograd.grad(wanted, seen, d)[0]
+    )
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy's, in the interpreter
@@ -80,7 +101,10 @@ def test_a_nan_shows_in_its_own_task() -> None:
     seen = features()
     seen[1, 0, 0, 0, 0] = torch.nan
     assert FUSED.losses(learners(), seen).isnan().tolist() == [False, True]
-    assert gradients(FUSED, learners(), seen)[-1].isnan().flatten(1).any(1).tolist() == [False, True]
+    assert gradients(FUSED, learners(), seen)[-1].isnan().flatten(1).any(1).tolist() == [
+        False,
+        True,
+    ]
 
 
 def test_a_second_derivative_is_refused_unless_it_was_asked_for() -> None:
@@ -88,10 +112,16 @@ def test_a_second_derivative_is_refused_unless_it_was_asked_for() -> None:
 
     def bent(network: Network) -> list[Tensor]:
         leaves = [leaf.requires_grad_() for leaf in tree.leaves(y)]
-        first = torch.autograd.grad(network.losses(tree.rebuild(y, leaves), seen).sum(), leaves, create_graph=True)
-        return list(torch.autograd.grad(sum(g.square().sum() for g in first), leaves, allow_unused=True))
+        first = torch.autograd.grad(
+            network.losses(tree.rebuild(y, leaves), seen).sum(), leaves, create_graph=True
+        )
+        return list(
+            torch.autograd.grad(sum(g.square().sum() for g in first), leaves, allow_unused=True)
+        )
 
-    with pytest.raises(InvalidInput, match="first derivatives only; for a method with Hessians use Network"):
+    with pytest.raises(
+        InvalidInput, match="first derivatives only; for a method with Hessians use Network"
+    ):
         bent(FUSED)
     for found, wanted in zip(bent(replace(FUSED, twice=True)), bent(PLAIN), strict=True):
         torch.testing.assert_close(found, wanted)

@@ -1,4 +1,6 @@
-"""Domains: whole, apart, seeded, and refused with the class and the count when episodes cannot be drawn."""
+"""Domains: whole, apart, seeded, and refused with the class and the count when episodes cannot be
+drawn.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,28 @@ import torch
 from bipareto.errors import InvalidInput
 from bipareto_experiments.data import FC100, ImageSet, MissingData, load
 from bipareto_experiments.fewshot import domains as module
-from bipareto_experiments.fewshot.domains import Domains, cluster, clustered_domains, named_domains, split_domains, stored_domains, superclass_domains
+from bipareto_experiments.fewshot.domains import (
+    Domains,
+    cluster,
+    clustered_domains,
+    named_domains,
+    split_domains,
+    stored_domains,
+    superclass_domains,
+)
 from bipareto_experiments.fewshot.features import class_features, pretrained
 
 REAL = os.environ.get("BIPARETO_DATA")
 
 
-def toy(classes: int, per_class: int = 20, *, name: str = "toy", groups: list[int] | None = None, class_names: list[str] | None = None) -> ImageSet:
+def toy(
+    classes: int,
+    per_class: int = 20,
+    *,
+    name: str = "toy",
+    groups: list[int] | None = None,
+    class_names: list[str] | None = None,
+) -> ImageSet:
     """One-pixel images."""
     n = classes * per_class
     return ImageSet(
@@ -42,7 +59,12 @@ def cifar_like() -> ImageSet:
 
 
 def everything(domains: Domains) -> list[int]:
-    return [c for part in (domains.train, domains.validation, domains.test) for classes in part for c in classes]
+    return [
+        c
+        for part in (domains.train, domains.validation, domains.test)
+        for classes in part
+        for c in classes
+    ]
 
 
 def test_superclass_domains() -> None:
@@ -53,12 +75,16 @@ def test_superclass_domains() -> None:
     assert [len(c) for c in found.test] == [6] * 4
     assert found.validation == ((),) * 4
     assert sorted(everything(found)) == list(range(60))  # FC100's training classes, each once
-    groups = [sorted({int(images.group[c]) for c in (*found.train[d], *found.test[d])}) for d in range(4)]
-    assert sorted(itertools.chain.from_iterable(groups)) == list(range(12))  # 3 whole superclasses each
+    groups = [
+        sorted({int(images.group[c]) for c in (*found.train[d], *found.test[d])}) for d in range(4)
+    ]
+    assert sorted(itertools.chain.from_iterable(groups)) == list(
+        range(12)
+    )  # 3 whole superclasses each
     for d, name in enumerate(found.names):
-        assert name.split(" + ") == [images.group_names[g] for g in groups[d]] or sorted(name.split(" + ")) == sorted(
-            images.group_names[g] for g in groups[d]
-        )
+        assert name.split(" + ") == [images.group_names[g] for g in groups[d]] or sorted(
+            name.split(" + ")
+        ) == sorted(images.group_names[g] for g in groups[d])
         assert all(sum(int(images.group[c]) == g for c in found.test[d]) == 2 for g in groups[d])
     assert superclass_domains(images, seed=0) == found
     assert superclass_domains(images, seed=1) != found
@@ -75,7 +101,9 @@ def test_superclass_domains_need_cifar100() -> None:
 def test_assignment_is_the_cheapest_one() -> None:
     """Against all assignments of 7 rows to 3 columns that give each column at least 2."""
     distances = np.random.default_rng(0).random((7, 3))
-    allowed = [a for a in itertools.product(range(3), repeat=7) if min(a.count(k) for k in range(3)) >= 2]
+    allowed = [
+        a for a in itertools.product(range(3), repeat=7) if min(a.count(k) for k in range(3)) >= 2
+    ]
     best = min(allowed, key=lambda a: sum(distances[i, k] for i, k in enumerate(a)))
     assert tuple(module._assign(distances, 2)) == best
 
@@ -83,12 +111,22 @@ def test_assignment_is_the_cheapest_one() -> None:
 def blobs(sizes: list[int]) -> torch.Tensor:
     generator = torch.Generator().manual_seed(0)
     centres = 10 * torch.eye(len(sizes), 6)
-    return torch.cat([centre + torch.randn(n, 6, generator=generator) for centre, n in zip(centres, sizes, strict=True)])
+    return torch.cat(
+        [
+            centre + torch.randn(n, 6, generator=generator)
+            for centre, n in zip(centres, sizes, strict=True)
+        ]
+    )
 
 
 def test_clusters_are_the_blobs_where_these_are_large_enough() -> None:
     found = cluster(toy(100), blobs([20, 25, 30, 25]), seed=0)
-    assert list(found.values()) == [tuple(range(20)), tuple(range(20, 45)), tuple(range(45, 75)), tuple(range(75, 100))]
+    assert list(found.values()) == [
+        tuple(range(20)),
+        tuple(range(20, 45)),
+        tuple(range(45, 75)),
+        tuple(range(75, 100)),
+    ]
 
 
 def test_small_clusters_are_filled_from_their_neighbours() -> None:
@@ -96,7 +134,9 @@ def test_small_clusters_are_filled_from_their_neighbours() -> None:
     found = clustered_domains(images, blobs([4, 36, 30, 30]), seed=0)
     found.check(images)
     assert sorted(everything(found)) == list(range(100))
-    sizes = [sum(len(part[d]) for part in (found.train, found.validation, found.test)) for d in range(4)]
+    sizes = [
+        sum(len(part[d]) for part in (found.train, found.validation, found.test)) for d in range(4)
+    ]
     assert min(sizes) == 20
     first = {*found.train[0], *found.validation[0], *found.test[0]}
     assert set(range(4)) <= first
@@ -137,13 +177,20 @@ def test_named_domains() -> None:
         named_domains(images, seed=0, groups=["g7"])
     with pytest.raises(InvalidInput, match="toy names no groups"):
         named_domains(toy(40), seed=0)
-    with pytest.raises(InvalidInput, match="domain 'fish' of toy has 5 classes; 5-way episodes in each of its parts need 15"):
+    with pytest.raises(
+        InvalidInput,
+        match="domain 'fish' of toy has 5 classes; 5-way episodes in each of its parts need 15",
+    ):
         named_domains(cifar_like(), seed=0, groups=["fish"])
 
 
 def test_a_thing_in_two_groups_is_in_one_part() -> None:
     things = [f"t{k}" for k in range(20)]
-    images = toy(40, groups=[0] * 20 + [1] * 20, class_names=[f"art/{t}" for t in things] + [f"photo/{t}" for t in things])
+    images = toy(
+        40,
+        groups=[0] * 20 + [1] * 20,
+        class_names=[f"art/{t}" for t in things] + [f"photo/{t}" for t in things],
+    )
     found = named_domains(images, seed=0)
     found.check(images)
     for part in (found.train, found.validation, found.test):
@@ -154,11 +201,26 @@ def test_a_thing_in_two_groups_is_in_one_part() -> None:
 @pytest.mark.parametrize(
     ("domains", "message"),
     [
-        (Domains(("a",), ((0, 1, 2, 3, 4),), ((),), ((5, 6, 7, 8),)), r"test of domain 'a' has 4 classes \(c5, c6, c7, c8\); 5-way episodes need 5"),
-        (Domains(("a",), ((0, 1, 2, 3, 4),), ((5,),), ((6, 7, 8, 9, 10),)), "validation of domain 'a' has 1 classes"),
-        (Domains(("a",), ((0, 1, 2, 3, 4),), ((),), ((4, 5, 6, 7, 8),)), "class 'c4' is in train of domain 'a' and in test of domain 'a'"),
-        (Domains(("a",), ((0, 1, 2, 3, 99),), ((),), ((5, 6, 7, 8, 9),)), "has class 99; toy has the classes 0 to 19"),
-        (Domains(("a", "b"), ((0, 1, 2, 3, 4),), ((), ()), ((), ())), "2 domains are named and train has 1"),
+        (
+            Domains(("a",), ((0, 1, 2, 3, 4),), ((),), ((5, 6, 7, 8),)),
+            r"test of domain 'a' has 4 classes \(c5, c6, c7, c8\); 5-way episodes need 5",
+        ),
+        (
+            Domains(("a",), ((0, 1, 2, 3, 4),), ((5,),), ((6, 7, 8, 9, 10),)),
+            "validation of domain 'a' has 1 classes",
+        ),
+        (
+            Domains(("a",), ((0, 1, 2, 3, 4),), ((),), ((4, 5, 6, 7, 8),)),
+            "class 'c4' is in train of domain 'a' and in test of domain 'a'",
+        ),
+        (
+            Domains(("a",), ((0, 1, 2, 3, 99),), ((),), ((5, 6, 7, 8, 9),)),
+            "has class 99; toy has the classes 0 to 19",
+        ),
+        (
+            Domains(("a", "b"), ((0, 1, 2, 3, 4),), ((), ()), ((), ())),
+            "2 domains are named and train has 1",
+        ),
     ],
 )
 def test_impossible_episodes(domains: Domains, message: str) -> None:
@@ -182,7 +244,9 @@ def test_json_survives_a_renumbering() -> None:
     turned = images.select(range(99, -1, -1))
     moved = Domains.from_json(json.loads(text), turned)
     for name, part in (("train", moved.train), ("test", moved.test)):
-        assert [[turned.class_names[c] for c in classes] for classes in part] == [[images.class_names[c] for c in d] for d in getattr(found, name)]
+        assert [[turned.class_names[c] for c in classes] for classes in part] == [
+            [images.class_names[c] for c in d] for d in getattr(found, name)
+        ]
     with pytest.raises(InvalidInput, match="saved domains are of 'toy' and need"):
         Domains.from_json(json.loads(text), toy(3))
     with pytest.raises(InvalidInput, match="no saved domains"):
@@ -212,10 +276,15 @@ def test_stored_domains() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL, reason="BIPARETO_DATA names no data folder")
 def test_stored_domains_can_be_computed_again() -> None:
-    """`bipareto data domains caltech101 --seed 42`; and images are told apart by what the clusters are made of."""
+    """`bipareto data domains caltech101 --seed 42`; and images are told apart by what the clusters
+    are made of.
+    """
     images, network = load("caltech101", REAL), pretrained(REAL)
     features = class_features(images, network.trunk, seed=42)
-    found = {name: [images.class_names[c] for c in classes] for name, classes in cluster(images, features, seed=42).items()}
+    found = {
+        name: [images.class_names[c] for c in classes]
+        for name, classes in cluster(images, features, seed=42).items()
+    }
     assert found == table()
     other = class_features(images, network.trunk, seed=43, per_class=5)
     nearest = (other @ features.T).argmax(1)

@@ -1,4 +1,6 @@
-"""Few-shot learning: episodes, the network's two halves, methods on episodes, traced steps, studies."""
+"""Few-shot learning: episodes, the network's two halves, methods on episodes, traced steps,
+studies.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,13 @@ from bipareto_experiments.devices import device_of
 from bipareto_experiments.fewshot.episodes import Episodes
 from bipareto_experiments.fewshot.network import LEARNERS, Learner, Network
 from bipareto_experiments.fewshot.problem import FewShot
-from bipareto_experiments.fewshot.settings import COMPARED, TRIALS, adaptation, configured, preferences
+from bipareto_experiments.fewshot.settings import (
+    COMPARED,
+    TRIALS,
+    adaptation,
+    configured,
+    preferences,
+)
 from bipareto_experiments.fewshot.studies import Study, comparison, summary, tune
 from bipareto_experiments.fewshot.task import build, generated
 from bipareto_experiments.fewshot.training import Trial, train
@@ -41,11 +49,17 @@ def shaken(y: object) -> object:
 
 def test_episodes_are_classes_of_their_domain_with_no_image_twice() -> None:
     drawn = Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4).block(5, 1)
-    both = torch.cat([drawn.support.unflatten(-1, (3, 2)), drawn.query.unflatten(-1, (3, 4))], -1)  # (episodes, domains, ways, images)
+    both = torch.cat(
+        [drawn.support.unflatten(-1, (3, 2)), drawn.query.unflatten(-1, (3, 4))], -1
+    )  # (episodes, domains, ways, images)
     classes = LABELS[both]
     assert (classes == classes[..., :1]).all(), "images of one place in an episode are of one class"
-    assert all(len(set(row.tolist())) == 3 for row in classes[..., 0].flatten(0, 1)), "the classes of an episode differ"
-    assert all(len(set(row.tolist())) == 18 for row in both.flatten(-2).flatten(0, 1)), "no image is drawn twice"
+    assert all(len(set(row.tolist())) == 3 for row in classes[..., 0].flatten(0, 1)), (
+        "the classes of an episode differ"
+    )
+    assert all(len(set(row.tolist())) == 18 for row in both.flatten(-2).flatten(0, 1)), (
+        "no image is drawn twice"
+    )
     assert (classes[:, 0] < 7).all()
     assert (classes[:, 1] >= 7).all()
     # Every class and every image has its turn.
@@ -56,7 +70,10 @@ def test_episodes_are_classes_of_their_domain_with_no_image_twice() -> None:
 def test_episodes_are_pure_in_step_and_seed() -> None:
     a, b = (Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4) for _ in range(2))
     for t in (300, 2, 301, 2):
-        assert torch.equal(a("lower", "theta", t, 7)[0], Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4)("lower", "x", t, 7)[0])
+        assert torch.equal(
+            a("lower", "theta", t, 7)[0],
+            Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4)("lower", "x", t, 7)[0],
+        )
     assert not torch.equal(a("lower", "x", 3, 7)[0], b("lower", "x", 3, 8)[0])
     assert not torch.equal(a("lower", "x", 3, 7)[0], a("lower", "x", 4, 7)[0])
     test = Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4, name="test")
@@ -71,7 +88,9 @@ def test_episodes_are_pure_in_step_and_seed() -> None:
         (((0, 1, 2), (3, 4, 20)), "class 20 has 0 images, too few for 6"),
     ],
 )
-def test_impossible_episodes_are_refused(classes: tuple[tuple[int, ...], ...], message: str) -> None:
+def test_impossible_episodes_are_refused(
+    classes: tuple[tuple[int, ...], ...], message: str
+) -> None:
     with pytest.raises(InvalidInput, match=message):
         Episodes(LABELS, classes, ways=3, shots=2, queries=4)
 
@@ -110,7 +129,9 @@ def test_shared_features_change_no_gradient(learner: str) -> None:
     def literal(v: object) -> Tensor:
         return task.problem.lower(v, y, batch) - 2 * task.problem.lower(v, theta, batch)
 
-    for a, b in zip(tree.leaves(oracle.grad(shared, x)), tree.leaves(oracle.grad(literal, x)), strict=True):
+    for a, b in zip(
+        tree.leaves(oracle.grad(shared, x)), tree.leaves(oracle.grad(literal, x)), strict=True
+    ):
         assert (a - b).norm() <= 1e-4 * b.norm() + 1e-9
 
 
@@ -121,7 +142,9 @@ def test_adaptation_steps_as_the_warm_up_does() -> None:
     assert isinstance(method, Episodic)
     batch = task.problem.batch("lower", "lower", 0, 0)
     learned = method.learn(task.problem, x, y, torch.tensor(method.eta), {"lower": batch})
-    adapted = task.problem.adapted(task.problem.features(x, batch), y, method.warmup, adaptation("linear", 4))
+    adapted = task.problem.adapted(
+        task.problem.features(x, batch), y, method.warmup, adaptation("linear", 4)
+    )
     torch.testing.assert_close(learned, adapted)
 
 
@@ -133,14 +156,21 @@ def test_an_episode_is_a_warm_up_and_joint_steps_and_ends_at_the_start(name: str
     state = method.init(task.problem, *task.start(0))
     batches = draw(task.problem, method.roles(4), 0, [0])
     after, info = method.step(task.problem, state, batches)
-    inner = method.method.relearned(state.inner, method.learn(task.problem, state.x, state.start, state.eta, batches))
+    inner = method.method.relearned(
+        state.inner, method.learn(task.problem, state.x, state.start, state.eta, batches)
+    )
     for _ in range(method.joint):
         inner, seen = method.method.step(task.problem, inner, batches)
     for a, b in zip(tree.leaves(after.x), tree.leaves(inner.x), strict=True):
         assert torch.equal(a, b)
     assert torch.equal(info["objectives"], seen["objectives"])
-    assert all(torch.equal(a, b) for a, b in zip(tree.leaves(after.y), tree.leaves(state.start), strict=True))
-    assert method.oracles(4)["lower_gradients"] == 8 + 2 * method.method.oracles(4)["lower_gradients"]
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(tree.leaves(after.y), tree.leaves(state.start), strict=True)
+    )
+    assert (
+        method.oracles(4)["lower_gradients"] == 8 + 2 * method.method.oracles(4)["lower_gradients"]
+    )
 
 
 @pytest.mark.parametrize("name", ["momeha", "wc-penalty"])
@@ -153,18 +183,25 @@ def test_a_traced_step_is_the_step_and_runs_the_backbone_once_per_x(name: str) -
     template = tree.map_(lambda leaf: 0, state)
 
     def step(leaves: list[Tensor], draws: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        given = {role: tuple(draws[2:]) if "upper" in role else tuple(draws[:2]) for role in method.roles(4)}
+        given = {
+            role: tuple(draws[2:]) if "upper" in role else tuple(draws[:2])
+            for role in method.roles(4)
+        }
         after, info = method.step(task.problem, tree.rebuild(template, leaves), given)
         return tree.leaves(after), [info["objectives"]]
 
     leaves = [leaf.clone() for leaf in tree.leaves(state)]
     module = traced(step, leaves, [*support, *query])
-    for a, b in zip(*(tree.leaves(f(leaves, [*support, *query])) for f in (module, step)), strict=True):
+    for a, b in zip(
+        *(tree.leaves(f(leaves, [*support, *query])) for f in (module, step)), strict=True
+    ):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
     if name == "momeha":
         counted = Counter(str(node.target) for node in module.graph.nodes)
         # Two joint steps, two sets of images, two blocks: once forward and once backward for each.
-        assert counted["aten.convolution.default"] == counted["aten.convolution_backward.default"] == 8
+        assert (
+            counted["aten.convolution.default"] == counted["aten.convolution_backward.default"] == 8
+        )
 
 
 def test_replay_without_a_gpu_is_refused() -> None:
@@ -172,7 +209,9 @@ def test_replay_without_a_gpu_is_refused() -> None:
     method = configured("momeha", "linear", 4)
     state = method.init(task.problem, *task.start(0))
     with pytest.raises(InvalidInput, match="records a CUDA graph, but the run is on cpu"):
-        stepper(task.problem, method, batched=False, compile="replay")(state, draw(task.problem, method.roles(4), 0, [0]))
+        stepper(task.problem, method, batched=False, compile="replay")(
+            state, draw(task.problem, method.roles(4), 0, [0])
+        )
 
 
 def test_backbones_trained_side_by_side_are_those_trained_alone() -> None:
@@ -181,7 +220,9 @@ def test_backbones_trained_side_by_side_are_those_trained_alone() -> None:
     trials = [Trial(method, w, seed) for seed in (0, 1) for w in preferences(4, ["moderate"])[1:3]]
     together = train(task, trials, 6)
     alone = train(task, trials[3:], 6)
-    for a, b in zip(tree.leaves(tree.select(together.x, 3)), tree.leaves(tree.select(alone.x, 0)), strict=True):
+    for a, b in zip(
+        tree.leaves(tree.select(together.x, 3)), tree.leaves(tree.select(alone.x, 0)), strict=True
+    ):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-5)
 
 
@@ -189,11 +230,17 @@ class _Broken(RuntimeError):
     pass
 
 
-def test_a_broken_training_goes_on_to_the_same_backbones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_training_goes_on_to_the_same_backbones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from bipareto.sweep.store import SliceFolder
 
     recording = SliceFolder.recording
-    monkeypatch.setattr(SliceFolder, "recording", lambda self, snapshot, seconds, keep: recording(self, snapshot, 0.0, keep))
+    monkeypatch.setattr(
+        SliceFolder,
+        "recording",
+        lambda self, snapshot, seconds, keep: recording(self, snapshot, 0.0, keep),
+    )
     task = generated("linear")
     trials = [Trial(configured("momeha", "linear", 4, steps=12), (0.25,) * 4, 0)]
     whole = train(task, trials, 12, folder=tmp_path / "whole")
@@ -215,7 +262,9 @@ def test_a_broken_training_goes_on_to_the_same_backbones(tmp_path: Path, monkeyp
 
 
 def test_a_preference_leads_and_accuracy_rises() -> None:
-    """On the generated images the backbone learns: the equal preference gains on the untrained one in every seed."""
+    """On the generated images the backbone learns: the equal preference gains on the untrained one
+    in every seed.
+    """
     task = generated("linear")
     study = Study(task, None, 40, [0, 1], progress=False, episodes=48)
     found = summary(comparison(study, ["momeha"], []))["momeha"]
@@ -224,15 +273,35 @@ def test_a_preference_leads_and_accuracy_rises() -> None:
 
 
 def test_the_tiny_comparison_prints_what_it_promises(tmp_path: Path) -> None:
-    arguments = ["experiment", "fewshot", "comparison", "--tiny", "--learner", "linear", "--methods", "momeha,wc-penalty", "--steps", "8", "--json"]
-    said = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "tiny")], catch_exceptions=False)
+    arguments = [
+        "experiment",
+        "fewshot",
+        "comparison",
+        "--tiny",
+        "--learner",
+        "linear",
+        "--methods",
+        "momeha,wc-penalty",
+        "--steps",
+        "8",
+        "--json",
+    ]
+    said = CliRunner().invoke(
+        app, [*arguments, "--out", str(tmp_path / "tiny")], catch_exceptions=False
+    )
     assert said.exit_code == 0
     found = json.loads(said.stdout.strip().splitlines()[-1])
     assert list(found["methods"]) == ["momeha", "wc-penalty"]
     assert {"accuracy", "hypervolume", "untrained"} <= set(found["methods"]["momeha"])
     assert found["methods"]["momeha"]["accuracy"] > 0.2
-    drawn = CliRunner().invoke(app, ["experiment", "fewshot", "figures", str(tmp_path / "tiny"), "--json"], catch_exceptions=False)
-    assert {"tiny-comparison.png", "tiny-training.png", "tiny-strengths.png"} <= set(json.loads(drawn.stdout.strip().splitlines()[-1])["files"])
+    drawn = CliRunner().invoke(
+        app,
+        ["experiment", "fewshot", "figures", str(tmp_path / "tiny"), "--json"],
+        catch_exceptions=False,
+    )
+    assert {"tiny-comparison.png", "tiny-training.png", "tiny-strengths.png"} <= set(
+        json.loads(drawn.stdout.strip().splitlines()[-1])["files"]
+    )
 
 
 def test_preferences_of_the_paper() -> None:
@@ -253,7 +322,10 @@ def test_preferences_of_the_paper() -> None:
         (lambda: preferences(4, ["huge"]), "strength 'huge' is not known"),
         (lambda: Network("tree"), "learner is 'tree'"),  # type: ignore[arg-type]
         (lambda: Network(size=30), "cannot be halved 4 times"),
-        (lambda: Network(channels=48, fused=True), "channels = 48; fused kernels need a power of two"),
+        (
+            lambda: Network(channels=48, fused=True),
+            "channels = 48; fused kernels need a power of two",
+        ),
         (lambda: Episodic(bp.MOMEHA(), joint=0), "joint = 0"),
     ],
 )
@@ -278,7 +350,9 @@ def test_training_and_test_classes_are_never_shared() -> None:
     assert not {k for own in domains.train for k in own} & {k for own in domains.test for k in own}
 
 
-def test_tuning_takes_the_best_trial_and_the_comparison_takes_its_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuning_takes_the_best_trial_and_the_comparison_takes_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = generated("linear")
     task = replace(task, domains=replace(task.domains, validation=task.domains.test))
     assert {len(trials) for trials in TRIALS.values()} == {8}
@@ -301,8 +375,13 @@ def test_the_step_of_x_ends_gently() -> None:
     assert sizes == pytest.approx([0.3, 0.15, 0.0], abs=1e-7)
 
 
-@pytest.mark.parametrize(("name", "twice"), [("momeha", False), ("forum", False), ("wc-penalty", True), ("moml", True), ("wc-mhgd", True)])
-def test_methods_with_hessians_are_given_learners_that_bend_twice(name: str, twice: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "twice"),
+    [("momeha", False), ("forum", False), ("wc-penalty", True), ("moml", True), ("wc-mhgd", True)],
+)
+def test_methods_with_hessians_are_given_learners_that_bend_twice(
+    name: str, twice: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from bipareto_experiments.fewshot import training
 
     seen: list[bool] = []
@@ -320,7 +399,9 @@ def test_methods_with_hessians_are_given_learners_that_bend_twice(name: str, twi
 @pytest.mark.filterwarnings("ignore:.*strongly convex")
 @pytest.mark.parametrize("learner", ["linear", "block"])
 @pytest.mark.parametrize("name", ["moml", "wc-mhgd"])
-def test_domain_by_domain_a_step_is_the_same(name: str, learner: Learner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_domain_by_domain_a_step_is_the_same(
+    name: str, learner: Learner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     task = generated(learner)
     x, y = (tree.map_(torch.Tensor.double, part) for part in task.start(0))
     y = shaken(y)

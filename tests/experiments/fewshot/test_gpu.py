@@ -1,4 +1,6 @@
-"""Checks that need a CUDA device: the fused kernel, the replayed step, and how fast it is.  `pytest -m gpu`."""
+"""Checks that need a CUDA device: the fused kernel, the replayed step, and how fast it is.  `pytest
+-m gpu`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ def _exact() -> None:
 
 def full_size(learner: str, **options: bool) -> Task:
     small = generated(learner, device="cuda")  # type: ignore[arg-type]
-    images = replace(small.images, images=torch.nn.functional.interpolate(small.images.images.float(), 32).to(torch.uint8))
+    images = replace(
+        small.images,
+        images=torch.nn.functional.interpolate(small.images.images.float(), 32).to(torch.uint8),
+    )
     network = replace(small.network, channels=64, blocks=4, size=32, **options)
     return replace(small, images=images, network=network, queries=15)
 
@@ -41,7 +46,10 @@ def test_fused_and_plain_networks_have_the_same_gradients(learner: str, level: s
     x, y = plain.start(0)
     y = tree.map_(lambda leaf: leaf + 0.05 * torch.randn_like(leaf), y)
     batch = plain.problem.batch(level, "x", 0, 0)
-    found = [oracle.grad(lambda v, t=task: getattr(t.problem, level)(*v, batch).sum(), (x, y)) for task in (plain, fused)]
+    found = [
+        oracle.grad(lambda v, t=task: getattr(t.problem, level)(*v, batch).sum(), (x, y))
+        for task in (plain, fused)
+    ]
     for a, b in zip(*map(tree.leaves, found), strict=True):
         assert (a - b).norm() <= 1e-4 * a.norm()
 
@@ -65,16 +73,23 @@ def test_a_replayed_step_is_the_plain_one(name: str, fused: bool) -> None:
     batches = draw(task.problem, method.roles(4), 3, [0])
     a, _ = stepper(task.problem, method, batched=False)(state, batches)
     b, _ = stepper(task.problem, method, batched=False, compile="replay")(state, batches)
-    both = stepper(task.problem, method, batched=True, compile="replay")(tree.stack([state, state]), batches)[0]
-    for u, v, w, start in zip(*(tree.leaves(s) for s in (a.x, b.x, tree.select(both.x, 1), state.x)), strict=True):
-        # Convolutions do not add in one order, and wc-penalty differentiates twice through ReLU: 1.1e-3 was seen there.
+    both = stepper(task.problem, method, batched=True, compile="replay")(
+        tree.stack([state, state]), batches
+    )[0]
+    for u, v, w, start in zip(
+        *(tree.leaves(s) for s in (a.x, b.x, tree.select(both.x, 1), state.x)), strict=True
+    ):
+        # Convolutions do not add in one order, and wc-penalty differentiates twice through ReLU:
+        # 1.1e-3 was seen there.
         moved = (u - start).norm() * (1 if fused else 5)
         assert (u - v).norm() <= 1e-3 * moved
         assert (u - w).norm() <= 1e-3 * moved
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
-def test_a_step_takes_at_most_a_millisecond_and_a_half(learner: Learner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_step_takes_at_most_a_millisecond_and_a_half(
+    learner: Learner, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = full_size(learner, fused=True, half=True)
     method = configured("momeha", learner, 4)
     assert isinstance(method, Episodic)
@@ -82,7 +97,9 @@ def test_a_step_takes_at_most_a_millisecond_and_a_half(learner: Learner, capsys:
     began = time.perf_counter()
     with task.arithmetic():
         step = stepper(task.problem, method, batched=False, compile="replay")
-        state = step.pack(method.init(task.problem, *task.start(0)), draw(task.problem, roles, 0, [0]))
+        state = step.pack(
+            method.init(task.problem, *task.start(0)), draw(task.problem, roles, 0, [0])
+        )
     recorded = time.perf_counter() - began
     for t in range(200):
         if t == 20:
@@ -92,5 +109,8 @@ def test_a_step_takes_at_most_a_millisecond_and_a_half(learner: Learner, capsys:
     torch.cuda.synchronize()
     spent = (time.perf_counter() - began) / 180 / method.joint * 1e3
     with capsys.disabled():
-        sys.stdout.write(f"\n{learner}: {spent:.3f} ms per joint step and preference, recorded in {recorded:.1f} s\n")
+        sys.stdout.write(
+            f"\n{learner}: {spent:.3f} ms per joint step and preference, recorded in "
+            f"{recorded:.1f} s\n"
+        )
     assert spent <= 1.5

@@ -1,4 +1,6 @@
-"""Discrete networks as ordinary modules, written down once more from the papers: what tables and supernets are compared with."""
+"""Discrete networks as ordinary modules, written down once more from the papers: what tables and
+supernets are compared with.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ __all__ = ["counted", "discrete", "fill", "random_genotype"]
 
 
 def random_genotype(space: Space, seed: int) -> Genotype:
-    """Every edge an operation at random; where the space keeps two edges of a node, two at random and none of them "none"."""
+    """Every edge an operation at random; where the space keeps two edges of a node, two at random
+    and none of them "none".
+    """
     stream = torch.Generator().manual_seed(seed)
     choices = {}
     for kind in space.kinds:
@@ -72,26 +76,42 @@ def operation(name: str, C: int, stride: int, affine: bool, pool_norm: bool) -> 
 
 
 class Cell(nn.Module):
-    def __init__(self, genotype: Genotype, kind: str, C: int, affine: bool, pool_norm: bool) -> None:
+    def __init__(
+        self, genotype: Genotype, kind: str, C: int, affine: bool, pool_norm: bool
+    ) -> None:
         super().__init__()
         self.chosen = [(edge, name) for edge, name in genotype.cells[kind] if name != "none"]
         strides = [2 if kind == "reduction" and edge.source < 2 else 1 for edge, _ in self.chosen]
         self.ops = nn.ModuleDict(
-            {f"{edge} {name}": operation(name, C, s, affine, pool_norm) for (edge, name), s in zip(self.chosen, strides, strict=True)}
+            {
+                f"{edge} {name}": operation(name, C, s, affine, pool_norm)
+                for (edge, name), s in zip(self.chosen, strides, strict=True)
+            }
         )
 
     def forward(self, given: list[Tensor], nodes: int) -> list[Tensor]:
         states = list(given)
         for node in range(len(given), nodes):
-            incoming = [self.ops[f"{edge} {name}"](states[edge.source]) for edge, name in self.chosen if edge.target == node]
-            states.append(sum(incoming, start=torch.zeros_like(states[0])) if not incoming else sum(incoming[1:], start=incoming[0]))
+            incoming = [
+                self.ops[f"{edge} {name}"](states[edge.source])
+                for edge, name in self.chosen
+                if edge.target == node
+            ]
+            states.append(
+                sum(incoming, start=torch.zeros_like(states[0]))
+                if not incoming
+                else sum(incoming[1:], start=incoming[0])
+            )
         return states
 
 
 class Residual(nn.Module):
     def __init__(self, inputs: int, outputs: int, affine: bool) -> None:
         super().__init__()
-        self.a, self.b = relu_conv_norm(inputs, outputs, 3, 2, affine), relu_conv_norm(outputs, outputs, 3, 1, affine)
+        self.a, self.b = (
+            relu_conv_norm(inputs, outputs, 3, 2, affine),
+            relu_conv_norm(outputs, outputs, 3, 1, affine),
+        )
         self.shortcut = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(inputs, outputs, 1, bias=False))
 
     def forward(self, z: Tensor) -> Tensor:
@@ -102,13 +122,17 @@ class Discrete201(nn.Module):
     def __init__(self, network: NasBench201, genotype: Genotype, affine: bool) -> None:
         super().__init__()
         C = network.channels
-        self.stem = nn.Sequential(nn.Conv2d(3, C, 3, padding=1, bias=False), nn.BatchNorm2d(C, affine=affine))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, C, 3, padding=1, bias=False), nn.BatchNorm2d(C, affine=affine)
+        )
         self.cells, self.between = nn.ModuleList(), nn.ModuleDict()
         for stage in range(3):
             if stage:
                 self.between[str(len(self.cells))] = Residual(C, 2 * C, affine)
                 C *= 2
-            self.cells.extend(Cell(genotype, "cell", C, affine, False) for _ in range(network.cells))
+            self.cells.extend(
+                Cell(genotype, "cell", C, affine, False) for _ in range(network.cells)
+            )
         self.last = nn.BatchNorm2d(C, affine=affine)
         self.head = nn.Linear(C, network.classes)
 
@@ -124,15 +148,23 @@ class DiscreteDarts(nn.Module):
     def __init__(self, network: Darts, genotype: Genotype, affine: bool, pool_norm: bool) -> None:
         super().__init__()
         C = network.channels
-        self.stem = nn.Sequential(nn.Conv2d(3, 3 * C, 3, padding=1, bias=False), nn.BatchNorm2d(3 * C, affine=affine))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 3 * C, 3, padding=1, bias=False), nn.BatchNorm2d(3 * C, affine=affine)
+        )
         self.cells, self.before = nn.ModuleList(), nn.ModuleList()
         older = newer = 3 * C
         after_reduction = False
         for letter in network.stack:
             C *= 2 if letter == "R" else 1
-            first = FactorizedReduce(older, C, affine) if after_reduction else relu_conv_norm(older, C, 1, 1, affine)
+            first = (
+                FactorizedReduce(older, C, affine)
+                if after_reduction
+                else relu_conv_norm(older, C, 1, 1, affine)
+            )
             self.before.append(nn.ModuleList([first, relu_conv_norm(newer, C, 1, 1, affine)]))
-            self.cells.append(Cell(genotype, "reduction" if letter == "R" else "normal", C, affine, pool_norm))
+            self.cells.append(
+                Cell(genotype, "reduction" if letter == "R" else "normal", C, affine, pool_norm)
+            )
             older, newer, after_reduction = newer, 4 * C, letter == "R"
         self.head = nn.Linear(newer, network.classes)
 
@@ -145,7 +177,9 @@ class DiscreteDarts(nn.Module):
 
 
 def discrete(network: Supernet, genotype: Genotype, *, searching: bool = False) -> nn.Module:
-    """The network of a genotype; `searching` as within a search (batch norms without scale and shift, DARTS's pools normalised)."""
+    """The network of a genotype; `searching` as within a search (batch norms without scale and
+    shift, DARTS's pools normalised).
+    """
     if isinstance(network, NasBench201):
         return Discrete201(network, genotype, affine=not searching)
     assert isinstance(network, Darts)
@@ -167,7 +201,11 @@ def fill(model: nn.Module, y: dict) -> nn.Module:
     """Copy the supernet's weights y into a discrete network."""
 
     def into(module: nn.Module, weights: list[Tensor]) -> None:
-        pieces = [piece for w in weights for piece in w.chunk(2)] if isinstance(module, FactorizedReduce) else weights
+        pieces = (
+            [piece for w in weights for piece in w.chunk(2)]
+            if isinstance(module, FactorizedReduce)
+            else weights
+        )
         for conv, weight in zip(_weights(module), pieces, strict=True):
             conv.weight.data.copy_(weight)
 

@@ -1,4 +1,6 @@
-"""The fast supernets against the plain ones: values, gradients, batching, and how much work a pass is."""
+"""The fast supernets against the plain ones: values, gradients, batching, and how much work a pass
+is.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,24 @@ from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 from experiments.nas.supernets import images, judged, start
 
 PAIRS = [
-    (NasBench201(channels=4, size=8, classes=3, cells=2), FastNasBench201(channels=4, size=8, classes=3, cells=2)),
+    (
+        NasBench201(channels=4, size=8, classes=3, cells=2),
+        FastNasBench201(channels=4, size=8, classes=3, cells=2),
+    ),
     (Darts(channels=4, size=8, classes=3), FastDarts(channels=4, size=8, classes=3)),
-    (Darts(channels=2, size=8, classes=3, stack="RNRN"), FastDarts(channels=2, size=8, classes=3, stack="RNRN")),
+    (
+        Darts(channels=2, size=8, classes=3, stack="RNRN"),
+        FastDarts(channels=2, size=8, classes=3, stack="RNRN"),
+    ),
 ]
 pairs = pytest.mark.parametrize(("plain", "fast"), PAIRS, ids=["201", "NRN", "RNRN"])
 
 
 @pairs
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-4)])
-def test_values_and_gradients_are_those_of_the_plain_network(plain: Supernet, fast: Supernet, dtype: torch.dtype, tolerance: float) -> None:
+def test_values_and_gradients_are_those_of_the_plain_network(
+    plain: Supernet, fast: Supernet, dtype: torch.dtype, tolerance: float
+) -> None:
     point, batch = start(plain, dtype), images(plain, dtype)
     for a, b in zip(start(fast, dtype), point, strict=True):
         assert all(torch.equal(u, v) for u, v in zip(tree.leaves(a), tree.leaves(b), strict=True))
@@ -50,7 +60,9 @@ def test_values_and_gradients_are_those_of_the_plain_network(plain: Supernet, fa
 def test_runs_side_by_side_equal_runs_alone(plain: Supernet, fast: Supernet) -> None:
     both = judged(fast, images(fast, n=3))
     points = [start(fast, seed=seed) for seed in (0, 1)]
-    together = torch.func.vmap(both)(*(tree.stack(list(parts)) for parts in zip(*points, strict=True)))
+    together = torch.func.vmap(both)(
+        *(tree.stack(list(parts)) for parts in zip(*points, strict=True))
+    )
     for r, point in enumerate(points):
         for a, b in zip(tree.leaves(both(*point)), tree.leaves(together), strict=True):
             torch.testing.assert_close(a, b[r], rtol=1e-8, atol=1e-10)
@@ -58,7 +70,9 @@ def test_runs_side_by_side_equal_runs_alone(plain: Supernet, fast: Supernet) -> 
 
 @pairs
 def test_half_precision_stays_near(plain: Supernet, fast: Supernet) -> None:
-    """bfloat16 keeps 8 bits, so a loss is right to about a percent; logits and gradients come back in float32."""
+    """bfloat16 keeps 8 bits, so a loss is right to about a percent; logits and gradients come back
+    in float32.
+    """
     half = replace(fast, half=True)  # type: ignore[call-arg]
     batch = images(plain, torch.float32)
     point = start(plain, torch.float32)
@@ -91,7 +105,9 @@ def test_a_pass_is_fewer_calls(plain: Supernet, fast: Supernet) -> None:
 
 
 class Launches:
-    """Stands in for every kernel: does nothing but count, so that what is around the kernels can be tested without a GPU."""
+    """Stands in for every kernel: does nothing but count, so that what is around the kernels can be
+    tested without a GPU.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
@@ -106,17 +122,26 @@ class Launches:
 
 
 @pytest.mark.parametrize(
-    ("plain", "network", "share"), [(Darts(size=8), FastDarts(size=8), 0.15), (NasBench201(size=8), FastNasBench201(size=8), 0.7)]
+    ("plain", "network", "share"),
+    [(Darts(size=8), FastDarts(size=8), 0.15), (NasBench201(size=8), FastNasBench201(size=8), 0.7)],
 )
-def test_the_fused_network_is_few_launches(monkeypatch: pytest.MonkeyPatch, plain: Supernet, network: Supernet, share: float) -> None:
+def test_the_fused_network_is_few_launches(
+    monkeypatch: pytest.MonkeyPatch, plain: Supernet, network: Supernet, share: float
+) -> None:
     launches = Launches(monkeypatch)
     point, batch = start(network, torch.float32), images(network, torch.float32)
     with Calls() as calls:
         gradients, _ = judged(network, batch)(*point)
-    assert [leaf.shape for leaf in tree.leaves(gradients)] == [leaf.shape for leaf in tree.leaves(point)]
+    assert [leaf.shape for leaf in tree.leaves(gradients)] == [
+        leaf.shape for leaf in tree.leaves(point)
+    ]
     with Calls() as plain_calls:
         judged(plain, batch)(*point)
-    assert len(launches.names) + calls.count < share * plain_calls.count, (len(launches.names), calls.count, plain_calls.count)
+    assert len(launches.names) + calls.count < share * plain_calls.count, (
+        len(launches.names),
+        calls.count,
+        plain_calls.count,
+    )
     alone = len(launches.names)
     # Eight runs side by side are no more launches than one.
     launches.names.clear()
@@ -128,7 +153,11 @@ def test_a_gradient_in_x_alone_does_not_pay_for_that_in_y(monkeypatch: pytest.Mo
     launches, network = Launches(monkeypatch), FastDarts(size=8, stack="RN")
     (x, y), batch = start(network, torch.float32), images(network, torch.float32)
     step = traced(
-        lambda leaves, _: tree.leaves(torch.func.grad(lambda v: network.logits(v, y, batch).square().sum())(tree.rebuild(x, leaves))),
+        lambda leaves, _: tree.leaves(
+            torch.func.grad(lambda v: network.logits(v, y, batch).square().sum())(
+                tree.rebuild(x, leaves)
+            )
+        ),
         tree.leaves(x),
         [],
     )
@@ -139,10 +168,19 @@ def test_a_gradient_in_x_alone_does_not_pay_for_that_in_y(monkeypatch: pytest.Mo
 
 
 @pairs
-def test_a_step_with_weights_in_one_vector_is_that_on_the_tree(plain: Supernet, fast: Supernet) -> None:
+def test_a_step_with_weights_in_one_vector_is_that_on_the_tree(
+    plain: Supernet, fast: Supernet
+) -> None:
     stream = torch.Generator().manual_seed(0)
     pictures = torch.randint(256, (40, 3, 8, 8), dtype=torch.uint8, generator=stream)
-    problem = Search(fast, pictures, torch.arange(40) % 3, Halves(40, batch=4), objectives=("loss", "flops"), decay=1e-3)
+    problem = Search(
+        fast,
+        pictures,
+        torch.arange(40) % 3,
+        Halves(40, batch=4),
+        objectives=("loss", "flops"),
+        decay=1e-3,
+    )
     method = bp.MBMOMEHA.paper()
     x, y = start(fast)
     batches = draw(problem, method.roles(2), 0, [0])
@@ -159,7 +197,9 @@ def test_even_and_odd_pixels_with_their_gradients() -> None:
         return pixels[:, :, ::2, ::2].flatten(1, 3), pixels[:, :, 1::2, 1::2].flatten(1, 3)
 
     z = torch.randn(1, 3 * 16, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found, wanted = (torch.func.vjp(lambda z, cut=cut: cut(z, 3), z) for cut in (fast_module._parities, sliced))
+    found, wanted = (
+        torch.func.vjp(lambda z, cut=cut: cut(z, 3), z) for cut in (fast_module._parities, sliced)
+    )
     for a, b in zip(found[0], wanted[0], strict=True):
         assert torch.equal(a, b)
     assert torch.equal(found[1](wanted[0])[0], wanted[1](wanted[0])[0])
@@ -171,14 +211,19 @@ def test_columns_are_the_neighbourhoods_of_pixels() -> None:
     columns = fast_module._columns(batch)
     assert columns.shape == (1, 32, 32)
     products = columns @ fast_module._stem({"stem": [weight]}).T
-    wanted = torch.nn.functional.conv2d(batch, weight, padding=1).permute(0, 2, 3, 1).reshape(1, 32, 5)
+    wanted = (
+        torch.nn.functional.conv2d(batch, weight, padding=1).permute(0, 2, 3, 1).reshape(1, 32, 5)
+    )
     torch.testing.assert_close(products, wanted)
 
 
 def test_the_loss_is_the_mean_cross_entropy() -> None:
     scores = torch.randn(6, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     labels = torch.tensor([0, 3, 1, 2, 3, 3])
-    found, wanted = (torch.func.grad_and_value(loss)(scores, labels) for loss in (_cross_entropy, torch.nn.functional.cross_entropy))
+    found, wanted = (
+        torch.func.grad_and_value(loss)(scores, labels)
+        for loss in (_cross_entropy, torch.nn.functional.cross_entropy)
+    )
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-14)
 
 
@@ -197,7 +242,9 @@ def test_weights_of_a_cell_in_one_piece() -> None:
 
 def test_y_and_theta_go_through_a_folded_network_together() -> None:
     network = FastDarts(channels=16, size=4, classes=3)
-    pictures = torch.randint(256, (12, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pictures = torch.randint(
+        256, (12, 3, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     problem = Search(network, pictures, torch.arange(12) % 3, Halves(12, batch=3), decay=1e-3)
     assert problem.folded
     x, y = start(network)
@@ -205,19 +252,31 @@ def test_y_and_theta_go_through_a_folded_network_together() -> None:
     batch = problem.batch("lower", "x", 0, 0)
     wanted = torch.stack([problem.lower(x, weights, batch) for weights in (y, theta)])
     for pair in ((y, theta), (tree.ravel(y), tree.ravel(theta))):
-        torch.testing.assert_close(torch.stack(problem.lower_pair(x, *pair, batch)), wanted, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(
+            torch.stack(problem.lower_pair(x, *pair, batch)), wanted, rtol=1e-9, atol=1e-12
+        )
 
 
 def test_a_pass_leaves_the_heap_whole_on_processors_without_avx512() -> None:
-    """oneDNN's gradient of a strided 1x1 convolution wrote beyond its buffers there; the allocator is asked to check itself."""
+    """oneDNN's gradient of a strided 1x1 convolution wrote beyond its buffers there; the allocator
+    is asked to check itself.
+    """
     program = (
-        "import torch; from bipareto.experiments.nas.fast import FastDarts; from experiments.nas.supernets import images, judged, start\n"
+        "import torch; from bipareto.experiments.nas.fast import FastDarts; from "
+        "experiments.nas.supernets import images, judged, start\n"
         "network = FastDarts(channels=2, size=8, classes=3, stack='RNRN')\n"
-        "for _ in range(5): judged(network, images(network, torch.float32))(*start(network, torch.float32))"
+        "for _ in range(5): judged(network, images(network, torch.float32))(*start(network, "
+        "torch.float32))"
     )
     environment = os.environ | {
         "ONEDNN_MAX_CPU_ISA": "AVX2",
         "MALLOC_CHECK_": "3",
         "PYTHONPATH": os.pathsep.join(["src", "tests"]),
     }
-    subprocess.run([sys.executable, "-c", program], check=True, env=environment, cwd=Path(__file__).parents[3], timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        env=environment,
+        cwd=Path(__file__).parents[3],
+        timeout=120,
+    )

@@ -1,4 +1,6 @@
-"""Searches on a GPU: recorded steps against plain ones, and resumption.  `pytest -m gpu tests/experiments/nas`."""
+"""Searches on a GPU: recorded steps against plain ones, and resumption.  `pytest -m gpu
+tests/experiments/nas`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,16 @@ from bipareto_experiments.nas.supernet import Darts
 from bipareto_experiments.nas.task import Task, generated
 from experiments.nas.reference import random_genotype
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 #: Branches of a graph with the library's convolutions, and all runs in one launch of our kernels.
-SETTINGS = {"branches": replace(preset("tiny"), supernet="fast"), "folded": replace(preset("tiny"), supernet="fast", channels=16)}
+SETTINGS = {
+    "branches": replace(preset("tiny"), supernet="fast"),
+    "folded": replace(preset("tiny"), supernet="fast", channels=16),
+}
 #: Small steps of x: what is compared is the arithmetic, not how far its rounding is carried.
 ALPHA_X = {"mb-momeha": 1.0, "darts": 1e-3}
 
@@ -55,12 +63,16 @@ def moved(task: Task, found: Found, run: int) -> tree.Tree:
 
 @kinds
 @pytest.mark.parametrize("name", ALPHA_X)
-def test_recorded_searches_side_by_side_are_the_plain_ones(settings: Settings, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_searches_side_by_side_are_the_plain_ones(
+    settings: Settings, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the same device: what a GPU draws, a CPU does not."""
     settings = replace(settings, steps=3)
     task = generated(settings, device="cuda")
     recorded = search(task, trials(settings, name))
-    monkeypatch.setattr(searching, "drive", lambda *given, **options: drive(*given, **options | {"compile": False}))
+    monkeypatch.setattr(
+        searching, "drive", lambda *given, **options: drive(*given, **options | {"compile": False})
+    )
     plain = search(task, trials(settings, name), together=1)
     torch.testing.assert_close(recorded.objectives, plain.objectives, rtol=1e-3, atol=1e-4)
     for run in (0, 1):
@@ -70,7 +82,9 @@ def test_recorded_searches_side_by_side_are_the_plain_ones(settings: Settings, n
 
 
 @kinds
-def test_a_search_stopped_at_ten_random_steps_ends_the_same(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_stopped_at_ten_random_steps_ends_the_same(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One task, so that its step is recorded once for all attempts."""
     monkeypatch.setattr(searching, "CHECKPOINT", 0.0)
     monkeypatch.setattr(searching, "TELL", -1.0)
@@ -94,11 +108,21 @@ def test_a_search_stopped_at_ten_random_steps_ends_the_same(settings: Settings, 
     torch.testing.assert_close(resumed.objectives, whole.objectives, rtol=1e-2, atol=1e-3)
 
 
-def test_a_network_trained_by_a_recorded_pass_is_the_plainly_trained_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    genotype, network, images = random_genotype(DARTS, 0), Darts(channels=8, size=8, stack="NRNRN", classes=4), generated(preset("tiny")).images
+def test_a_network_trained_by_a_recorded_pass_is_the_plainly_trained_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    genotype, network, images = (
+        random_genotype(DARTS, 0),
+        Darts(channels=8, size=8, stack="NRNRN", classes=4),
+        generated(preset("tiny")).images,
+    )
     recipe = Recipe(epochs=2, batch=32, margin=1, cutout=2, rate=0.01)
     recorded = train_network(genotype, network, images, recipe, torch.device("cuda"))
-    monkeypatch.setattr(standalone, "_recorded", lambda model, look, labels, batch: standalone._plain(model, look, labels))
+    monkeypatch.setattr(
+        standalone,
+        "_recorded",
+        lambda model, look, labels, batch: standalone._plain(model, look, labels),
+    )
     plain = train_network(genotype, network, images, recipe, torch.device("cuda"))
     torch.testing.assert_close(recorded["loss"], plain["loss"], rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(recorded["accuracy"], plain["accuracy"], rtol=0, atol=1.0)

@@ -1,4 +1,6 @@
-"""Kernels compiled ahead: every one by exactly one process, once, and a search goes on when that fails."""
+"""Kernels compiled ahead: every one by exactly one process, once, and a search goes on when that
+fails.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from bipareto_experiments.nas.precompiled import Met, precompile
 from bipareto_experiments.nas.supernet import NasBench201, Supernet
 
 
-def met(monkeypatch: pytest.MonkeyPatch, network: Supernet, batches: list[int], k: int = 0, of: int = 1) -> tuple[list[str], Met]:
+def met(
+    monkeypatch: pytest.MonkeyPatch, network: Supernet, batches: list[int], k: int = 0, of: int = 1
+) -> tuple[list[str], Met]:
     """The kernels that one process would compile, and all that it met."""
     found: list[str] = []
     with monkeypatch.context() as context:
@@ -24,27 +28,43 @@ def met(monkeypatch: pytest.MonkeyPatch, network: Supernet, batches: list[int], 
         for module in precompiled._MODULES:
             for name in [name for name in vars(module) if name.endswith("_kernel")]:
                 context.setattr(module, name, getattr(module, name))
-        seen = Met(lambda kernel, grid, values, options: found.append(getattr(kernel, "fn", kernel).__name__), k, of)
+        seen = Met(
+            lambda kernel, grid, values, options: found.append(
+                getattr(kernel, "fn", kernel).__name__
+            ),
+            k,
+            of,
+        )
         precompiled._go_through(network, batches, seen)
     return found, seen
 
 
 @pytest.mark.parametrize("network", [FastNasBench201(size=8), FastDarts(size=8, stack="RN")])
-def test_processes_share_all_kernels_of_a_pass(monkeypatch: pytest.MonkeyPatch, network: Supernet) -> None:
+def test_processes_share_all_kernels_of_a_pass(
+    monkeypatch: pytest.MonkeyPatch, network: Supernet
+) -> None:
     whole, seen = met(monkeypatch, network, [4])
     assert len(whole) == len(seen.seen)
     names = {"conv_kernel", "conv_weights_kernel", "finish_kernel"}
-    assert names | ({"to_state_kernel"} if isinstance(network, FastNasBench201) else {"gather_kernel", "depthwise_weights_kernel"}) <= set(whole)
+    assert names | (
+        {"to_state_kernel"}
+        if isinstance(network, FastNasBench201)
+        else {"gather_kernel", "depthwise_weights_kernel"}
+    ) <= set(whole)
     shares = [met(monkeypatch, network, [4], k, 3)[0] for k in range(3)]
     assert sorted(name for share in shares for name in share) == sorted(whole)
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_another_batch_is_few_more_kernels_and_another_type_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_batch_is_few_more_kernels_and_another_type_is_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     network = FastNasBench201(size=8)
     one, two = (len(met(monkeypatch, network, batches)[0]) for batches in ([16], [16, 64]))
     assert one <= two < 1.5 * one
-    kinds = [met(monkeypatch, FastNasBench201(size=8, half=half), [16])[1].seen for half in (False, True)]
+    kinds = [
+        met(monkeypatch, FastNasBench201(size=8, half=half), [16])[1].seen for half in (False, True)
+    ]
     convolutions = [{key for key in seen if key[0] == "conv_kernel"} for seen in kinds]
     assert not convolutions[0] & convolutions[1]
 
@@ -60,7 +80,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_failure_is_a_warning_and_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failure_is_a_warning_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(precompiled, "_CHILD", "raise SystemExit('no compiler here')")
     for _ in range(2):
         with pytest.warns(BiparetoWarning, match="no compiler here"):

@@ -1,4 +1,6 @@
-"""Searches as resumable runs: settings, folders, what is refused, and first-order DARTS against the same arithmetic by torch.optim."""
+"""Searches as resumable runs: settings, folders, what is refused, and first-order DARTS against the
+same arithmetic by torch.optim.
+"""
 
 from __future__ import annotations
 
@@ -22,16 +24,30 @@ from bipareto_experiments.nas import search as searching
 from bipareto_experiments.nas.first_order import FirstOrder
 from bipareto_experiments.nas.problem import Halves, Search
 from bipareto_experiments.nas.search import NotEnoughMemory, Trial, search
-from bipareto_experiments.nas.settings import METHODS, PRESETS, STEPS, Settings, configured, default_preferences, preset
+from bipareto_experiments.nas.settings import (
+    METHODS,
+    PRESETS,
+    STEPS,
+    Settings,
+    configured,
+    default_preferences,
+    preset,
+)
 from bipareto_experiments.nas.supernet import NasBench201
 from bipareto_experiments.nas.task import Task, build, generated
 
 SMALL = replace(preset("tiny"), channels=2, batch=6, steps=3)
 
 
-def trials(settings: Settings, name: str = "mb-momeha", seeds: tuple[int, ...] = (0,)) -> list[Trial]:
+def trials(
+    settings: Settings, name: str = "mb-momeha", seeds: tuple[int, ...] = (0,)
+) -> list[Trial]:
     method = configured(name, settings)
-    wanted: list[Any] = default_preferences(len(settings.objectives), ["strong"]) if method.uses_preference else [None]
+    wanted: list[Any] = (
+        default_preferences(len(settings.objectives), ["strong"])
+        if method.uses_preference
+        else [None]
+    )
     return [Trial(method, w, seed) for seed in seeds for w in wanted]
 
 
@@ -44,7 +60,9 @@ class _Broken(RuntimeError):
     pass
 
 
-def test_a_search_stopped_at_ten_random_steps_ends_bit_identical(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_stopped_at_ten_random_steps_ends_bit_identical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(searching, "CHECKPOINT", 0.0)
     monkeypatch.setattr(searching, "TELL", -1.0)
     settings = replace(SMALL, steps=14, cutout=3, sampled=1.0)
@@ -101,14 +119,20 @@ def test_a_traced_step_is_the_step() -> None:
     batches = draw(problem, method.roles(2), 0, [0])
 
     def step(leaves: list[Tensor], draws: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        after, info = method.step(problem, tree.rebuild(state, leaves), tree.rebuild(batches, draws))
+        after, info = method.step(
+            problem, tree.rebuild(state, leaves), tree.rebuild(batches, draws)
+        )
         return tree.leaves(after), list(info.values())
 
     module = traced(step, tree.leaves(state), tree.leaves(batches))
     other = tree.leaves(draw(problem, method.roles(2), 1, [0]))
-    for a, b in zip(*(tree.leaves(f(tree.leaves(state), other)) for f in (module, step)), strict=True):
+    for a, b in zip(
+        *(tree.leaves(f(tree.leaves(state), other)) for f in (module, step)), strict=True
+    ):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
-    convolutions = Counter(str(node.target) for node in module.graph.nodes)["aten.convolution.default"]
+    convolutions = Counter(str(node.target) for node in module.graph.nodes)[
+        "aten.convolution.default"
+    ]
     per_pass = 3 * 6 * 2 + 1 + 2 * 3
     assert convolutions == 2 * per_pass
 
@@ -127,9 +151,13 @@ def test_first_order_darts_is_adam_and_sgd() -> None:
         assert float(info["objectives"][0]) == pytest.approx(float(loss.detach()), rel=1e-4)
         (x.grad,) = torch.autograd.grad(loss, [x])
         adam.step()
-        (y.grad,) = torch.autograd.grad(problem.lower({"cell": x.detach()}, y, batches["x-lower"]), [y])
+        (y.grad,) = torch.autograd.grad(
+            problem.lower({"cell": x.detach()}, y, batches["x-lower"]), [y]
+        )
         sgd.step()
-        torch.testing.assert_close((state.x["cell"], state.y), (x.detach(), y.detach()), rtol=1e-3, atol=1e-5)
+        torch.testing.assert_close(
+            (state.x["cell"], state.y), (x.detach(), y.detach()), rtol=1e-3, atol=1e-5
+        )
 
 
 def test_weights_in_one_vector_are_the_tree_of_weights() -> None:
@@ -138,13 +166,17 @@ def test_weights_in_one_vector_are_the_tree_of_weights() -> None:
     batch = problem.batch("lower", "theta", 2, 0)
     assert problem.lower(x, flat, batch) == pytest.approx(problem.lower(x, tree_y, batch))
     torch.testing.assert_close(
-        oracle.grad(lambda y: problem.lower(x, y, batch), flat), tree.ravel(oracle.grad(lambda y: problem.lower(x, y, batch), tree_y))
+        oracle.grad(lambda y: problem.lower(x, y, batch), flat),
+        tree.ravel(oracle.grad(lambda y: problem.lower(x, y, batch), tree_y)),
     )
 
 
 def test_clipping_bounds_the_gradient_in_the_weights_alone() -> None:
     images, labels = torch.randint(256, (40, 3, 8, 8), dtype=torch.uint8), torch.arange(40) % 10
-    free, bound = (Search(NasBench201(channels=2, size=8), images, labels, Halves(40, 8), clip=clip) for clip in (None, 0.01))
+    free, bound = (
+        Search(NasBench201(channels=2, size=8), images, labels, Halves(40, 8), clip=clip)
+        for clip in (None, 0.01)
+    )
     x, y = free.start(0)
     batch = free.batch("lower", "theta", 0, 0)
 
@@ -161,7 +193,10 @@ def test_cutout_blanks_a_square_of_every_image() -> None:
     images, labels = torch.randint(1, 256, (40, 3, 8, 8), dtype=torch.uint8), torch.arange(40) % 10
     problem = Search(NasBench201(channels=2, size=8), images, labels, Halves(40, 20, cutout=4))
     drawn = problem.halves("lower", "theta", 0, 0)
-    pixels, whole = problem.pixels(drawn), problem.pixels(problem.halves.augmentation.plain(drawn.rows))
+    pixels, whole = (
+        problem.pixels(drawn),
+        problem.pixels(problem.halves.augmentation.plain(drawn.rows)),
+    )
     blank = (pixels == 0).all(1)
     torch.testing.assert_close(pixels, whole * ~blank.unsqueeze(1))
     rows, columns = blank.any(2).sum(1), blank.any(1).sum(1)
@@ -181,7 +216,13 @@ def test_an_epoch_shows_every_image_once() -> None:
 def test_presets_hold_the_paper_s_numbers() -> None:
     paper = configured("mb-momeha", PRESETS["paper"])
     assert PRESETS["paper"].steps == 50 * (25_000 // 64)
-    assert (paper.gamma, paper.mu, paper.alpha_x.value, paper.alpha_y.value, paper.beta.value) == (8.0, 4.0, 0.05, 0.025, 0.9)  # type: ignore[attr-defined]
+    assert (paper.gamma, paper.mu, paper.alpha_x.value, paper.alpha_y.value, paper.beta.value) == (
+        8.0,
+        4.0,
+        0.05,
+        0.025,
+        0.9,
+    )  # type: ignore[attr-defined]
     ours = configured("mb-momeha", PRESETS["proxy"])
     assert isinstance(ours.alpha_y, Cosine)  # type: ignore[attr-defined]
     assert default_preferences(2) == [(0.6, 0.4), (0.4, 0.6), (0.75, 0.25), (0.25, 0.75)]
@@ -192,7 +233,9 @@ def test_presets_hold_the_paper_s_numbers() -> None:
 def test_in_the_search_of_darts_every_method_s_steps_end_gently(name: str) -> None:
     settings = PRESETS["darts"]
     x = configured(name, settings).alpha_x  # type: ignore[attr-defined]
-    first, middle, last = (float(x(torch.tensor(share * settings.steps))) for share in (0.1, 0.5, 1.0))
+    first, middle, last = (
+        float(x(torch.tensor(share * settings.steps))) for share in (0.1, 0.5, 1.0)
+    )
     assert first == pytest.approx(last)
     assert middle == pytest.approx(0.5 * settings.pace * STEPS[name]["alpha_x"], rel=1e-3)
     assert last == pytest.approx(1e-4 * settings.pace * STEPS[name]["alpha_x"])
@@ -200,7 +243,11 @@ def test_in_the_search_of_darts_every_method_s_steps_end_gently(name: str) -> No
 
 def test_in_half_precision_gradients_are_compared_over_a_longer_way() -> None:
     half = replace(PRESETS["darts"], supernet="fast", half=True)
-    for name, shift in (("moco", lambda m: m.hypergradient.eps), ("wc-mhgd", lambda m: m.hypergradient.eps), ("wc-penalty", lambda m: m.difference)):
+    for name, shift in (
+        ("moco", lambda m: m.hypergradient.eps),
+        ("wc-mhgd", lambda m: m.hypergradient.eps),
+        ("wc-penalty", lambda m: m.difference),
+    ):
         assert shift(configured(name, half)) == 10 * shift(configured(name, PRESETS["darts"]))
 
 
@@ -212,7 +259,14 @@ def test_in_the_warm_up_the_weights_learn_and_the_architecture_waits() -> None:
         for steps in (3, 4):
             part = replace(task, settings=replace(settings, steps=steps))
             found = search(part, trials(settings, name)[:1])  # the numbers are those of four steps
-            moved.append([float((a - b[0]).abs().max()) for a, b in zip((begun[0]["cell"], begun[1]), (found.x["cell"], found.y), strict=True)])
+            moved.append(
+                [
+                    float((a - b[0]).abs().max())
+                    for a, b in zip(
+                        (begun[0]["cell"], begun[1]), (found.x["cell"], found.y), strict=True
+                    )
+                ]
+            )
         (x_waiting, y_waiting), (x_moving, _) = moved
         assert x_moving > 100 * x_waiting
         assert y_waiting > 1e-3
@@ -222,7 +276,9 @@ def test_a_folder_of_another_search_is_refused_and_stays_as_it_is(tmp_path: Path
     wanted = trials(SMALL)[:1]
     first = search(generated(SMALL), wanted, folder=tmp_path)
     darts = replace(SMALL, space="darts")
-    with pytest.raises(InvalidInput, match=r"holds another search \(space = 'nas-bench-201', not 'darts'\)"):
+    with pytest.raises(
+        InvalidInput, match=r"holds another search \(space = 'nas-bench-201', not 'darts'\)"
+    ):
         search(generated(darts), trials(darts)[:1], folder=tmp_path)
     with pytest.raises(InvalidInput, match=r"holds another search \(batch = 6, not 8\)"):
         search(generated(replace(SMALL, batch=8)), wanted, folder=tmp_path)
@@ -231,7 +287,9 @@ def test_a_folder_of_another_search_is_refused_and_stays_as_it_is(tmp_path: Path
     assert torch.equal(search(generated(SMALL), wanted, folder=tmp_path).y, first.y)
 
 
-def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: Any, **__: Any) -> None:
         try:
             raise torch.OutOfMemoryError("CUDA out of memory")
@@ -243,14 +301,19 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(tmp_pa
         patch.setattr(searching, "drive", full)
         patch.setattr(searching, "_memory", lambda *_: (3 * 2**30, 8 * 2**30))
         with pytest.raises(
-            NotEnoughMemory, match=r"for 4 searches side by side: one search takes about 3.0 GiB of the 8.0 GiB .* so 2 would fit; use --together 2"
+            NotEnoughMemory,
+            match=r"for 4 searches side by side: one search takes about 3.0 GiB of the 8.0 GiB .* "
+            r"so 2 would fit; use --together 2",
         ):
             search(task, wanted, folder=tmp_path, together=4)
         patch.setattr(searching, "_memory", lambda *_: (9 * 2**30, 8 * 2**30))
         with pytest.raises(NotEnoughMemory, match="use a smaller --batch or --channels"):
             search(task, wanted, folder=tmp_path, together=4)
         patch.setattr(searching, "_memory", full)
-        with pytest.raises(NotEnoughMemory, match="for 4 searches side by side; use --together 2 or a smaller --batch"):
+        with pytest.raises(
+            NotEnoughMemory,
+            match="for 4 searches side by side; use --together 2 or a smaller --batch",
+        ):
             search(task, wanted, folder=tmp_path, together=4)
     assert search(task, wanted, folder=tmp_path, together=4).reason == ("steps",) * 4
 
@@ -263,13 +326,22 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(tmp_pa
         (lambda: replace(SMALL, numbers="yours"), "numbers 'yours' are not known"),  # type: ignore[arg-type]
         (lambda: replace(SMALL, space="nasnet"), "no search space 'nasnet'"),
         (lambda: replace(SMALL, warmup=1.0), "warmup = 1.0; it is the share"),
-        (lambda: replace(SMALL, pace=0.0), "pace = 0.0; choose none, weights or all, and a factor above 0"),
+        (
+            lambda: replace(SMALL, pace=0.0),
+            "pace = 0.0; choose none, weights or all, and a factor above 0",
+        ),
         (lambda: replace(SMALL, half=True), "only the fast supernet works in bfloat16"),
         (lambda: configured("momeha", SMALL), "method 'momeha' takes no part"),
-        (lambda: generated(replace(SMALL, batch=1)), "batch norm takes its statistics from the batch"),
+        (
+            lambda: generated(replace(SMALL, batch=1)),
+            "batch norm takes its statistics from the batch",
+        ),
         (lambda: search(generated(SMALL), []), "nothing to search"),
         (lambda: search(generated(SMALL), trials(SMALL), together=0), "together = 0"),
-        (lambda: search(generated(SMALL), [*trials(SMALL), *trials(SMALL, "darts")]), "differ in numbers only"),
+        (
+            lambda: search(generated(SMALL), [*trials(SMALL), *trials(SMALL, "darts")]),
+            "differ in numbers only",
+        ),
     ],
 )
 def test_bad_input_is_named(call: Any, message: str) -> None:

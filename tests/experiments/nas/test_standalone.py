@@ -27,7 +27,10 @@ SMALL = NasBench201(channels=4, size=8, classes=4)
 RECIPE = Recipe(epochs=3, batch=16, margin=1, cutout=2)
 
 
-@pytest.mark.parametrize("network", [SMALL, NasBench201(channels=2, size=8, cells=2), Darts(channels=2, size=8, stack="NRNRN")])
+@pytest.mark.parametrize(
+    "network",
+    [SMALL, NasBench201(channels=2, size=8, cells=2), Darts(channels=2, size=8, stack="NRNRN")],
+)
 def test_its_parameters_and_flops_are_those_counted(network: Supernet) -> None:
     for seed in range(3):
         genotype = random_genotype(network.space, seed)
@@ -58,7 +61,9 @@ def test_training_stopped_after_every_epoch_ends_bit_identical(tmp_path: Path) -
     assert train_network(CELL, SMALL, IMAGES, RECIPE, CPU, folder=part, say=stop) == whole
     again, _ = read_tensors(part / "network.safetensors")
     assert all(torch.equal(again[name], value) for name, value in saved.items())
-    with pytest.raises(InvalidInput, match=r"the training of another recipe \(rate = 0.1, not 0.2\)"):
+    with pytest.raises(
+        InvalidInput, match=r"the training of another recipe \(rate = 0.1, not 0.2\)"
+    ):
         train_network(CELL, SMALL, IMAGES, replace(RECIPE, rate=0.2), CPU, folder=part)
     with pytest.raises(InvalidInput, match="the training of another genotype"):
         train_network(random_genotype(NAS_BENCH_201, 0), SMALL, IMAGES, RECIPE, CPU, folder=part)
@@ -72,7 +77,9 @@ def test_stacks_of_the_publications() -> None:
 
 
 def test_bad_input_is_named() -> None:
-    with pytest.raises(InvalidInput, match="genotype is of the space darts, but the network is of nas-bench-201"):
+    with pytest.raises(
+        InvalidInput, match="genotype is of the space darts, but the network is of nas-bench-201"
+    ):
         Standalone(random_genotype(DARTS, 0), SMALL)
     with pytest.raises(InvalidInput, match="cells = 2; a network of DARTS has at least 3"):
         sized(random_genotype(DARTS, 0), IMAGES, cells=2)

@@ -11,10 +11,15 @@ from helpers import DICT_PROBLEM, DOUBLE, dict_start, nonconvex
 
 
 @given(st.integers(0, 100), st.floats(0.05, 3.0))
-def test_the_proximal_point_and_gap_of_a_quadratic_are_the_closed_ones(seed: int, gamma: float) -> None:
+def test_the_proximal_point_and_gap_of_a_quadratic_are_the_closed_ones(
+    seed: int, gamma: float
+) -> None:
     problem = bp.problems.get("quadratic", dim=4)
     stream = torch.Generator().manual_seed(seed)
-    x, y = torch.randn(2, 4, generator=stream, dtype=DOUBLE), torch.randn(2, 4, generator=stream, dtype=DOUBLE)
+    x, y = (
+        torch.randn(2, 4, generator=stream, dtype=DOUBLE),
+        torch.randn(2, 4, generator=stream, dtype=DOUBLE),
+    )
     H = torch.func.hessian(lambda v: problem.lower(x[0], v))(y[0])
     center = x @ problem.A.T + problem.b
     eye = torch.eye(4, dtype=DOUBLE)
@@ -22,12 +27,18 @@ def test_the_proximal_point_and_gap_of_a_quadratic_are_the_closed_ones(seed: int
     found = envelope.proximal_point(problem, x, y, gamma, tol=1e-11)
     torch.testing.assert_close(found.y, wanted, rtol=1e-8, atol=1e-8)
     r = y - center
-    exact = 0.5 * torch.einsum("ri,ij,rj->r", r, H @ torch.linalg.inv(eye + gamma * H) @ (gamma * H), r)
-    torch.testing.assert_close(envelope.gap(problem, x, y, gamma, tol=1e-11), exact, rtol=1e-8, atol=1e-12)
+    exact = 0.5 * torch.einsum(
+        "ri,ij,rj->r", r, H @ torch.linalg.inv(eye + gamma * H) @ (gamma * H), r
+    )
+    torch.testing.assert_close(
+        envelope.gap(problem, x, y, gamma, tol=1e-11), exact, rtol=1e-8, atol=1e-12
+    )
 
 
 def test_the_lower_level_is_solved_in_the_basin_it_starts_in() -> None:
-    problem = bp.Problem(lambda x, y: torch.stack([x.sum() + y.sum()]), lambda x, y: torch.sin(x + y).sum())
+    problem = bp.Problem(
+        lambda x, y: torch.stack([x.sum() + y.sum()]), lambda x, y: torch.sin(x + y).sum()
+    )
     x = torch.zeros(5, 2, dtype=DOUBLE)
     minima = -torch.pi / 2 + 2 * torch.pi * torch.arange(-2, 3, dtype=DOUBLE)[:, None].expand(5, 2)
     offsets = torch.tensor([-0.7, -0.3, 0.1, 0.4, 0.9], dtype=DOUBLE)[:, None]
@@ -37,8 +48,12 @@ def test_the_lower_level_is_solved_in_the_basin_it_starts_in() -> None:
 
 
 def test_it_leaves_maxima_and_saddles() -> None:
-    problem = bp.Problem(lambda x, y: torch.stack([x.sum() + y.sum()]), lambda x, y: torch.sin(x + y).sum())
-    y = torch.full((1, 3), torch.pi / 2, dtype=DOUBLE) + torch.tensor([[1e-3, -1e-3, 2e-3]], dtype=DOUBLE)
+    problem = bp.Problem(
+        lambda x, y: torch.stack([x.sum() + y.sum()]), lambda x, y: torch.sin(x + y).sum()
+    )
+    y = torch.full((1, 3), torch.pi / 2, dtype=DOUBLE) + torch.tensor(
+        [[1e-3, -1e-3, 2e-3]], dtype=DOUBLE
+    )
     found = envelope.solve_lower(problem, torch.zeros(1, 3, dtype=DOUBLE), y)
     torch.testing.assert_close(torch.sin(found.y), torch.full((1, 3), -1.0, dtype=DOUBLE))
 
@@ -55,6 +70,8 @@ def test_trees_one_by_one_and_side_by_side_agree() -> None:
 
 def test_hard_starts_of_the_nonconvex_problem_are_solved() -> None:
     problem, x, y = nonconvex(20)
-    found = envelope.solve_lower(problem, tree.expand(x, 3), torch.stack([y, 5 * y, -3 * y]), tol=1e-10)
+    found = envelope.solve_lower(
+        problem, tree.expand(x, 3), torch.stack([y, 5 * y, -3 * y]), tol=1e-10
+    )
     assert bool(found.converged.all())
     assert found.residual.max() <= 1e-10

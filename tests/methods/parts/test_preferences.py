@@ -25,7 +25,9 @@ def test_the_grid_is_on_the_simplex_and_complete(m: int, n: int, boundary: bool)
 
 def test_eleven_preferences_of_two_objectives() -> None:
     assert torch.allclose(grid(2, 11)[:, 0], torch.arange(11, 0, -1, dtype=torch.float64) / 12)
-    assert torch.allclose(grid(2, 3, boundary=True)[:, 0], torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64))
+    assert torch.allclose(
+        grid(2, 3, boundary=True)[:, 0], torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64)
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,9 @@ def test_the_papers_families(strength: str, m: int, first: list[float]) -> None:
 
 @pytest.mark.parametrize("m", [3, 5, 9])
 def test_families_for_any_number_of_objectives_grow_in_strength(m: int) -> None:
-    tops = [float(named(strength, m).amax()) for strength in ("weak", "moderate", "strong", "extreme")]
+    tops = [
+        float(named(strength, m).amax()) for strength in ("weak", "moderate", "strong", "extreme")
+    ]
     assert tops == sorted(tops)
     assert 1 / m < tops[0]
     assert tops[-1] < 1
@@ -103,7 +107,12 @@ def test_preferences_from_files(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
         torch.testing.assert_close(named(str(tmp_path / name), 2), wanted)
-    for text, message in (("0.7,0.4\n", "sums to 1.1"), ("", "holds no preferences"), ("0.7,x\n", "holds no preferences"), ("1\n", "1 entries")):
+    for text, message in (
+        ("0.7,0.4\n", "sums to 1.1"),
+        ("", "holds no preferences"),
+        ("0.7,x\n", "holds no preferences"),
+        ("1\n", "1 entries"),
+    ):
         (tmp_path / "bad.csv").write_text(text)
         with pytest.raises(InvalidInput, match=f"bad.csv.*{message}"):
             named(str(tmp_path / "bad.csv"), 2)
@@ -115,5 +124,7 @@ def test_counts_and_unknown_names() -> None:
     assert torch.equal(named("das-dennis", 2), grid(2, 11))
     with pytest.raises(InvalidInput, match="'x' is no count"):
         named("random:x", 2)
-    with pytest.raises(InvalidInput, match="not known; give a count, one of das-dennis, random, weak"):
+    with pytest.raises(
+        InvalidInput, match="not known; give a count, one of das-dennis, random, weak"
+    ):
         named("simplex", 2)

@@ -22,7 +22,9 @@ def setting(values: list[float]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 @given(VECTORS, st.sampled_from(sorted(SCALARIZATIONS)), st.floats(0.01, 50))
-def test_weights_are_the_gradient_of_the_value(values: list[float], name: str, smoothing: float) -> None:
+def test_weights_are_the_gradient_of_the_value(
+    values: list[float], name: str, smoothing: float
+) -> None:
     f, w, z = setting(values)
     mu = torch.tensor(smoothing, dtype=torch.float64)
     top = (w * (f - z)).sort().values
@@ -33,10 +35,15 @@ def test_weights_are_the_gradient_of_the_value(values: list[float], name: str, s
 
 
 @given(VECTORS, st.floats(0.01, 1e6))
-def test_smooth_tchebycheff_lies_above_the_maximum_by_at_most_log_m_over_mu(values: list[float], smoothing: float) -> None:
+def test_smooth_tchebycheff_lies_above_the_maximum_by_at_most_log_m_over_mu(
+    values: list[float], smoothing: float
+) -> None:
     f, w, z = setting(values)
     mu = torch.tensor(smoothing, dtype=torch.float64)
-    excess = float(scalarization.get("stch").value(f, w, z, mu) - scalarization.get("tchebycheff").value(f, w, z, mu))
+    excess = float(
+        scalarization.get("stch").value(f, w, z, mu)
+        - scalarization.get("tchebycheff").value(f, w, z, mu)
+    )
     assert -1e-9 <= excess <= math.log(len(values)) / smoothing + 1e-9
     assert math.isfinite(excess)
 

@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from bipareto.errors import InvalidInput
-from bipareto.methods.parts.schedule import Complement, Constant, Cosine, Delayed, Power, as_schedule, theorem1, theorem2
+from bipareto.methods.parts.schedule import (
+    Complement,
+    Constant,
+    Cosine,
+    Delayed,
+    Power,
+    as_schedule,
+    theorem1,
+    theorem2,
+)
 
 T = torch.tensor([0.0, 1.0, 255.0, 65535.0], dtype=torch.float64)
 
@@ -25,7 +34,9 @@ def test_theorem_2_ties_its_sequences_together(delta: float | None) -> None:
     assert bool((s["alpha_x"](T) <= s["alpha_y"](T)).all())
     torch.testing.assert_close(1 - s["beta"](T), 2.0 * theta ** (2 / 3))
     c = s["c"](T) if delta is None else torch.full_like(T, s["c"][0])
-    torch.testing.assert_close(c, 3 * (1 + T) ** (1 / 16) if delta is None else torch.full_like(T, 3.0))
+    torch.testing.assert_close(
+        c, 3 * (1 + T) ** (1 / 16) if delta is None else torch.full_like(T, 3.0)
+    )
 
 
 def test_theorem_2_refuses_what_it_does_not_cover() -> None:
@@ -45,10 +56,14 @@ def test_numbers_stand_for_constants() -> None:
 
 def test_a_cosine_falls_from_its_scale_to_its_floor_and_stays_there() -> None:
     s = Cosine(0.5, 100.0, 0.1)
-    torch.testing.assert_close(s(torch.tensor([0.0, 50.0, 100.0, 1000.0])), torch.tensor([0.5, 0.3, 0.1, 0.1]))
+    torch.testing.assert_close(
+        s(torch.tensor([0.0, 50.0, 100.0, 1000.0])), torch.tensor([0.5, 0.3, 0.1, 0.1])
+    )
     assert as_schedule(s, "alpha_y") == s
     late = s._replace(first=50.0)
-    torch.testing.assert_close(late(torch.tensor([0.0, 49.0, 50.0, 100.0])), torch.tensor([0.1, 0.1, 0.3, 0.1]))
+    torch.testing.assert_close(
+        late(torch.tensor([0.0, 49.0, 50.0, 100.0])), torch.tensor([0.1, 0.1, 0.3, 0.1])
+    )
 
 
 def test_a_delayed_step_waits() -> None:

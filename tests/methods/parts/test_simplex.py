@@ -1,4 +1,6 @@
-"""Quadratic programs on the simplex against their optimality conditions, closed forms and brute force."""
+"""Quadratic programs on the simplex against their optimality conditions, closed forms and brute
+force.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,18 @@ from helpers import DOUBLE
 
 
 def rows(m: int, d: int, batch: int = 32, seed: int = 0) -> Tensor:
-    """Gradients (batch, m, d) of very different lengths that mostly point one way, so that the weights are not trivial."""
+    """Gradients (batch, m, d) of very different lengths that mostly point one way, so that the
+    weights are not trivial.
+    """
     stream = torch.Generator().manual_seed(seed)
     lengths = 10 ** (2 * torch.rand(batch, m, 1, generator=stream, dtype=DOUBLE) - 1)
     return lengths * (torch.randn(batch, m, d, generator=stream, dtype=DOUBLE) + 0.3)
 
 
 def slack(gradient: Tensor, lam: Tensor) -> Tensor:
-    """KKT by hand: on the support all partial derivatives equal the smallest one; the largest excess, weighted, per problem."""
+    """KKT by hand: on the support all partial derivatives equal the smallest one; the largest
+    excess, weighted, per problem.
+    """
     return ((gradient - gradient.amin(-1, keepdim=True)) * lam).amax(-1)
 
 
@@ -46,7 +52,11 @@ def test_quadratic_satisfies_kkt(m: int, d: int, scale: float, linear: bool) -> 
     """Also with fewer coordinates than objectives, where the Gram matrix is singular."""
     g = rows(m, d)
     gram = scale * g @ g.mT
-    b = scale * torch.randn(32, m, generator=torch.Generator().manual_seed(1), dtype=DOUBLE) if linear else None
+    b = (
+        scale * torch.randn(32, m, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
+        if linear
+        else None
+    )
     found = simplex.quadratic(gram, b)
     assert_on_simplex(found.weights)
     gradient = 2 * (gram @ found.weights.unsqueeze(-1)).squeeze(-1) - (0 if b is None else b)
@@ -55,10 +65,17 @@ def test_quadratic_satisfies_kkt(m: int, d: int, scale: float, linear: bool) -> 
     assert (found.slack <= 1e-9).all()
     if d >= m:
         # One minimiser: whatever the scale, the same question has the same answer.
-        torch.testing.assert_close(found.weights, simplex.quadratic(gram / scale, None if b is None else b / scale).weights, rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(
+            found.weights,
+            simplex.quadratic(gram / scale, None if b is None else b / scale).weights,
+            rtol=1e-6,
+            atol=1e-8,
+        )
 
 
-@pytest.mark.parametrize("kind", ["equal", "opposite", "zero", "one zero", "nearly equal", "parallel"])
+@pytest.mark.parametrize(
+    "kind", ["equal", "opposite", "zero", "one zero", "nearly equal", "parallel"]
+)
 @pytest.mark.parametrize("m", [2, 5, 9])
 def test_degenerate_gradients(kind: str, m: int) -> None:
     g = rows(1, 10)[0].expand(m, -1).clone()
@@ -83,13 +100,20 @@ def test_two_gradients_have_a_closed_form() -> None:
     g = rows(2, 5)
     a, b = g.unbind(1)
     first = (((b - a) * b).sum(-1) / (a - b).square().sum(-1)).clamp(0, 1)
-    torch.testing.assert_close(simplex.quadratic(g @ g.mT).weights, torch.stack([first, 1 - first], dim=-1), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(
+        simplex.quadratic(g @ g.mT).weights,
+        torch.stack([first, 1 - first], dim=-1),
+        rtol=1e-10,
+        atol=1e-12,
+    )
 
 
 def test_tiny_weights_of_long_gradients_are_kept() -> None:
     g = torch.diag(torch.tensor([1e5, 1.0, 1e5], dtype=DOUBLE))
     inverse = 1 / g.diagonal().square()
-    torch.testing.assert_close(simplex.quadratic(g @ g.T).weights, inverse / inverse.sum(), rtol=1e-5, atol=1e-15)
+    torch.testing.assert_close(
+        simplex.quadratic(g @ g.T).weights, inverse / inverse.sum(), rtol=1e-5, atol=1e-15
+    )
 
 
 def test_batches_vmap_and_compilation_agree() -> None:
@@ -119,7 +143,9 @@ def test_projected_steps_approach_the_exact_weights_and_report_how_near() -> Non
     few, many = (simplex.projected_steps(g @ g.T, zero, start, steps, 0.1) for steps in (4, 2000))
     assert few.slack > 1e-3
     assert many.slack < 1e-9
-    torch.testing.assert_close(many.weights, simplex.quadratic(g @ g.T).weights, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        many.weights, simplex.quadratic(g @ g.T).weights, rtol=1e-6, atol=1e-6
+    )
 
 
 def forum_objective(lam: Tensor, F: Tensor, q: Tensor, rho: float) -> Tensor:
@@ -167,4 +193,7 @@ def test_kinked_is_solved_for_any_shape(m: int, d: int) -> None:
 def test_kinked_without_violation_is_min_norm() -> None:
     F = rows(3, 6)
     zero = torch.zeros(32, dtype=DOUBLE)
-    torch.testing.assert_close(simplex.kinked(F @ F.mT, zero.unsqueeze(-1).expand(32, 3), zero).weights, simplex.quadratic(F @ F.mT).weights)
+    torch.testing.assert_close(
+        simplex.kinked(F @ F.mT, zero.unsqueeze(-1).expand(32, 3), zero).weights,
+        simplex.quadratic(F @ F.mT).weights,
+    )

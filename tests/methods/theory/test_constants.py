@@ -12,7 +12,12 @@ from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.schedule import Complement, Constant, Power
 from bipareto.methods.theory.constants import Deterministic, Stochastic, best_gamma
-from bipareto.methods.theory.smoothness import Smoothness, estimate, lower_bound, scalarized_smoothness
+from bipareto.methods.theory.smoothness import (
+    Smoothness,
+    estimate,
+    lower_bound,
+    scalarized_smoothness,
+)
 from helpers import DOUBLE
 
 STCH = scalarization.get("stch")
@@ -52,8 +57,12 @@ def test_the_bounds_fall_as_the_problem_gets_harder() -> None:
 
 
 @pytest.mark.parametrize("theorem", [Deterministic, Stochastic])
-def test_gamma_and_steps_outside_are_refused_with_the_numbers(theorem: type[Deterministic] | type[Stochastic]) -> None:
-    with pytest.raises(InvalidInput, match=r"gamma = 0\.5 is not below 1/\(2 rho_y\) = 0\.5 \(rho_y = 1\)"):
+def test_gamma_and_steps_outside_are_refused_with_the_numbers(
+    theorem: type[Deterministic] | type[Stochastic],
+) -> None:
+    with pytest.raises(
+        InvalidInput, match=r"gamma = 0\.5 is not below 1/\(2 rho_y\) = 0\.5 \(rho_y = 1\)"
+    ):
         theorem(L_g=4.0, rho_y=1.0, L_F=2.0, gamma=0.5)
     with pytest.raises(InvalidInput, match="L_g = inf"):
         theorem(L_g=math.inf, rho_y=1.0, L_F=2.0, gamma=0.1)
@@ -66,7 +75,9 @@ def test_gamma_and_steps_outside_are_refused_with_the_numbers(theorem: type[Dete
 
 
 def test_the_scalarized_objective_has_the_promised_smoothness() -> None:
-    """||Hessian of F|| <= L_F at random points of the level set, and close to it somewhere on it."""
+    """||Hessian of F|| <= L_F at random points of the level set, and close to it somewhere on
+    it.
+    """
     problem = bp.problems.get("quadratic", m=3)
     stream = torch.Generator().manual_seed(0)
     closest = 0.0
@@ -76,7 +87,9 @@ def test_the_scalarized_objective_has_the_promised_smoothness() -> None:
         z = torch.zeros(3, dtype=DOUBLE)
         both = 2 * torch.randn(10, generator=stream, dtype=DOUBLE)
 
-        def F(v: torch.Tensor, w: torch.Tensor = w, z: torch.Tensor = z, mu: float = mu) -> torch.Tensor:
+        def F(
+            v: torch.Tensor, w: torch.Tensor = w, z: torch.Tensor = z, mu: float = mu
+        ) -> torch.Tensor:
             return STCH.value(problem.upper(v[:5], v[5:]), w, z, torch.tensor(mu, dtype=DOUBLE))
 
         curvature = float(torch.linalg.matrix_norm(torch.func.hessian(F)(both), 2))
@@ -95,7 +108,11 @@ def test_the_scalarized_objective_has_the_promised_smoothness() -> None:
 
 
 def test_the_lower_bound_of_the_scalarized_objective() -> None:
-    w, z, mu = torch.tensor([0.3, 0.7], dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE), torch.tensor(3.0, dtype=DOUBLE)
+    w, z, mu = (
+        torch.tensor([0.3, 0.7], dtype=DOUBLE),
+        torch.zeros(2, dtype=DOUBLE),
+        torch.tensor(3.0, dtype=DOUBLE),
+    )
     floor = lower_bound(STCH, 2, 3.0)
     assert float(STCH.value(z, w, z, mu)) == pytest.approx(floor)
     assert float(STCH.value(torch.rand(2, dtype=DOUBLE), w, z, mu)) > floor
@@ -128,7 +145,9 @@ def test_constants_of_theorem_2_by_hand() -> None:
 
 
 def test_the_direction_of_theta_has_its_own_lipschitz_constant() -> None:
-    """d = grad_y g(x, theta) + (theta - y)/gamma with g's Hessian L_g I in theta: the constant is reached, and L_h is too small."""
+    """d = grad_y g(x, theta) + (theta - y)/gamma with g's Hessian L_g I in theta: the constant is
+    reached, and L_h is too small.
+    """
     L_g, gamma = 4.0, 0.25
     matrix = torch.tensor([[L_g + 1 / gamma, -1 / gamma]], dtype=DOUBLE)  # in (theta, y)
     assert float(torch.linalg.matrix_norm(matrix, 2)) == pytest.approx(SCHEDULED.L_d)
@@ -138,7 +157,9 @@ def test_the_direction_of_theta_has_its_own_lipschitz_constant() -> None:
 @pytest.mark.parametrize("growing", [False, True])
 @pytest.mark.parametrize("q", [3 / 8, 0.45])
 def test_the_conditions_of_theorem_2_hold_at_every_t(growing: bool, q: float) -> None:
-    """The coefficients of every term in the merit's difference are as negative as the lemma says, at t = 0 and ever after."""
+    """The coefficients of every term in the merit's difference are as negative as the lemma says,
+    at t = 0 and ever after.
+    """
     known = replace(SCHEDULED, growing=growing, alpha_theta=None)
     factor = 2 if growing else 1
     alpha_0, x_0, y_0 = known.alpha_theta, 0.99 * known.u_x, 0.99 * known.u_y
@@ -148,13 +169,22 @@ def test_the_conditions_of_theorem_2_hold_at_every_t(growing: bool, q: float) ->
         fall = (1 + t) ** -q
         alpha, a_x, a_y, beta = alpha_0 * fall, x_0 * fall**2, y_0 * fall**2, 1 - fall ** (2 / 3)
         c = known.coefficients(alpha, a_x, a_y, beta)
-        S, N, W = 2 * (1 + beta) / (1 - beta), 2 * (1 + beta) / (1 - beta) + 1, 2 * beta**2 / (1 - beta)
+        S, N, W = (
+            2 * (1 + beta) / (1 - beta),
+            2 * (1 + beta) / (1 - beta) + 1,
+            2 * beta**2 / (1 - beta),
+        )
         L_I2 = factor * known.L_I**2
         K = N * (a_x + a_y) * W * L_I2 + c.theta
-        Q = N * alpha**2 * known.C_theta * known.C_e + 2 * alpha**2 * K  # coefficient of ||e_theta,t||^2
+        Q = (
+            N * alpha**2 * known.C_theta * known.C_e + 2 * alpha**2 * K
+        )  # coefficient of ||e_theta,t||^2
         assert alpha <= min(1, known.rho_h / (4 * known.L_h**2))
         assert 2 * alpha**2 * K * known.L_h**2 <= alpha**2 * known.rho_h * known.C_theta / 8
-        assert Q * (1 + beta) / 2 - S * alpha**2 * known.C_theta * known.C_e <= -(1 + beta) / 4 * alpha**2 * known.C_theta * known.C_e
+        assert (
+            Q * (1 + beta) / 2 - S * alpha**2 * known.C_theta * known.C_e
+            <= -(1 + beta) / 4 * alpha**2 * known.C_theta * known.C_e
+        )
         assert Q * W * known.L_d**2 <= beta**2 * c.theta * (1 + 1e-12)
         assert N * a_x * W * L_I2 + Q * W * known.L_d**2 <= beta**2 * c.x * (1 + 1e-12)
         assert N * (a_x + a_y) * W * L_I2 + Q * W * known.L_d**2 <= beta**2 * c.y * (1 + 1e-12)
@@ -189,7 +219,10 @@ def test_probed_constants_are_near_the_true_ones(name: str) -> None:
 
 
 def test_an_infinite_curvature_cannot_be_probed() -> None:
-    problem = bp.Problem(lambda x, y: torch.stack([(x - y).square().sum()]), lambda x, y: (y - x).square().sum() + y.abs().pow(1.5).sum())
+    problem = bp.Problem(
+        lambda x, y: torch.stack([(x - y).square().sum()]),
+        lambda x, y: (y - x).square().sum() + y.abs().pow(1.5).sum(),
+    )
     with pytest.raises(InvalidInput, match="Hessian product is not finite"):
         estimate(problem, torch.zeros(2, dtype=DOUBLE), torch.zeros(2, dtype=DOUBLE))
 
@@ -197,7 +230,9 @@ def test_an_infinite_curvature_cannot_be_probed() -> None:
 def test_admissible_presets_are_at_their_fraction_of_the_bounds() -> None:
     problem = bp.problems.get("pl-sin2", dim=4)
     start = problem.x0, problem.y0
-    method = bp.MOMEHA.admissible(problem, *start, constants=problem.constants, preference=[0.3, 0.7])
+    method = bp.MOMEHA.admissible(
+        problem, *start, constants=problem.constants, preference=[0.3, 0.7]
+    )
     assert method.gamma < 0.25
     assert isinstance(method.c, Power)
     bounds = method.bounds(problem, *start, constants=problem.constants, preference=[0.3, 0.7])
@@ -207,14 +242,18 @@ def test_admissible_presets_are_at_their_fraction_of_the_bounds() -> None:
     assert not bounds.outside(*steps)
     tuned = bp.MOMEHA.tuned(problem, *start)
     assert isinstance(tuned.alpha_theta, Constant)
-    wrong = tuned.bounds(problem, *start, constants=problem.constants).outside(tuned.alpha_theta.value, 0.5, tuned.alpha_theta.value)
+    wrong = tuned.bounds(problem, *start, constants=problem.constants).outside(
+        tuned.alpha_theta.value, 0.5, tuned.alpha_theta.value
+    )
     assert any(sentence.startswith("alpha_y = ") for sentence in wrong)
 
 
 def test_admissible_mbmomeha_follows_theorem_2() -> None:
     problem = bp.problems.get("quadratic", dim=3)
     for delta in (None, 0.05):
-        method = bp.MBMOMEHA.admissible(problem, problem.x0, problem.y0, constants=problem.constants, delta=delta)
+        method = bp.MBMOMEHA.admissible(
+            problem, problem.x0, problem.y0, constants=problem.constants, delta=delta
+        )
         bounds = method.bounds(problem, problem.x0, problem.y0, constants=problem.constants)
         assert isinstance(bounds, Stochastic)
         assert bounds.growing is (delta is None)
@@ -227,7 +266,15 @@ def test_admissible_mbmomeha_follows_theorem_2() -> None:
 
 def test_presets_without_constants_probe_them() -> None:
     problem = bp.Problem(
-        lambda x, y: torch.stack([(x - 1).square().sum() + y.square().sum(), x.square().sum() + (y - 1).square().sum()]) + 1,
+        lambda x, y: (
+            torch.stack(
+                [
+                    (x - 1).square().sum() + y.square().sum(),
+                    x.square().sum() + (y - 1).square().sum(),
+                ]
+            )
+            + 1
+        ),
         lambda x, y: (y - x).square().sum(),
     )
     zero = torch.zeros(2, dtype=DOUBLE)
@@ -241,4 +288,9 @@ def test_presets_without_constants_probe_them() -> None:
         bp.MOMEHA.admissible(problem, zero, zero, c=Power(1.0, 0.6))
     with pytest.raises(InvalidInput, match="fixed ideal point"):
         bp.MOMEHA.admissible(problem, zero, zero, ideal=scalarization.Tracked(1.0))
-    assert bp.MOMEHA.admissible(problem, zero, zero, constants=Smoothness(4.0, 2.0, 0.0), gamma=0.3).gamma == 0.3
+    assert (
+        bp.MOMEHA.admissible(
+            problem, zero, zero, constants=Smoothness(4.0, 2.0, 0.0), gamma=0.3
+        ).gamma
+        == 0.3
+    )

@@ -17,11 +17,21 @@ from helpers import DOUBLE, nonconvex
 
 def test_pl_sin2_is_solved_with_defaults() -> None:
     problem = bp.problems.get("pl-sin2", dim=20)
-    found = bp.front(problem, problem.x0, problem.y0, preferences=bp.preferences.grid(2, 5), steps=6000, compile=True).resolve_lower()
+    found = bp.front(
+        problem,
+        problem.x0,
+        problem.y0,
+        preferences=bp.preferences.grid(2, 5),
+        steps=6000,
+        compile=True,
+    ).resolve_lower()
     assert problem.distance_to_front(found.objectives).max() < 1e-3
     method = found.method
     assert isinstance(method, bp.MOMEHA)
-    assert problem.position_error(found.x, found.preference, mu=method.mu, ideal=method.ideal).max() < 0.02
+    assert (
+        problem.position_error(found.x, found.preference, mu=method.mu, ideal=method.ideal).max()
+        < 0.02
+    )
     # Asked without smoothing and ideal point, the exact answer is that of the same question.
     assert problem.position_error(found.x, found.preference).max() < 0.02
 
@@ -29,8 +39,23 @@ def test_pl_sin2_is_solved_with_defaults() -> None:
 def test_the_weak_penalty_of_the_theorem_is_trapped_there() -> None:
     # c_t = (1 + t)^(1/4) lets F tilt g into a flat region: this is what tuned numbers are for.
     problem = bp.problems.get("pl-sin2", dim=20)
-    weak = bp.MOMEHA(gamma=0.225, mu=4.0, alpha_theta=0.05, alpha_x=0.05, alpha_y=0.05, c=bp.schedule.theorem1()["c"])
-    found = bp.front(problem, problem.x0, problem.y0, preferences=bp.preferences.grid(2, 3), method=weak, steps=800, compile=False)
+    weak = bp.MOMEHA(
+        gamma=0.225,
+        mu=4.0,
+        alpha_theta=0.05,
+        alpha_x=0.05,
+        alpha_y=0.05,
+        c=bp.schedule.theorem1()["c"],
+    )
+    found = bp.front(
+        problem,
+        problem.x0,
+        problem.y0,
+        preferences=bp.preferences.grid(2, 3),
+        method=weak,
+        steps=800,
+        compile=False,
+    )
     assert (found.y - found.resolve_lower().y).norm(dim=1).max() > 1.0
 
 
@@ -52,7 +77,12 @@ def ends_at_a_minimum(seeds: range, steps: int) -> bool:
     for seed in seeds:
         stream = torch.Generator().manual_seed(seed)
         x0 = problem.x0 + torch.randn(problem.x0.shape, generator=stream, dtype=DOUBLE)
-        y0 = math.pi / 2 - x0 + 2.0 + 0.05 * torch.randn(problem.y0.shape, generator=stream, dtype=DOUBLE)
+        y0 = (
+            math.pi / 2
+            - x0
+            + 2.0
+            + 0.05 * torch.randn(problem.y0.shape, generator=stream, dtype=DOUBLE)
+        )
         answer = bp.solve(problem, x0, y0, steps=steps)
         if not float(torch.sin(answer.x + answer.y - 2.0).max()) < -0.99:
             return False
@@ -86,7 +116,8 @@ def test_tuning_is_a_function_of_its_arguments() -> None:
 
 
 def test_the_numbers_fit_a_network() -> None:
-    # Found by hand for this task: gamma 4, steps 1 and 6000 (a third or thrice as good), c_0 = 15; 529 and 298 were far off.
+    # Found by hand for this task: gamma 4, steps 1 and 6000 (a third or thrice as good), c_0 = 15;
+    # 529 and 298 were far off.
     task = digits_problem(seed=0)
     method = bp.MOMEHA.tuned(task.problem, task.x0, task.y0, steps=3000)
     assert 2 < method.gamma < 8
@@ -115,11 +146,14 @@ def test_the_step_of_x_asks_for_the_penalty_and_not_for_what_f_does_through_y() 
         return 0.5 * (y - x).square().sum()
 
     x = y = torch.ones(3, dtype=DOUBLE)
-    through_y = bp.Problem(lambda x, y: torch.stack([y.square().sum(), (y - 2).square().sum()]), lower)
+    through_y = bp.Problem(
+        lambda x, y: torch.stack([y.square().sum(), (y - 2).square().sum()]), lower
+    )
     steeper = bp.Problem(lambda x, y: 100 * through_y.upper(x, y), lower)
     direct = bp.Problem(lambda x, y: through_y.upper(x, y) + 50 * x.square().sum(), lower)
     alpha = [bp.MOMEHA.tuned(problem, x, y).alpha_x[0] for problem in (through_y, steeper, direct)]
-    # gamma = 4 and L = ||g_xy|| = 1: the penalty's curvature in x is 4/5, and a separable level takes twice its inverse.
+    # gamma = 4 and L = ||g_xy|| = 1: the penalty's curvature in x is 4/5, and a separable level
+    # takes twice its inverse.
     assert alpha[0] == pytest.approx(2.5, rel=1e-3)
     assert alpha[1] == pytest.approx(2.5, rel=1e-3)
     assert alpha[2] < 2.0

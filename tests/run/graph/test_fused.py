@@ -1,4 +1,6 @@
-"""Moves of many leaves as one operation: the same numbers, in the right order, and nothing joined that differs."""
+"""Moves of many leaves as one operation: the same numbers, in the right order, and nothing joined
+that differs.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ def leaves(seed: int) -> list[Tensor]:
 
 def counted(step: object, *trees: list[Tensor]) -> Counter[str]:
     """How often each operation is left; the traced step must give what the step gives."""
-    given, numbers = [leaf for part in trees for leaf in part], [torch.tensor(0.3, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64)]
+    given, numbers = (
+        [leaf for part in trees for leaf in part],
+        [torch.tensor(0.3, dtype=torch.float64), torch.tensor(0.7, dtype=torch.float64)],
+    )
 
     def flat(leaves: list[Tensor], numbers: list[Tensor]) -> list[Tensor]:
         parts = [leaves[i : i + len(SHAPES)] for i in range(0, len(leaves), len(SHAPES))]
@@ -29,23 +34,33 @@ def counted(step: object, *trees: list[Tensor]) -> Counter[str]:
     module = traced(flat, given, numbers)
     for found, wanted in zip(module(given, numbers), flat(given, numbers), strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-14, atol=1e-14)
-    return Counter(str(node.target) for node in module.graph.nodes if node.op == "call_function" and "getitem" not in str(node.target))
+    return Counter(
+        str(node.target)
+        for node in module.graph.nodes
+        if node.op == "call_function" and "getitem" not in str(node.target)
+    )
 
 
 def test_a_tree_moves_in_one_operation() -> None:
-    assert counted(lambda a, b, s, _: tree.descend(a, s, b), leaves(0), leaves(1)) == {"bipareto.moved.default": 1}
+    assert counted(lambda a, b, s, _: tree.descend(a, s, b), leaves(0), leaves(1)) == {
+        "bipareto.moved.default": 1
+    }
 
 
 def test_moves_that_build_on_each_other_keep_their_order() -> None:
     def step(a: list[Tensor], b: list[Tensor], s: Tensor, r: Tensor) -> tree.Tree:
-        d = tree.map_(lambda u, v: torch.addcmul(u, r, v - u), b, a)  # leaf by leaf: sub, addcmul, sub, addcmul
+        d = tree.map_(
+            lambda u, v: torch.addcmul(u, r, v - u), b, a
+        )  # leaf by leaf: sub, addcmul, sub, addcmul
         return tree.descend(a, s, d)
 
     assert counted(step, leaves(0), leaves(1)) == {"bipareto.moved.default": 3}
 
 
 def test_moves_of_one_kind_that_build_on_each_other_are_two() -> None:
-    found = counted(lambda a, b, s, _: tree.descend(tree.descend(a, s, b), s, b), leaves(0), leaves(1))
+    found = counted(
+        lambda a, b, s, _: tree.descend(tree.descend(a, s, b), s, b), leaves(0), leaves(1)
+    )
     assert found == {"bipareto.moved.default": 2}
 
 
@@ -64,12 +79,22 @@ def test_leaves_of_other_shapes_and_steps_of_another_kind_are_left_alone() -> No
 
 def test_other_steps_signs_and_layouts_stay_apart() -> None:
     def step(a: list[Tensor], b: list[Tensor], s: Tensor, r: Tensor) -> tree.Tree:
-        return [torch.addcmul(a[0], s, b[0]), torch.addcmul(a[1], r, b[1]), a[2] + b[2], a[3] - b[3]]
+        return [
+            torch.addcmul(a[0], s, b[0]),
+            torch.addcmul(a[1], r, b[1]),
+            a[2] + b[2],
+            a[3] - b[3],
+        ]
 
     assert "bipareto.moved.default" not in counted(step, leaves(0), leaves(1))
 
     def turned(a: list[Tensor], b: list[Tensor], s: Tensor, _: Tensor) -> tree.Tree:
-        return [torch.addcmul(a[0].mT, s, b[0].mT), torch.addcmul(a[3].mT, s, b[3].mT), torch.addcmul(a[1], s, b[1]), torch.addcmul(a[2], s, b[2])]
+        return [
+            torch.addcmul(a[0].mT, s, b[0].mT),
+            torch.addcmul(a[3].mT, s, b[3].mT),
+            torch.addcmul(a[1], s, b[1]),
+            torch.addcmul(a[2], s, b[2]),
+        ]
 
     found = counted(turned, leaves(0), leaves(1))
     assert found["bipareto.moved.default"] == 1

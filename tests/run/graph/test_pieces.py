@@ -1,4 +1,6 @@
-"""Gradients of stretches of a vector: one row of pieces instead of sums of padded ones, and the same numbers."""
+"""Gradients of stretches of a vector: one row of pieces instead of sums of padded ones, and the
+same numbers.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,22 @@ from bipareto.run.graph.replay import traced
 
 
 def counted(loss: Callable[[Tensor], Tensor], *shape: int) -> Counter[str]:
-    """The operations in the traced gradient of a loss; it must be the gradient, at another point too."""
-    points = [torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in (0, 1)]
+    """The operations in the traced gradient of a loss; it must be the gradient, at another point
+    too.
+    """
+    points = [
+        torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        for seed in (0, 1)
+    ]
     module = traced(lambda leaves, _: [torch.func.grad(loss)(leaves[0])], points[:1], [])
     for point in points:
         (found,) = module([point], [])
         torch.testing.assert_close(found, torch.func.grad(loss)(point), rtol=1e-14, atol=1e-14)
-    return Counter(str(node.target).split(".")[1] for node in module.graph.nodes if node.op == "call_function" and "aten" in str(node.target))
+    return Counter(
+        str(node.target).split(".")[1]
+        for node in module.graph.nodes
+        if node.op == "call_function" and "aten" in str(node.target)
+    )
 
 
 def test_stretches_that_cover_a_vector_are_laid_side_by_side() -> None:
@@ -42,11 +53,19 @@ def test_stretches_that_overlap_are_added() -> None:
 def test_a_slice_of_everything_is_nothing_and_an_empty_one_adds_nothing() -> None:
     found = counted(lambda v: v[0:].exp().sum() + v[4:4].sum() + v[:, 1:1].sin().sum(), 4, 3)
     assert not {"slice", "slice_backward", "cat", "zeros", "add"} & set(found)
-    assert not {"slice_backward", "cat", "add"} & set(counted(lambda v: v[1:1].exp().sum() + v[2:2].sin().sum(), 3))
+    assert not {"slice_backward", "cat", "add"} & set(
+        counted(lambda v: v[1:1].exp().sum() + v[2:2].sin().sum(), 3)
+    )
 
 
 def test_axes_and_steps_stay_apart() -> None:
-    found = counted(lambda v: v[:2].exp().sum() + v[2:].sin().sum() + v[:, :1].cos().sum() + v[:, 1:].cosh().sum(), 3, 4)
+    found = counted(
+        lambda v: (
+            v[:2].exp().sum() + v[2:].sin().sum() + v[:, :1].cos().sum() + v[:, 1:].cosh().sum()
+        ),
+        3,
+        4,
+    )
     assert found["cat"] == 2
     assert counted(lambda v: v[::2].exp().sum() + v[1::2].sin().sum(), 6)["slice_backward"] == 2
 
@@ -57,11 +76,16 @@ def test_runs_side_by_side_keep_their_pieces() -> None:
 
 
 def test_a_row_of_many_axes_is_one_of_two() -> None:
-    points = [torch.randn(2, 1, 3, 2, 2, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    points = [
+        torch.randn(2, 1, 3, 2, 2, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)
+    ]
     cases = [
         (lambda a, b: torch.cat([a.exp(), b, a], 2), 1),
         (lambda a, b: torch.stack([a, b.exp()], -2), 1),
-        (lambda a, b: torch.cat([a.mT, b], 4), 4),  # parts that do not lie in one piece stay as they are
+        (
+            lambda a, b: torch.cat([a.mT, b], 4),
+            4,
+        ),  # parts that do not lie in one piece stay as they are
     ]
     for step, axis in cases:
         module = traced(lambda leaves, _, step=step: [step(*leaves)], points, [])

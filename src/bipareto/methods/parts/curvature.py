@@ -1,6 +1,8 @@
-"""Curvature seen through products: what the tuning rules, the constants and the certificate ask of a loss.
+"""Curvature seen through products: what the tuning rules, the constants and the certificate ask of
+a loss.
 
-Functions here take a scalar function of one flat vector; `lower_in_y` and its like make one of a problem's levels.
+Functions here take a scalar function of one flat vector; `lower_in_y` and its like make one of a
+problem's levels.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ from bipareto.errors import InvalidInput
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["Product", "coupling", "hessian", "lanczos", "lower_in_both", "lower_in_y", "normal", "objective_in_both"]
+__all__ = [
+    "Product",
+    "coupling",
+    "hessian",
+    "lanczos",
+    "lower_in_both",
+    "lower_in_y",
+    "normal",
+    "objective_in_both",
+]
 
 #: v -> H v for a symmetric matrix H
 Product: TypeAlias = Callable[[Tensor], Tensor]
@@ -24,7 +35,9 @@ Flat: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers of the shape, dtype and device of `like`; the same ones on every device."""
+    """Standard normal numbers of the shape, dtype and device of `like`; the same ones on every
+    device.
+    """
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
@@ -57,13 +70,17 @@ def objective_in_both(problem: Problem, i: int, x: Tree, y: Tree) -> Flat:
 
 
 def hessian(fn: Flat, at: Tensor) -> Product:
-    """Products with the Hessian of `fn` at a point; the forward pass is made once for all of them."""
+    """Products with the Hessian of `fn` at a point; the forward pass is made once for all of
+    them.
+    """
     pull = torch.func.vjp(torch.func.grad(fn), at)[1]
     return lambda v: pull(v)[0]
 
 
 def lanczos(product: Product, start: Tensor, count: int) -> tuple[float, float]:
-    """Smallest and largest Ritz values after `count` products (fully re-orthogonalised), inside the true spectrum."""
+    """Smallest and largest Ritz values after `count` products (fully re-orthogonalised), inside the
+    true spectrum.
+    """
     basis = [start / start.norm()]
     diagonal: list[float] = []
     off: list[float] = []
@@ -72,8 +89,10 @@ def lanczos(product: Product, start: Tensor, count: int) -> tuple[float, float]:
         diagonal.append(float((w * basis[-1]).sum()))
         if not math.isfinite(diagonal[-1]):
             raise InvalidInput(
-                f"a Hessian product is not finite (<v, H v> = {diagonal[-1]}): the loss has no curvature at a probed point; use a twice "
-                "differentiable one there (sqrt(v + 1e-8) for sqrt(v), say), or give the numbers that would be probed"
+                f"a Hessian product is not finite (<v, H v> = {diagonal[-1]}): the loss has no "
+                "curvature at a probed point; use a twice "
+                "differentiable one there (sqrt(v + 1e-8) for sqrt(v), say), or give the numbers "
+                "that would be probed"
             )
         stacked = torch.stack(basis)
         for _ in range(2):

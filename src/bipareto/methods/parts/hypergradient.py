@@ -1,15 +1,17 @@
-"""Hypergradients: d f_i(x, y*(x)) / dx for every objective, by unrolling the lower level or by an implicit linear solve.
+"""Hypergradients: d f_i(x, y*(x)) / dx for every objective, by unrolling the lower level or by an
+implicit linear solve.
 
     grad Phi_i = grad_x f_i - g_xy v_i   with   g_yy v_i = grad_y f_i.
 
-Each way is a small value that takes two functions and a point; its counts are structure, its numbers travel in the state of
-a run (`numbers`).  Counts are fixed, so a step can be batched and compiled; what the solver left undone is returned beside
-the gradients and never hidden.
+Each way is a small value that takes two functions and a point; its counts are structure, its
+numbers travel in the state of a run (`numbers`).  Counts are fixed, so a step can be batched and
+compiled; what the solver left undone is returned beside the gradients and never hidden.
 
-Counting.  `hessian_products` are products with g_yy and with g_xy, each counted as one; products at one point share one
-evaluation of g, which is counted as one lower gradient.
+Counting.  `hessian_products` are products with g_yy and with g_xy, each counted as one; products at
+one point share one evaluation of g, which is counted as one lower gradient.
 
-Shapes: n_x and n_y are the numbers of coordinates of x and y; gradients of m objectives are rows, (m, n_x) or (m, n_y).
+Shapes: n_x and n_y are the numbers of coordinates of x and y; gradients of m objectives are rows,
+(m, n_x) or (m, n_y).
 """
 
 from __future__ import annotations
@@ -55,11 +57,10 @@ Pair: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 class Hypergradients(NamedTuple):
     """What an estimate returns.
 
-    objectives: f (m,) at (x, y).
-    gradients: rows (m, n_x).
-    y: where they hold; unrolling moves it, the others leave it.
-    solver_residual: max_i ||g_yy v_i - grad_y f_i|| / ||grad_y f_i||, the true one; None for unrolling, which solves nothing.
-    curvature: the smallest <p, g_yy p>/||p||^2 that the solver met; at or below zero the lower level is not strongly convex
+    objectives: f (m,) at (x, y). gradients: rows (m, n_x). y: where they hold; unrolling moves it,
+    the others leave it. solver_residual: max_i ||g_yy v_i - grad_y f_i|| / ||grad_y f_i||, the true
+    one; None for unrolling, which solves nothing. curvature: the smallest <p, g_yy p>/||p||^2 that
+    the solver met; at or below zero the lower level is not strongly convex
         and the gradients mean nothing.  None for unrolling.
     """
 
@@ -72,7 +73,9 @@ class Hypergradients(NamedTuple):
 
 @dataclass(frozen=True)
 class Hypergradient(ABC):
-    """A way to estimate hypergradients; call it with `numbers` of its own, as plain floats or as the tensors of a state."""
+    """A way to estimate hypergradients; call it with `numbers` of its own, as plain floats or as
+    the tensors of a state.
+    """
 
     @property
     @abstractmethod
@@ -80,7 +83,9 @@ class Hypergradient(ABC):
         """The numbers that travel in the state of a run."""
 
     @abstractmethod
-    def __call__(self, upper: Level, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Hypergradients:
+    def __call__(
+        self, upper: Level, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]
+    ) -> Hypergradients:
         """The hypergradients at (x, y)."""
 
     @abstractmethod
@@ -90,7 +95,8 @@ class Hypergradient(ABC):
 
 @dataclass(frozen=True)
 class Unrolled(Hypergradient):
-    """Differentiate f_i(x, y^K(x)) through y^(j+1) = y^j - eta grad_y g(x, y^j), reverse mode, y^0 held constant.
+    """Differentiate f_i(x, y^K(x)) through y^(j+1) = y^j - eta grad_y g(x, y^j), reverse mode, y^0
+    held constant.
 
     The error shrinks like (1 - eta h)^K, h the smallest curvature of g in y.  Memory grows with K.
 
@@ -109,39 +115,59 @@ class Unrolled(Hypergradient):
     def numbers(self) -> tuple[Any, ...]:
         return (self.eta,)
 
-    def __call__(self, upper: Level, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Hypergradients:
+    def __call__(
+        self, upper: Level, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]
+    ) -> Hypergradients:
         (eta,) = numbers
 
         def through(x_: Tree) -> tuple[Tensor, Tree]:
-            point = y if _functional(x_) else tree.map_(lambda leaf: leaf.detach().requires_grad_(), y)
+            point = (
+                y if _functional(x_) else tree.map_(lambda leaf: leaf.detach().requires_grad_(), y)
+            )
             for _ in range(self.steps):
                 point = tree.add_scaled(point, -eta, _gradient_in_y(lower, x_, point))
             return upper(x_, point), point
 
         f, moved, pull = _pullback(through, x)
-        return Hypergradients(f, torch.stack([pull(e)[0] for e in _unit_rows(f)]), moved, None, None)
+        return Hypergradients(
+            f, torch.stack([pull(e)[0] for e in _unit_rows(f)]), moved, None, None
+        )
 
     def oracles(self, m: int) -> dict[str, int]:
         # The last pull-back, to y^0, is not needed.
-        return {"lower_gradients": self.steps, "upper_gradients": m, "hessian_products": m * (2 * self.steps - 1)}
+        return {
+            "lower_gradients": self.steps,
+            "upper_gradients": m,
+            "hessian_products": m * (2 * self.steps - 1),
+        }
 
 
 @dataclass(frozen=True)
 class _Implicit(Hypergradient):
-    """grad_x f_i - g_xy v_i with v_i from a linear solve, whose true residual comes with the product that g_xy v_i needs."""
+    """grad_x f_i - g_xy v_i with v_i from a linear solve, whose true residual comes with the
+    product that g_xy v_i needs.
+    """
 
-    def __call__(self, upper: Level, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Hypergradients:
+    def __call__(
+        self, upper: Level, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]
+    ) -> Hypergradients:
         f, f_x, f_y = jacobian(upper, x, y)
         v, seen = self._solve(lambda: self._products(lower, x, y, numbers), f_y, numbers)
         in_x, in_y = self._pair(lower, x, y, numbers)(v)
         tiny = torch.finfo(f.dtype).tiny
         residual = ((in_y - f_y).norm(dim=1) / f_y.norm(dim=1).clamp_min(tiny)).amax()
         quotient = ((v * in_y).sum(1) / v.square().sum(1).clamp_min(tiny)).amin()
-        return Hypergradients(f, f_x - in_x, y, residual, quotient if seen is None else torch.minimum(quotient, seen))
+        return Hypergradients(
+            f, f_x - in_x, y, residual, quotient if seen is None else torch.minimum(quotient, seen)
+        )
 
     @abstractmethod
-    def _solve(self, products: Callable[[], Products], rhs: Tensor, numbers: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
-        """v (m, n_y) with g_yy v = rhs, approximately, and the smallest curvature met, if it was looked at."""
+    def _solve(
+        self, products: Callable[[], Products], rhs: Tensor, numbers: tuple[Any, ...]
+    ) -> tuple[Tensor, Tensor | None]:
+        """v (m, n_y) with g_yy v = rhs, approximately, and the smallest curvature met, if it was
+        looked at.
+        """
 
     def _products(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Products:
         _, _, pull = _pullback(lambda y_: (tree.ravel(_gradient_in_y(lower, x, y_)), ()), y)
@@ -154,7 +180,8 @@ class _Implicit(Hypergradient):
 
 @dataclass(frozen=True)
 class Neumann(_Implicit):
-    """v_i = eta sum_{q < N} (I - eta g_yy)^q grad_y f_i; converges for 0 < eta < 2/L, like (1 - eta h)^N.
+    """v_i = eta sum_{q < N} (I - eta g_yy)^q grad_y f_i; converges for 0 < eta < 2/L, like (1 - eta
+    h)^N.
 
     Args:
         terms: N >= 1; one term is v_i = eta grad_y f_i, the one-step form of architecture search.
@@ -171,7 +198,9 @@ class Neumann(_Implicit):
     def numbers(self) -> tuple[Any, ...]:
         return (self.eta,)
 
-    def _solve(self, products: Callable[[], Products], rhs: Tensor, numbers: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+    def _solve(
+        self, products: Callable[[], Products], rhs: Tensor, numbers: tuple[Any, ...]
+    ) -> tuple[Tensor, Tensor | None]:
         eta = numbers[0]
         v = eta * rhs
         if self.terms > 1:
@@ -181,20 +210,26 @@ class Neumann(_Implicit):
         return v, None
 
     def oracles(self, m: int) -> dict[str, int]:
-        return {"lower_gradients": 1 + (self.terms > 1), "upper_gradients": m, "hessian_products": m * (self.terms + 1)}
+        return {
+            "lower_gradients": 1 + (self.terms > 1),
+            "upper_gradients": m,
+            "hessian_products": m * (self.terms + 1),
+        }
 
 
 @dataclass(frozen=True)
 class FiniteDifference(Neumann):
-    """Neumann's series with every product taken from two gradients of g, as the MOMEHA paper runs WC-MHGD; no Hessian product.
+    """Neumann's series with every product taken from two gradients of g, as the MOMEHA paper runs
+    WC-MHGD; no Hessian product.
 
-    g_yy v = [grad_y g(x, y + e v) - grad_y g(x, y - e v)] / (2 e), g_xy v likewise from grad_x g.  The shifted points are
-    values of their own: y itself is never touched.
+    g_yy v = [grad_y g(x, y + e v) - grad_y g(x, y - e v)] / (2 e), g_xy v likewise from grad_x g.
+    The shifted points are values of their own: y itself is never touched.
 
     Args:
         terms, eta: as in `Neumann`.
         eps: the shift.
-        relative: e = eps/||v|| (as architecture search does), so that the shift has length eps; else e = eps.
+        relative: e = eps/||v|| (as architecture search does), so that the shift has length eps;
+            else e = eps.
     """
 
     eps: float = 0.01
@@ -213,7 +248,9 @@ class FiniteDifference(Neumann):
         def gradient(point: Tensor) -> Tensor:
             return tree.ravel(oracle.grad(lambda y_: lower(x, y_), tree.unravel(point, y)))
 
-        return lambda rows: torch.stack([_difference(gradient, y, v, numbers[1], self.relative) for v in rows.unbind()])
+        return lambda rows: torch.stack(
+            [_difference(gradient, y, v, numbers[1], self.relative) for v in rows.unbind()]
+        )
 
     def _pair(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Pair:
         return difference_pair(lower, x, y, numbers[1], self.relative)
@@ -226,8 +263,8 @@ class FiniteDifference(Neumann):
 class CG(_Implicit):
     """v_i by conjugate gradients, all m systems side by side, from zero.
 
-    A system that has met the tolerance stays where it is.  So does one that meets a direction without positive curvature: it
-    cannot go on, and `solver_residual` and `curvature` say so.
+    A system that has met the tolerance stays where it is.  So does one that meets a direction
+    without positive curvature: it cannot go on, and `solver_residual` and `curvature` say so.
 
     Args:
         iterations: products at most, which a fixed graph always makes.
@@ -244,7 +281,9 @@ class CG(_Implicit):
     def numbers(self) -> tuple[Any, ...]:
         return (self.tol,)
 
-    def _solve(self, products: Callable[[], Products], rhs: Tensor, numbers: tuple[Any, ...]) -> tuple[Tensor, Tensor | None]:
+    def _solve(
+        self, products: Callable[[], Products], rhs: Tensor, numbers: tuple[Any, ...]
+    ) -> tuple[Tensor, Tensor | None]:
         product, eps, tiny = products(), torch.finfo(rhs.dtype).eps, torch.finfo(rhs.dtype).tiny
         v, r, p = torch.zeros_like(rhs), rhs, rhs
         rr = r.square().sum(1, keepdim=True)
@@ -252,12 +291,16 @@ class CG(_Implicit):
         steepest, flattest = torch.zeros_like(rr), torch.full_like(rr, torch.inf)
         for _ in range(self.iterations):
             hp = product(p)
-            curvature = (p * hp).sum(1, keepdim=True) / p.square().sum(1, keepdim=True).clamp_min(tiny)
+            curvature = (p * hp).sum(1, keepdim=True) / p.square().sum(1, keepdim=True).clamp_min(
+                tiny
+            )
             open_ = rr > target
             steepest = torch.maximum(steepest, curvature.abs())
             flattest = torch.where(open_, torch.minimum(flattest, curvature), flattest)
             active = open_ & (curvature > eps * steepest)
-            step = torch.where(active, rr / torch.where(active, (p * hp).sum(1, keepdim=True), 1), 0)
+            step = torch.where(
+                active, rr / torch.where(active, (p * hp).sum(1, keepdim=True), 1), 0
+            )
             v, r = v + step * p, r - step * hp
             rr_next = r.square().sum(1, keepdim=True)
             p = torch.where(active, r + rr_next / rr.clamp_min(tiny) * p, p)
@@ -265,7 +308,11 @@ class CG(_Implicit):
         return v, flattest.amin()
 
     def oracles(self, m: int) -> dict[str, int]:
-        return {"lower_gradients": 2, "upper_gradients": m, "hessian_products": m * (self.iterations + 2)}
+        return {
+            "lower_gradients": 2,
+            "upper_gradients": m,
+            "hessian_products": m * (self.iterations + 2),
+        }
 
 
 def descend(lower: Level, x: Tree, y: Tree, eta: Any) -> Tree:
@@ -273,22 +320,32 @@ def descend(lower: Level, x: Tree, y: Tree, eta: Any) -> Tree:
     return tree.add_scaled(y, -eta, oracle.grad(lambda y_: lower(x, y_), y))
 
 
-def pullback(upper: Level, x: Tree, y: Tree) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
-    """f (m,), and weights (m,) -> the gradients of the weighted sum in x (n_x,) and in y (n_y,), at one evaluation of f."""
+def pullback(
+    upper: Level, x: Tree, y: Tree
+) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
+    """f (m,), and weights (m,) -> the gradients of the weighted sum in x (n_x,) and in y (n_y,), at
+    one evaluation of f.
+    """
     f, _, pull = _pullback(lambda x_, y_: (upper(x_, y_), ()), x, y)
     return f, pull
 
 
 def jacobian(upper: Level, x: Tree, y: Tree) -> tuple[Tensor, Tensor, Tensor]:
-    """f (m,) and the gradients of all objectives, in x (m, n_x) and in y (m, n_y): one forward pass, m backward ones."""
+    """f (m,) and the gradients of all objectives, in x (m, n_x) and in y (m, n_y): one forward
+    pass, m backward ones.
+    """
     f, pull = pullback(upper, x, y)
     rows = [pull(e) for e in _unit_rows(f)]
     return f, torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
 
 
 def lower_pullback(lower: Level, x: Tree, y: Tree) -> tuple[Tensor, Pair]:
-    """grad_y g (n_y,), and rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y) at one evaluation of g."""
-    gradient, _, pull = _pullback(lambda x_, y_: (tree.ravel(_gradient_in_y(lower, x_, y_)), ()), x, y)
+    """grad_y g (n_y,), and rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y) at one evaluation of
+    g.
+    """
+    gradient, _, pull = _pullback(
+        lambda x_, y_: (tree.ravel(_gradient_in_y(lower, x_, y_)), ()), x, y
+    )
 
     def pair(rows: Tensor) -> tuple[Tensor, Tensor]:
         found = [pull(v) for v in rows.unbind()]
@@ -298,7 +355,8 @@ def lower_pullback(lower: Level, x: Tree, y: Tree) -> tuple[Tensor, Pair]:
 
 
 def difference_pair(lower: Level, x: Tree, y: Tree, eps: Any, relative: bool = True) -> Pair:
-    """rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y) from two gradients of g each, y shifted by +-e v: see `FiniteDifference`.
+    """rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y) from two gradients of g each, y shifted
+    by +-e v: see `FiniteDifference`.
 
     Args:
         eps, relative: e = eps/||v||, or e = eps if not `relative`.
@@ -315,45 +373,67 @@ def difference_pair(lower: Level, x: Tree, y: Tree, eps: Any, relative: bool = T
     return pair
 
 
-def _difference(gradient: Callable[[Tensor], Tensor], y: Tree, v: Tensor, eps: Any, relative: bool) -> Tensor:
+def _difference(
+    gradient: Callable[[Tensor], Tensor], y: Tree, v: Tensor, eps: Any, relative: bool
+) -> Tensor:
     e = eps / v.norm().clamp_min(torch.finfo(v.dtype).tiny) if relative else eps
     at = tree.ravel(y)
     return (gradient(at + e * v) - gradient(at - e * v)) / (2 * e)
 
 
 def warn_if_singular(name: str, problem: Problem, x: Tree, y: Tree) -> None:
-    """Warn, once and before a run, where g_yy at the start is not positive definite: hypergradients rest on that."""
+    """Warn, once and before a run, where g_yy at the start is not positive definite: hypergradients
+    rest on that.
+    """
     flat = tree.ravel(y)
     stream = torch.Generator().manual_seed(0)
-    low, high = curvature.lanczos(curvature.hessian(curvature.lower_in_y(problem, x, y), flat), curvature.normal(flat, stream), 20)
+    low, high = curvature.lanczos(
+        curvature.hessian(curvature.lower_in_y(problem, x, y), flat),
+        curvature.normal(flat, stream),
+        20,
+    )
     size = max(abs(low), abs(high))
     if low <= 100 * torch.finfo(flat.dtype).eps * size:
         kind = "negative" if low < -1e-6 * size else "zero to rounding"
         warnings.warn(
-            f"{name} needs a strongly convex lower level, but g_yy has an eigenvalue that is {kind} at the start ({low:.3g}; the largest is "
-            f"{high:.3g}): hypergradients need not mean anything there; MOMEHA and WCPenalty do without them",
+            f"{name} needs a strongly convex lower level, but g_yy has an eigenvalue that is "
+            f"{kind} at the start ({low:.3g}; the largest is "
+            f"{high:.3g}): hypergradients need not mean anything there; MOMEHA and WCPenalty do "
+            "without them",
             BiparetoWarning,
             stacklevel=4,
         )
 
 
 def _functional(point: Tree) -> bool:
-    """Whether `torch.func` must differentiate here: inside `vmap`, inside another transform, or under compilation."""
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(tree.first_leaf(point))
+    """Whether `torch.func` must differentiate here: inside `vmap`, inside another transform, or
+    under compilation.
+    """
+    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(
+        tree.first_leaf(point)
+    )
 
 
 def _gradient_in_y(lower: Level, x: Tree, y: Tree) -> Tree:
-    """grad_y g(x, y) as something that can be differentiated again; outside `torch.func` y must carry a graph."""
+    """grad_y g(x, y) as something that can be differentiated again; outside `torch.func` y must
+    carry a graph.
+    """
     if _functional(y):
         return torch.func.grad(lambda y_: lower(x, y_))(y)
-    found = torch.autograd.grad(lower(x, y), tree.leaves(y), create_graph=True, allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(
+        lower(x, y), tree.leaves(y), create_graph=True, allow_unused=True, materialize_grads=True
+    )
     return tree.rebuild(y, list(found))
 
 
-def _pullback(fn: Callable[..., tuple[Tensor, Tree]], *points: Tree) -> tuple[Tensor, Tree, Callable[[Tensor], tuple[Tensor, ...]]]:
-    """fn(*points) -> (value, aux) and the map from cotangents of the value to flat cotangents of the points, reusable.
+def _pullback(
+    fn: Callable[..., tuple[Tensor, Tree]], *points: Tree
+) -> tuple[Tensor, Tree, Callable[[Tensor], tuple[Tensor, ...]]]:
+    """fn(*points) -> (value, aux) and the map from cotangents of the value to flat cotangents of
+    the points, reusable.
 
-    By `torch.func.vjp` where it must be, else by `torch.autograd`, which takes losses that `torch.func` does not and costs half.
+    By `torch.func.vjp` where it must be, else by `torch.autograd`, which takes losses that
+    `torch.func` does not and costs half.
     """
     if any(_functional(point) for point in points):
         value, pull, aux = torch.func.vjp(fn, *points, has_aux=True)  # type: ignore[misc]
@@ -367,7 +447,11 @@ def _pullback(fn: Callable[..., tuple[Tensor, Tree]], *points: Tree) -> tuple[Te
         if not value.requires_grad:
             return tuple(torch.zeros_like(tree.ravel(point)) for point in points)
         flat = [leaf for leaves in inputs for leaf in leaves]
-        found = iter(torch.autograd.grad(value, flat, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True))
+        found = iter(
+            torch.autograd.grad(
+                value, flat, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+        )
         return tuple(torch.cat([next(found).flatten() for _ in leaves]) for leaves in inputs)
 
     return value.detach(), tree.map_(lambda leaf: leaf.detach(), aux), pull_back

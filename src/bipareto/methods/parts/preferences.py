@@ -18,7 +18,8 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 
 __all__ = ["FAMILIES", "as_preference", "favouring", "grid", "named", "random", "read"]
 
-#: The paper's strengths: how far the preferred objective's weight goes from 1/m towards 1, read off its vectors for m = 4.
+#: The paper's strengths: how far the preferred objective's weight goes from 1/m towards 1, read off
+#: its vectors for m = 4.
 STRENGTHS = {"weak": 0.08, "moderate": 0.2, "strong": 0.36, "extreme": 0.96}
 #: The paper's own preferred weights for m = 2, which do not follow from those of m = 4.
 _FOR_TWO = {"weak": 0.5, "moderate": 0.6, "strong": 0.75, "extreme": 0.9}
@@ -27,10 +28,11 @@ FAMILIES = ("das-dennis", "random", *STRENGTHS)
 
 
 def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
-    """A regular (Das-Dennis) grid on the simplex, `n` points along each edge, shape (count, m), float64.
+    """A regular (Das-Dennis) grid on the simplex, `n` points along each edge, shape (count, m),
+    float64.
 
-    For m = 2 these are exactly n preferences.  The theory needs every w_i > 0, so the grid lies inside by default;
-    `boundary=True` spans the whole simplex, corners included.
+    For m = 2 these are exactly n preferences.  The theory needs every w_i > 0, so the grid lies
+    inside by default; `boundary=True` spans the whole simplex, corners included.
 
     >>> grid(2, 3)
     tensor([[0.7500, 0.2500],
@@ -38,12 +40,19 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
             [0.2500, 0.7500]], dtype=torch.float64)
     """
     if m < 1 or n < 1 or (boundary and n < 2):
-        raise InvalidInput(f"grid(m={m}, n={n}, boundary={boundary}): m must be at least 1 and n at least {2 if boundary else 1}")
+        raise InvalidInput(
+            f"grid(m={m}, n={n}, boundary={boundary}): m must be at least 1 and n at least "
+            f"{2 if boundary else 1}"
+        )
     least = 0 if boundary else 1
     total = n - 1 + least * m
-    # Compositions of `total` into m parts >= least, by the stars-and-bars bijection; first objective's weight falling.
+    # Compositions of `total` into m parts >= least, by the stars-and-bars bijection; first
+    # objective's weight falling.
     bars = combinations(range(n - 1 + m - 1), m - 1)
-    parts = [[b - a - 1 + least for a, b in zip((-1, *cut), (*cut, n + m - 2), strict=True)] for cut in bars]
+    parts = [
+        [b - a - 1 + least for a, b in zip((-1, *cut), (*cut, n + m - 2), strict=True)]
+        for cut in bars
+    ]
     return torch.tensor(parts, dtype=torch.float64).flip(0) / total
 
 
@@ -62,27 +71,34 @@ def random(m: int, n: int, seed: int = 0) -> Tensor:
 
 
 def favouring(m: int, strength: str) -> Tensor:
-    """The paper's vectors that prefer one objective, for each objective in turn: shape (m, m), float64.
+    """The paper's vectors that prefer one objective, for each objective in turn: shape (m, m),
+    float64.
 
-    The preferred weight is 1/m + s (1 - 1/m), the others share the rest; s = 0.08 (weak), 0.2 (moderate), 0.36 (strong) and 0.96
-    (extreme) give the paper's vectors for m = 4.  For m = 2 the paper has 0.5, 0.6, 0.75 and 0.9, which are taken as they are
-    (weak is then one vector, of equal weights).
+    The preferred weight is 1/m + s (1 - 1/m), the others share the rest; s = 0.08 (weak), 0.2
+    (moderate), 0.36 (strong) and 0.96 (extreme) give the paper's vectors for m = 4.  For m = 2 the
+    paper has 0.5, 0.6, 0.75 and 0.9, which are taken as they are (weak is then one vector, of equal
+    weights).
 
     >>> favouring(4, "strong")[0]
     tensor([0.5200, 0.1600, 0.1600, 0.1600], dtype=torch.float64)
     """
     if strength not in STRENGTHS:
-        raise InvalidInput(f"strength {strength!r} is not known; choose one of {', '.join(STRENGTHS)}")
+        raise InvalidInput(
+            f"strength {strength!r} is not known; choose one of {', '.join(STRENGTHS)}"
+        )
     if m < 2:
         raise InvalidInput(f"favouring(m={m}): a preference among objectives needs at least two")
     top = _FOR_TWO[strength] if m == 2 else 1 / m + STRENGTHS[strength] * (1 - 1 / m)
     rest = (1 - top) / (m - 1)
-    vectors = torch.full((m, m), rest, dtype=torch.float64) + (top - rest) * torch.eye(m, dtype=torch.float64)
+    vectors = torch.full((m, m), rest, dtype=torch.float64) + (top - rest) * torch.eye(
+        m, dtype=torch.float64
+    )
     return vectors.unique(dim=0).flip(0)
 
 
 def read(path: str | PathLike[str], m: int) -> Tensor:
-    """Preferences from a file, shape (count, m): a JSON list of vectors, or one vector per line with commas or blanks between.
+    """Preferences from a file, shape (count, m): a JSON list of vectors, or one vector per line
+    with commas or blanks between.
 
     Lines that start with # and one line of column names are passed over.
     """
@@ -91,9 +107,15 @@ def read(path: str | PathLike[str], m: int) -> Tensor:
         text = path.read_text("utf-8")
         rows = json.loads(text) if path.suffix == ".json" else _lines(text)
     except OSError as error:
-        raise InvalidInput(f"preferences cannot be read from {path} ({error.strerror}); give a file with one vector per line") from error
+        raise InvalidInput(
+            f"preferences cannot be read from {path} ({error.strerror}); give a file with one "
+            "vector per line"
+        ) from error
     except ValueError as error:
-        raise InvalidInput(f"{path} holds no preferences ({error}); write one vector of {m} numbers per line, or a JSON list of them") from error
+        raise InvalidInput(
+            f"{path} holds no preferences ({error}); write one vector of {m} numbers per line, or "
+            "a JSON list of them"
+        ) from error
     if not rows:
         raise InvalidInput(f"{path} holds no preferences; write one vector of {m} numbers per line")
     try:
@@ -103,9 +125,15 @@ def read(path: str | PathLike[str], m: int) -> Tensor:
 
 
 def _lines(text: str) -> list[list[float]]:
-    kept = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    table = [row if len(row) > 1 else row[0].split() for row in csv.reader(kept, skipinitialspace=True)]
-    names = bool(table) and not any(part.strip()[:1].isdigit() or part.strip()[:1] in "-." for part in table[0])
+    kept = [
+        line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")
+    ]
+    table = [
+        row if len(row) > 1 else row[0].split() for row in csv.reader(kept, skipinitialspace=True)
+    ]
+    names = bool(table) and not any(
+        part.strip()[:1].isdigit() or part.strip()[:1] in "-." for part in table[0]
+    )
     return [[float(part) for part in row] for row in table[1 if names else 0 :]]
 
 
@@ -113,8 +141,9 @@ def named(text: str, m: int, seed: int = 0) -> Tensor:
     """Preferences by name, shape (count, m): how the command line and `front` read a text.
 
     Args:
-        text: "11" or "das-dennis:11", a grid with 11 along each edge; "random:20", twenty draws; "weak", "moderate", "strong" or
-            "extreme", see `favouring`; else the name of a file, see `read`.
+        text: "11" or "das-dennis:11", a grid with 11 along each edge; "random:20", twenty draws;
+            "weak", "moderate", "strong" or "extreme", see `favouring`; else the name of a file, see
+            `read`.
         m: the number of objectives.
         seed: of the draws.
 
@@ -129,46 +158,65 @@ def named(text: str, m: int, seed: int = 0) -> Tensor:
         return favouring(m, name)
     if name in ("das-dennis", "random"):
         if not (number or "11").isdecimal():
-            raise InvalidInput(f"preferences {text!r}: {number!r} is no count; write e.g. {name}:11")
+            raise InvalidInput(
+                f"preferences {text!r}: {number!r} is no count; write e.g. {name}:11"
+            )
         count = int(number or 11)
         return grid(m, count) if name == "das-dennis" else random(m, count, seed)
     if not Path(text).is_file():
         raise InvalidInput(
-            f"preferences {text!r} are not known; give a count, one of {', '.join(FAMILIES)} (das-dennis:11, random:20), "
+            f"preferences {text!r} are not known; give a count, one of {', '.join(FAMILIES)} "
+            "(das-dennis:11, random:20), "
             "or a file with one vector per line"
         )
     return read(text, m)
 
 
 def as_preference(value: Any, m: int) -> Tensor:
-    """Check one preference (m,) or several (R, m): on the simplex, of the right length; warn of zeros.
+    """Check one preference (m,) or several (R, m): on the simplex, of the right length; warn of
+    zeros.
 
     Returns it as given, not rescaled, in float64 on the CPU.
     """
     try:
         w = torch.as_tensor(value, dtype=torch.float64, device="cpu")
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInput(f"preference is {value!r}; pass m numbers that sum to 1, e.g. {_example(m)}") from error
+        raise InvalidInput(
+            f"preference is {value!r}; pass m numbers that sum to 1, e.g. {_example(m)}"
+        ) from error
     if not w.numel():
-        raise InvalidInput(f"preference is empty (shape {tuple(w.shape)}); pass m = {m} numbers, e.g. {_example(m)}, or rows of them")
+        raise InvalidInput(
+            f"preference is empty (shape {tuple(w.shape)}); pass m = {m} numbers, e.g. "
+            f"{_example(m)}, or rows of them"
+        )
     if w.dim() == 0 or w.shape[-1] != m:
         if not w.dim():
             raise InvalidInput(
-                f"preference is one number, {w.item():g}; pass m = {m} numbers, e.g. {_example(m)}, or rows of them: preferences.grid({m}, 11)"
+                f"preference is one number, {w.item():g}; pass m = {m} numbers, e.g. "
+                f"{_example(m)}, or rows of them: preferences.grid({m}, 11)"
             )
         raise InvalidInput(
-            f"preference {_show(w)} has {w.shape[-1]} entries, but upper returns m = {m} objectives; pass m numbers, e.g. {_example(m)}"
+            f"preference {_show(w)} has {w.shape[-1]} entries, but upper returns m = {m} "
+            f"objectives; pass m numbers, e.g. {_example(m)}"
         )
     if not torch.isfinite(w).all() or (w < 0).any():
-        raise InvalidInput(f"preference {_show(w)} has a negative or non-finite entry; every w_i must be > 0, e.g. {_example(m)}")
+        raise InvalidInput(
+            f"preference {_show(w)} has a negative or non-finite entry; every w_i must be > 0, "
+            f"e.g. {_example(m)}"
+        )
     off = (w.sum(-1) - 1).abs().max().item()
     if off > 1e-6:
         total = w.reshape(-1, m).sum(-1)
-        raise InvalidInput(f"preference {_show(w)} sums to {total[(total - 1).abs().argmax()].item():.6g}, not 1; divide it by its sum")
+        raise InvalidInput(
+            f"preference {_show(w)} sums to {total[(total - 1).abs().argmax()].item():.6g}, not 1; "
+            "divide it by its sum"
+        )
     if (w == 0).any():
         warnings.warn(
-            f"preference {_show(w)} has a zero: that objective gets no gradient and the theory (w > 0) does not apply; "
-            "use a small positive weight, or preferences.grid(m, n), which stays inside the simplex",
+            f"preference {_show(w)} has a zero: that objective gets no gradient and the theory (w "
+            "> 0) does not apply; "
+            "use a small positive weight, or preferences.grid(m, n), which stays inside the "
+            "simplex",
             BiparetoWarning,
             stacklevel=3,
         )

@@ -1,8 +1,8 @@
 """Scalarizations: m objectives and a preference become one number.
 
-Each gives a value and the weights it puts on the gradients of the objectives (its own gradient in f), as functions of the
-objectives f (m,), the preference w (m,) in the simplex, the ideal point z (m,) and the smoothing mu.  To add one, write
-such a pair and enter it in `SCALARIZATIONS`.
+Each gives a value and the weights it puts on the gradients of the objectives (its own gradient in
+f), as functions of the objectives f (m,), the preference w (m,) in the simplex, the ideal point z
+(m,) and the smoothing mu.  To add one, write such a pair and enter it in `SCALARIZATIONS`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def _tchebycheff(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
 
 
 def _tchebycheff_weights(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
-    # The first of tied objectives carries the whole weight: a subgradient, not the average that autograd would give.
+    # The first of tied objectives carries the whole weight: a subgradient, not the average that
+    # autograd would give.
     return w * one_hot((w * (f - z)).argmax(dim=-1), f.shape[-1]).to(w.dtype)
 
 
@@ -56,8 +57,9 @@ def _linear_weights(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
 
 
 SCALARIZATIONS: dict[str, Scalarization] = {
-    # Smooth Tchebycheff, (1/mu) log sum_i exp(mu w_i (f_i - z_i)).  mu is the MOMEHA paper's, 1/mu of Lin et al. (2024):
-    # large mu approaches the maximum from above, by at most log(m)/mu.  Weights w_i tau_i, tau = softmax(mu w (f - z)).
+    # Smooth Tchebycheff, (1/mu) log sum_i exp(mu w_i (f_i - z_i)).  mu is the MOMEHA paper's, 1/mu
+    # of Lin et al. (2024): large mu approaches the maximum from above, by at most log(m)/mu.
+    # Weights w_i tau_i, tau = softmax(mu w (f - z)).
     "stch": Scalarization("stch", _stch, _stch_weights),
     # Weighted Tchebycheff, max_i w_i (f_i - z_i); mu is not used.
     "tchebycheff": Scalarization("tchebycheff", _tchebycheff, _tchebycheff_weights),
@@ -69,22 +71,28 @@ SCALARIZATIONS: dict[str, Scalarization] = {
 def get(name: str) -> Scalarization:
     """The scalarization of that name."""
     if name not in SCALARIZATIONS:
-        raise InvalidInput(f"scalarization {name!r} is not known; choose one of {', '.join(SCALARIZATIONS)}")
+        raise InvalidInput(
+            f"scalarization {name!r} is not known; choose one of {', '.join(SCALARIZATIONS)}"
+        )
     return SCALARIZATIONS[name]
 
 
 def aim(name: str, f: Tensor, normal: Tensor, z: Tensor, mu: float) -> Tensor:
-    """The preference w (m,) whose point is f, where the front's normal there is known: weights(f, w, z, mu) is parallel to the normal.
+    """The preference w (m,) whose point is f, where the front's normal there is known: weights(f,
+    w, z, mu) is parallel to the normal.
 
     Args:
         name: which scalarization.
         f: a point of the front (m,), above z.
-        normal: lambda (m,), >= 0 and not all zero: the multipliers with which sum_i lambda_i grad f_i vanishes along the front.
+        normal: lambda (m,), >= 0 and not all zero: the multipliers with which sum_i lambda_i grad
+            f_i vanishes along the front.
         z, mu: ideal point (m,) and smoothing.
 
-    "linear" has w = lambda, "tchebycheff" w_i = k/(f_i - z_i) whatever the normal; for "stch" w_i exp(mu w_i (f_i - z_i)) = k lambda_i.
+    "linear" has w = lambda, "tchebycheff" w_i = k/(f_i - z_i) whatever the normal; for "stch" w_i
+    exp(mu w_i (f_i - z_i)) = k lambda_i.
 
-    >>> f, w, z = torch.tensor([1.0, 3.0]).double(), torch.tensor([0.7, 0.3]).double(), torch.zeros(2).double()
+    >>> f, w = torch.tensor([1.0, 3.0]).double(), torch.tensor([0.7, 0.3]).double()
+    >>> z = torch.zeros(2).double()
     >>> aim("stch", f, get("stch").weights(f, w, z, torch.tensor(2.0)), z, 2.0)
     tensor([0.7000, 0.3000], dtype=torch.float64)
     """
@@ -112,14 +120,19 @@ def aim(name: str, f: Tensor, normal: Tensor, z: Tensor, mu: float) -> Tensor:
 
 
 class Fixed(NamedTuple):
-    """The ideal point z stays where it was put: one number for all objectives, or a tuple of m numbers."""
+    """The ideal point z stays where it was put: one number for all objectives, or a tuple of m
+    numbers.
+    """
 
     value: float | tuple[float, ...]
 
     def start(self, f: Tensor) -> Tensor:
         """z_0, shape (m,)."""
         if isinstance(self.value, tuple) and len(self.value) != f.shape[-1]:
-            raise InvalidInput(f"ideal has {len(self.value)} entries {self.value}, but upper returns m = {f.shape[-1]} objectives")
+            raise InvalidInput(
+                f"ideal has {len(self.value)} entries {self.value}, but upper returns m = "
+                f"{f.shape[-1]} objectives"
+            )
         return torch.as_tensor(self.value, dtype=f.dtype, device=f.device).expand(f.shape).clone()
 
     def update(self, z: Tensor, f: Tensor) -> Tensor:
@@ -128,7 +141,8 @@ class Fixed(NamedTuple):
 
 
 class Tracked(NamedTuple):
-    """z follows the smallest objectives seen, a margin below: z <- min(z, f - margin), so z < f always holds.
+    """z follows the smallest objectives seen, a margin below: z <- min(z, f - margin), so z < f
+    always holds.
 
     Args:
         margin: a number > 0 in the units of the objectives.
@@ -152,12 +166,17 @@ def as_ideal(value: Ideal | float | Sequence[float] | Tensor) -> Ideal:
     """A number or a vector stands for a fixed ideal point."""
     if isinstance(value, Tracked):
         if not value.margin > 0:
-            raise InvalidInput(f"the margin of a tracked ideal point is {value.margin}; it must be > 0 to keep z < f")
+            raise InvalidInput(
+                f"the margin of a tracked ideal point is {value.margin}; it must be > 0 to keep z "
+                "< f"
+            )
         return value
     if isinstance(value, Fixed):
         return value
     try:
         number = torch.as_tensor(value, dtype=torch.float64).tolist()
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInput(f"ideal is {value!r}; pass a number, m numbers, or scalarization.Tracked(margin=...)") from error
+        raise InvalidInput(
+            f"ideal is {value!r}; pass a number, m numbers, or scalarization.Tracked(margin=...)"
+        ) from error
     return Fixed(tuple(number) if isinstance(number, list) else number)

@@ -1,7 +1,8 @@
-"""Sequences of steps, penalties and momenta: small named tuples of numbers, called with the iteration t.
+"""Sequences of steps, penalties and momenta: small named tuples of numbers, called with the
+iteration t.
 
-The class of a schedule is structure (it decides the compiled graph); its numbers travel in the state of a run as
-0-d tensors, so two runs with different numbers share one graph and one batch.
+The class of a schedule is structure (it decides the compiled graph); its numbers travel in the
+state of a run as 0-d tensors, so two runs with different numbers share one graph and one batch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["Complement", "Constant", "Cosine", "Delayed", "Power", "Schedule", "as_schedule", "theorem1", "theorem2"]
+__all__ = [
+    "Complement",
+    "Constant",
+    "Cosine",
+    "Delayed",
+    "Power",
+    "Schedule",
+    "as_schedule",
+    "theorem1",
+    "theorem2",
+]
 
 
 class Constant(NamedTuple):
@@ -47,10 +58,12 @@ class Complement(NamedTuple):
 
 
 class Cosine(NamedTuple):
-    """s_t = floor + (scale - floor) (1 + cos(pi t/T)) / 2 for t <= T, then `floor`: steps that end gently after a known number T of them.
+    """s_t = floor + (scale - floor) (1 + cos(pi t/T)) / 2 for t <= T, then `floor`: steps that end
+    gently after a known number T of them.
 
-    `period` is T; before `first` the step is `floor` too, for a variable that waits until the others have settled.  Where a step has come
-    to zero the direction cannot be read off the move: `stationarity` and `residual` are NaN then.
+    `period` is T; before `first` the step is `floor` too, for a variable that waits until the
+    others have settled.  Where a step has come to zero the direction cannot be read off the move:
+    `stationarity` and `residual` are NaN then.
     """
 
     scale: Any
@@ -65,7 +78,9 @@ class Cosine(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """s_t = before for t < first, then value: a variable that waits until the others have settled."""
+    """s_t = before for t < first, then value: a variable that waits until the others have
+    settled.
+    """
 
     value: Any
     first: Any
@@ -81,16 +96,23 @@ Schedule: TypeAlias = Constant | Power | Complement | Cosine | Delayed
 def as_schedule(value: Schedule | float, name: str) -> Schedule:
     """A number stands for the constant schedule."""
     if isinstance(value, Cosine) and not (value.period > 0 and value.floor >= 0):
-        raise InvalidInput(f"{name} = {value}; a Cosine needs a period > 0, the steps after which it has ended, and a floor >= 0")
+        raise InvalidInput(
+            f"{name} = {value}; a Cosine needs a period > 0, the steps after which it has ended, "
+            "and a floor >= 0"
+        )
     if isinstance(value, (Constant, Power, Complement, Cosine, Delayed)):
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return Constant(float(value))
-    raise InvalidInput(f"{name} is {value!r}; pass a number or a schedule such as bipareto.schedule.Power(1.0, 0.25)")
+    raise InvalidInput(
+        f"{name} is {value!r}; pass a number or a schedule such as bipareto.schedule.Power(1.0, "
+        "0.25)"
+    )
 
 
 def theorem1(c0: float = 1.0, *, growing: bool = True) -> dict[str, Schedule]:
-    """Theorem 1 (MOMEHA): c_t = c_0 (1 + t)^(1/4) for a vanishing gap, or constant c_0; steps are constant.
+    """Theorem 1 (MOMEHA): c_t = c_0 (1 + t)^(1/4) for a vanishing gap, or constant c_0; steps are
+    constant.
 
     Use as `MOMEHA(gamma=..., alpha_x=..., **theorem1(c0=2.0))`.
     """
@@ -108,18 +130,20 @@ def theorem2(
 ) -> dict[str, Schedule]:
     """Theorem 2 (MB-MOMEHA): all its sequences as keyword arguments of the method.
 
-    alpha_theta,t = alpha_theta (1 + t)^-q, alpha_y,t and alpha_x,t fall as alpha_theta,t^2 with alpha_x <= alpha_y, and
-    1 - beta_t = k alpha_theta,t^(2/3).
+    alpha_theta,t = alpha_theta (1 + t)^-q, alpha_y,t and alpha_x,t fall as alpha_theta,t^2 with
+    alpha_x <= alpha_y, and 1 - beta_t = k alpha_theta,t^(2/3).
 
     Args:
         alpha_theta, alpha_y, alpha_x: the values at t = 0.
         c0: the penalty c_0.
         k: the constant in 1 - beta_t = k alpha_theta,t^(2/3), capped so that beta_0 >= 0.
-        delta: None for the joint rate (q = 3/8, c_t = c_0 (1 + t)^(1/16)); a number in (0, 1/8) for the constant penalty
-            with q = 3/8 + delta.
+        delta: None for the joint rate (q = 3/8, c_t = c_0 (1 + t)^(1/16)); a number in (0, 1/8) for
+            the constant penalty with q = 3/8 + delta.
     """
     if alpha_x > alpha_y:
-        raise InvalidInput(f"alpha_x = {alpha_x} exceeds alpha_y = {alpha_y}; Theorem 2 needs alpha_x <= alpha_y")
+        raise InvalidInput(
+            f"alpha_x = {alpha_x} exceeds alpha_y = {alpha_y}; Theorem 2 needs alpha_x <= alpha_y"
+        )
     if delta is not None and not 0 < delta < 1 / 8:
         raise InvalidInput(f"delta = {delta} is outside (0, 1/8), where Theorem 2 holds")
     q = 3 / 8 + (delta or 0.0)

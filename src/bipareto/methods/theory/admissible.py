@@ -1,4 +1,6 @@
-"""Numbers for MOMEHA and MB-MOMEHA for which the theorems' merit provably falls: `bipareto.methods.theory.constants` made into a method."""
+"""Numbers for MOMEHA and MB-MOMEHA for which the theorems' merit provably falls:
+`bipareto.methods.theory.constants` made into a method.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ __all__ = ["admissible_mbmomeha", "admissible_momeha", "bounds"]
 
 
 class _Question(NamedTuple):
-    """What both theorems start from: the problem's constants, mu and z, gamma, and L_F where the run can go."""
+    """What both theorems start from: the problem's constants, mu and z, gamma, and L_F where the
+    run can go.
+    """
 
     known: Known
     mu: float
@@ -31,7 +35,16 @@ class _Question(NamedTuple):
 
 
 def _question(
-    problem: Problem, x0: Any, y0: Any, known: Known | None, gamma: float | None, mu: float | None, ideal: Any, preference: Any, name: str, c0: float
+    problem: Problem,
+    x0: Any,
+    y0: Any,
+    known: Known | None,
+    gamma: float | None,
+    mu: float | None,
+    ideal: Any,
+    preference: Any,
+    name: str,
+    c0: float,
 ) -> _Question:
     x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     m = problem.check(x, y)
@@ -40,22 +53,31 @@ def _question(
     mu = default_mu if mu is None else mu
     rule = default_ideal if ideal is None else as_ideal(ideal)
     if not isinstance(rule, Fixed):
-        raise InvalidInput(f"ideal = {rule}: the proofs hold for a fixed ideal point z below every objective; pass m numbers")
+        raise InvalidInput(
+            f"ideal = {rule}: the proofs hold for a fixed ideal point z below every objective; "
+            "pass m numbers"
+        )
     w = [1 / m] * m if preference is None else as_preference(preference, m).tolist()
     form = scalarizations.get(name)
     with torch.no_grad():
         f = problem.upper(x, y, problem.batch("upper", "full")).to("cpu", torch.float64)
         z = rule.start(f)
-        start = float(form.value(f, torch.tensor(w, dtype=f.dtype), z, torch.tensor(mu, dtype=f.dtype)))
+        start = float(
+            form.value(f, torch.tensor(w, dtype=f.dtype), z, torch.tensor(mu, dtype=f.dtype))
+        )
     if not bool((z < f).all()):
-        raise InvalidInput(f"the ideal point z = {z.tolist()} is not below the objectives {f.tolist()} at the start; choose a smaller z")
+        raise InvalidInput(
+            f"the ideal point z = {z.tolist()} is not below the objectives {f.tolist()} at the "
+            "start; choose a smaller z"
+        )
 
     def smoothness(level: float) -> float:
         return scalarized_smoothness(form, known.L_f, w, mu, level)
 
     if gamma is None:
         gamma = best_gamma(known.L_g, known.rho_y, smoothness(start), c0)
-    # V never rises, so F - F_low <= c_t V_0 at every t, and L_F/c_t on that set is largest at t = 0, where F <= F_0 + c_0 (V_0 less F's part).
+    # V never rises, so F - F_low <= c_t V_0 at every t, and L_F/c_t on that set is largest at t =
+    # 0, where F <= F_0 + c_0 (V_0 less F's part).
     level = start + c0 * start_merit(problem, x, y, known.L_g, gamma)
     return _Question(known, mu, rule, gamma, smoothness(level))
 
@@ -70,30 +92,70 @@ def _penalty(c: Schedule | float) -> tuple[float, float]:
 
 
 def bounds(
-    problem: Problem, x0: Any, y0: Any, *, constants: Known | None, preference: Any, gamma: float, mu: float, ideal: Any, scalarization: str,
-    alpha_theta: Schedule | float, c: Schedule | float, beta: Schedule | float | None,
-) -> Deterministic | Stochastic:  # fmt: skip
-    """The constants and admissible steps for given hyperparameters; arguments as in `MOMEHA.bounds`, beta None without momentum."""
+    problem: Problem,
+    x0: Any,
+    y0: Any,
+    *,
+    constants: Known | None,
+    preference: Any,
+    gamma: float,
+    mu: float,
+    ideal: Any,
+    scalarization: str,
+    alpha_theta: Schedule | float,
+    c: Schedule | float,
+    beta: Schedule | float | None,
+) -> Deterministic | Stochastic:
+    """The constants and admissible steps for given hyperparameters; arguments as in
+    `MOMEHA.bounds`, beta None without momentum.
+    """
     t = torch.zeros((), dtype=torch.float64)
-    first_step, c0 = (float(as_schedule(value, name)(t)) for name, value in (("alpha_theta", alpha_theta), ("c", c)))
-    known, _, _, gamma, L_F = _question(problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0)
+    first_step, c0 = (
+        float(as_schedule(value, name)(t))
+        for name, value in (("alpha_theta", alpha_theta), ("c", c))
+    )
+    known, _, _, gamma, L_F = _question(
+        problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0
+    )
     found: Deterministic | Stochastic
     if beta is None:
         found = Deterministic(known.L_g, known.rho_y, L_F, gamma, c0)
     else:
         average = 1 - float(as_schedule(beta, "beta")(t))
-        found = Stochastic(known.L_g, known.rho_y, L_F, gamma, c0, first_average=average, growing=not isinstance(c, Constant))
+        found = Stochastic(
+            known.L_g,
+            known.rho_y,
+            L_F,
+            gamma,
+            c0,
+            first_average=average,
+            growing=not isinstance(c, Constant),
+        )
     return replace(found, alpha_theta=first_step) if first_step <= found.u_theta else found
 
 
 def admissible_momeha(
-    problem: Problem, x0: Any, y0: Any, *, constants: Known | None, gamma: float | None, mu: float | None, c: Schedule | float, ideal: Any,
-    preference: Any, scalarization: str, fraction: float,
-) -> dict[str, Any]:  # fmt: skip
-    """Keyword arguments for `MOMEHA` with steps at `fraction` of Theorem 1's bounds; arguments as in `MOMEHA.admissible`."""
+    problem: Problem,
+    x0: Any,
+    y0: Any,
+    *,
+    constants: Known | None,
+    gamma: float | None,
+    mu: float | None,
+    c: Schedule | float,
+    ideal: Any,
+    preference: Any,
+    scalarization: str,
+    fraction: float,
+) -> dict[str, Any]:
+    """Keyword arguments for `MOMEHA` with steps at `fraction` of Theorem 1's bounds; arguments as
+    in `MOMEHA.admissible`.
+    """
     _check_fraction(fraction)
     c0, power = _penalty(c)
-    known, mu, rule, gamma, L_F = _question(problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0)
+    known, mu, rule, gamma, L_F = _question(
+        problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0
+    )
     first = Deterministic(known.L_g, known.rho_y, L_F, gamma, c0)
     bounds = replace(first, alpha_theta=fraction * first.u_theta)
     return {
@@ -109,21 +171,46 @@ def admissible_momeha(
 
 
 def admissible_mbmomeha(
-    problem: Problem, x0: Any, y0: Any, *, constants: Known | None, gamma: float | None, mu: float | None, c0: float, delta: float | None, ideal: Any,
-    preference: Any, scalarization: str, fraction: float,
-) -> dict[str, Any]:  # fmt: skip
-    """Keyword arguments for `MBMOMEHA` with first steps at `fraction` of Theorem 2's bounds; arguments as in `MBMOMEHA.admissible`."""
+    problem: Problem,
+    x0: Any,
+    y0: Any,
+    *,
+    constants: Known | None,
+    gamma: float | None,
+    mu: float | None,
+    c0: float,
+    delta: float | None,
+    ideal: Any,
+    preference: Any,
+    scalarization: str,
+    fraction: float,
+) -> dict[str, Any]:
+    """Keyword arguments for `MBMOMEHA` with first steps at `fraction` of Theorem 2's bounds;
+    arguments as in `MBMOMEHA.admissible`.
+    """
     _check_fraction(fraction)
-    known, mu, rule, gamma, L_F = _question(problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0)
+    known, mu, rule, gamma, L_F = _question(
+        problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0
+    )
     first = Stochastic(known.L_g, known.rho_y, L_F, gamma, c0, growing=delta is None)
     alpha_theta = fraction * first.u_theta
     bounds = replace(first, alpha_theta=alpha_theta)
     alpha_y = fraction * bounds.u_y
     # 1 - beta_0 = 1: the first average is the first draw, and m_0 = 0 is forgotten at once.
-    schedules = theorem2(alpha_theta, alpha_y, min(fraction * bounds.u_x, alpha_y), c0=c0, k=alpha_theta ** (-2 / 3), delta=delta)
+    schedules = theorem2(
+        alpha_theta,
+        alpha_y,
+        min(fraction * bounds.u_x, alpha_y),
+        c0=c0,
+        k=alpha_theta ** (-2 / 3),
+        delta=delta,
+    )
     return {"gamma": gamma, "mu": mu, "ideal": rule, "scalarization": scalarization, **schedules}
 
 
 def _check_fraction(fraction: float) -> None:
     if not 0 < fraction <= 1:
-        raise InvalidInput(f"fraction = {fraction}; the steps are this fraction of their bounds, a number in (0, 1]")
+        raise InvalidInput(
+            f"fraction = {fraction}; the steps are this fraction of their bounds, a number in (0, "
+            "1]"
+        )

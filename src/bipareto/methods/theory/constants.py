@@ -1,18 +1,20 @@
 """The constants of the convergence proofs, in corrected form, and the steps they admit.
 
-From the joint Lipschitz constant L_g of grad g, the weak convexity rho_y of g in y, the Lipschitz constant L_F of the
-scalarized objective's gradient and gamma < 1/(2 rho_y), `Deterministic` gives what Theorem 1 (MOMEHA) needs and `Stochastic`
-what Theorem 2 (MB-MOMEHA) needs.  Where the paper's text and its own proof disagree the proof is followed; each departure is
-explained where it happens:
+From the joint Lipschitz constant L_g of grad g, the weak convexity rho_y of g in y, the Lipschitz
+constant L_F of the scalarized objective's gradient and gamma < 1/(2 rho_y), `Deterministic` gives
+what Theorem 1 (MOMEHA) needs and `Stochastic` what Theorem 2 (MB-MOMEHA) needs.  Where the paper's
+text and its own proof disagree the proof is followed; each departure is explained where it happens:
 
 - 1 + 2/(alpha_theta rho_h), not 1 + 2/alpha_theta, in C_1 and C_2;
 - L_F does not follow from L_f alone: see `smoothness.scalarized_smoothness`;
 - the direction d_theta has a Lipschitz constant of its own, larger than L_h;
-- Theorem 2's C_x, C_y, C'_theta are re-derived: the printed ones lack factors, and freeze alpha_theta where it must fall;
-- m_0 = 0 is not d_0, and a growing penalty moves the directions d_x, d_y by itself: both enter the stochastic merit.
+- Theorem 2's C_x, C_y, C'_theta are re-derived: the printed ones lack factors, and freeze
+  alpha_theta where it must fall;
+- m_0 = 0 is not d_0, and a growing penalty moves the directions d_x, d_y by itself: both enter the
+  stochastic merit.
 
-The bounds grow with products of squares of Lipschitz constants: they are what can be *proved*, often thousands of times smaller
-than what works.  See `MOMEHA.admissible` and `MOMEHA.tuned`.
+The bounds grow with products of squares of Lipschitz constants: they are what can be *proved*,
+often thousands of times smaller than what works.  See `MOMEHA.admissible` and `MOMEHA.tuned`.
 """
 
 from __future__ import annotations
@@ -55,13 +57,16 @@ class _Envelope:
                 raise InvalidInput(f"{name} = {value}; it must be a finite number >= 0")
         if self.gamma * 2 * self.rho_y >= 1:
             raise InvalidInput(
-                f"gamma = {self.gamma:g} is not below 1/(2 rho_y) = {1 / (2 * self.rho_y):g} (rho_y = {self.rho_y:g}); "
+                f"gamma = {self.gamma:g} is not below 1/(2 rho_y) = {1 / (2 * self.rho_y):g} "
+                f"(rho_y = {self.rho_y:g}); "
                 f"choose gamma < {1 / (2 * self.rho_y):g}, e.g. {0.45 / self.rho_y:g}"
             )
 
     @property
     def rho_h(self) -> float:
-        """1/gamma - rho_y: strong convexity of h(theta) = g(x, theta) + ||theta - y||^2/(2 gamma)."""
+        """1/gamma - rho_y: strong convexity of h(theta) = g(x, theta) + ||theta - y||^2/(2
+        gamma).
+        """
         return 1 / self.gamma - self.rho_y
 
     @property
@@ -92,10 +97,12 @@ class Deterministic(_Envelope):
     With alpha_theta <= u_theta, alpha_x <= u_x, alpha_y <= u_y and c_t non-decreasing the merit
     V_t = (F - F_low)/c_t + (g - v_gamma) + C_V ||theta_t - theta*||^2 falls at every iteration by
 
-        alpha_theta^2 rho_h^2 C_V ||theta_t - theta*||^2 + ||x_{t+1} - x_t||^2/(4 alpha_x) + ||y_{t+1} - y_t||^2/(4 alpha_y).
+        alpha_theta^2 rho_h^2 C_V ||theta_t - theta*||^2 + ||x_{t+1} - x_t||^2/(4 alpha_x) +
+        ||y_{t+1} - y_t||^2/(4 alpha_y).
 
     Args:
-        alpha_theta: the smallest step of theta; None is 0.99 u_theta, which makes u_x and u_y largest.
+        alpha_theta: the smallest step of theta; None is 0.99 u_theta, which makes u_x and u_y
+            largest.
         others: L_g, rho_y, L_F, gamma, c0, see `_Envelope`.
 
     >>> Deterministic(L_g=4.0, rho_y=1.0, L_F=2.0, gamma=0.25).u_theta
@@ -109,7 +116,10 @@ class Deterministic(_Envelope):
         if self.alpha_theta is None:
             object.__setattr__(self, "alpha_theta", 0.99 * self.u_theta)
         if not 0 < self._alpha <= self.u_theta:
-            raise InvalidInput(f"alpha_theta = {self._alpha:g} is outside (0, u_theta = {self.u_theta:g}]: theta's step would not contract")
+            raise InvalidInput(
+                f"alpha_theta = {self._alpha:g} is outside (0, u_theta = {self.u_theta:g}]: "
+                "theta's step would not contract"
+            )
 
     @property
     def _alpha(self) -> float:
@@ -128,13 +138,20 @@ class Deterministic(_Envelope):
 
     @property
     def _lag(self) -> float:
-        # Young's inequality with delta = alpha_theta rho_h/2 gives 1 + 1/delta; the text drops rho_h.
+        # Young's inequality with delta = alpha_theta rho_h/2 gives 1 + 1/delta; the text drops
+        # rho_h.
         return (1 + 2 / (self._alpha * self.rho_h)) * self.C_V * self.L_theta**2
 
     @property
     def C_1(self) -> float:
-        """L_I/2 + alpha_theta rho_h L_theta^2/(2 gamma^2) + (1 + 2/(alpha_theta rho_h)) C_V L_theta^2."""
-        return self.L_I / 2 + self._alpha * self.rho_h * self.L_theta**2 / (2 * self.gamma**2) + self._lag
+        """L_I/2 + alpha_theta rho_h L_theta^2/(2 gamma^2) + (1 + 2/(alpha_theta rho_h)) C_V
+        L_theta^2.
+        """
+        return (
+            self.L_I / 2
+            + self._alpha * self.rho_h * self.L_theta**2 / (2 * self.gamma**2)
+            + self._lag
+        )
 
     @property
     def C_2(self) -> float:
@@ -152,15 +169,27 @@ class Deterministic(_Envelope):
         return min(1 / (4 * self.C_2), self._alpha * self.rho_h / 2)
 
     def C_D(self, alpha_x: float, alpha_y: float) -> float:
-        """The constant in ||grad (F/c_t + g - v_gamma)||^2 <= C_D (V_t - V_{t+1}) at (x_{t+1}, y_{t+1}), for constant steps."""
+        """The constant in ||grad (F/c_t + g - v_gamma)||^2 <= C_D (V_t - V_{t+1}) at (x_{t+1},
+        y_{t+1}), for constant steps.
+        """
         return 4 * max(
             self.L_h**2 / (self._alpha**2 * self.rho_h**2 * self.C_V),
             4 * alpha_x * ((1 / alpha_x + self.L_theta / self.gamma) ** 2 + self.L_I**2),
             4 * alpha_y * ((self.L_I + 1 / alpha_y) ** 2 + self.L_I**2),
         )
 
-    def stationarity_bound(self, T: int, merit: float, alpha_x: float, alpha_y: float, *, power: float = 0.0, smallest_weight: float = 1.0) -> float:
-        """What Theorem 1 promises for min_{t <= T} H_p, with its constant: O(T^(power - 1/2)) for c_t = c_0 (1 + t)^power.
+    def stationarity_bound(
+        self,
+        T: int,
+        merit: float,
+        alpha_x: float,
+        alpha_y: float,
+        *,
+        power: float = 0.0,
+        smallest_weight: float = 1.0,
+    ) -> float:
+        """What Theorem 1 promises for min_{t <= T} H_p, with its constant: O(T^(power - 1/2)) for
+        c_t = c_0 (1 + t)^power.
 
         Args:
             merit: V_0.
@@ -168,23 +197,33 @@ class Deterministic(_Envelope):
             smallest_weight: the smallest entry of the preference.
         """
         if not 0 <= power < 0.5:
-            raise InvalidInput(f"power = {power}; Theorem 1 needs 0 <= power < 1/2 in c_t = c_0 (1 + t)^power")
+            raise InvalidInput(
+                f"power = {power}; Theorem 1 needs 0 <= power < 1/2 in c_t = c_0 (1 + t)^power"
+            )
         travelled = ((T + 2) ** (1 - 2 * power) - 1) / (1 - 2 * power)
         return self.c0 * math.sqrt(self.C_D(alpha_x, alpha_y) * merit / travelled) / smallest_weight
 
     def outside(self, alpha_theta: float, alpha_x: float, alpha_y: float) -> list[str]:
-        """Which steps exceed their bound, in words with the numbers; empty when all are admissible."""
-        bounds = [("alpha_theta", alpha_theta, self.u_theta), ("alpha_x", alpha_x, self.u_x), ("alpha_y", alpha_y, self.u_y)]
+        """Which steps exceed their bound, in words with the numbers; empty when all are
+        admissible.
+        """
+        bounds = [
+            ("alpha_theta", alpha_theta, self.u_theta),
+            ("alpha_x", alpha_x, self.u_x),
+            ("alpha_y", alpha_y, self.u_y),
+        ]
         return _exceeding(bounds)
 
 
 class Coefficients(NamedTuple):
     """The weights of the stochastic merit at one t (numbers, or tensors for many t at once).
 
-    V_hat = (F - F_low)/c + (g - v_gamma) + lag ||theta - theta*||^2 + e_theta ||e_theta||^2 + e_x ||e_x||^2 + e_y ||e_y||^2
+    V_hat = (F - F_low)/c + (g - v_gamma) + lag ||theta - theta*||^2 + e_theta ||e_theta||^2 + e_x
+    ||e_x||^2 + e_y ||e_y||^2
             + x ||x - x_-||^2 + y ||y - y_-||^2 + theta ||theta - theta_-||^2,
-    with the momentum errors e = m - d of the step before and x_-, y_-, theta_- the point before.  `noise_theta` and `noise`
-    multiply (1 - beta)^2 sigma^2 for theta and, times alpha_x or alpha_y, for x and y.
+    with the momentum errors e = m - d of the step before and x_-, y_-, theta_- the point before.
+    `noise_theta` and `noise` multiply (1 - beta)^2 sigma^2 for theta and, times alpha_x or alpha_y,
+    for x and y.
     """
 
     lag: Any
@@ -203,19 +242,25 @@ class Stochastic(_Envelope):
     """Theorem 2 (MB-MOMEHA): constants and the steps admissible at t = 0 for its schedules.
 
     alpha_theta,t = alpha_theta (1 + t)^-q, alpha_x,t and alpha_y,t proportional to its square, and
-    1 - beta_t = (1 - beta_0)(alpha_theta,t/alpha_theta)^(2/3): then every condition is hardest at t = 0.
+    1 - beta_t = (1 - beta_0)(alpha_theta,t/alpha_theta)^(2/3): then every condition is hardest at t
+    = 0.
 
-    The paper's printed C_x, C_y, C'_theta are replaced by those that its recursions give.  With S = 2(1 + beta)/(1 - beta),
-    N = S + 1, W = 2/(1 - beta), and twice L_I^2 where the penalty grows (see `Merit`):
+    The paper's printed C_x, C_y, C'_theta are replaced by those that its recursions give.  With S =
+    2(1 + beta)/(1 - beta), N = S + 1, W = 2/(1 - beta), and twice L_I^2 where the penalty grows
+    (see `Merit`):
 
-        Q  = alpha_theta^2 N (C_theta C_e + 2 (alpha_x + alpha_y) W L_I^2) / (1 - 2 alpha_theta^2 W L_d^2),
-        C' = W Q L_d^2,   C_x = W N alpha_x L_I^2 + C',   C_y = W N (alpha_x + alpha_y) L_I^2 + C'.
+        Q  = alpha_theta^2 N (C_theta C_e + 2 (alpha_x + alpha_y) W L_I^2) / (1 - 2 alpha_theta^2 W
+        L_d^2), C' = W Q L_d^2,   C_x = W N alpha_x L_I^2 + C',   C_y = W N (alpha_x + alpha_y)
+        L_I^2 + C'.
 
-    (The printed C' lacks the factor N on C_theta C_e, which is the coefficient of ||e_theta||^2 in the merit's difference.)
+    (The printed C' lacks the factor N on C_theta C_e, which is the coefficient of ||e_theta||^2 in
+    the merit's difference.)
 
     Args:
-        first_average: 1 - beta_0, the weight of the first draw in the momentum; 1 needs no memory of m_0 = 0.
-        growing: whether c_t grows.  The directions then drift by (1/c_t - 1/c_{t-1}) grad F beside their Lipschitz change.
+        first_average: 1 - beta_0, the weight of the first draw in the momentum; 1 needs no memory
+            of m_0 = 0.
+        growing: whether c_t grows.  The directions then drift by (1/c_t - 1/c_{t-1}) grad F beside
+            their Lipschitz change.
         alpha_theta: the first step of theta; None is 0.99 u_theta.
         others: L_g, rho_y, L_F, gamma, c0, see `_Envelope`.
     """
@@ -227,11 +272,16 @@ class Stochastic(_Envelope):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.first_average <= 1:
-            raise InvalidInput(f"first_average = {self.first_average}; 1 - beta_0 must lie in (0, 1]")
+            raise InvalidInput(
+                f"first_average = {self.first_average}; 1 - beta_0 must lie in (0, 1]"
+            )
         if self.alpha_theta is None:
             object.__setattr__(self, "alpha_theta", 0.99 * self.u_theta)
         if not 0 < self._alpha <= self.u_theta:
-            raise InvalidInput(f"alpha_theta = {self._alpha:g} is outside (0, u_theta = {self.u_theta:g}], where Theorem 2's merit falls")
+            raise InvalidInput(
+                f"alpha_theta = {self._alpha:g} is outside (0, u_theta = {self.u_theta:g}], where "
+                "Theorem 2's merit falls"
+            )
 
     @property
     def _alpha(self) -> float:
@@ -240,7 +290,9 @@ class Stochastic(_Envelope):
 
     @property
     def L_d(self) -> float:
-        """sqrt((L_g + 1/gamma)^2 + 1/gamma^2): Lipschitz constant of d_theta in (x, y, theta); the text takes L_h, which is smaller."""
+        """sqrt((L_g + 1/gamma)^2 + 1/gamma^2): Lipschitz constant of d_theta in (x, y, theta); the
+        text takes L_h, which is smaller.
+        """
         return math.hypot(self.L_h, 1 / self.gamma)
 
     @property
@@ -262,7 +314,12 @@ class Stochastic(_Envelope):
         S = 2 * (1 + beta) / (1 - beta)
         N, W = S + 1, 2 / (1 - beta)
         both = (alpha_x + alpha_y) * W * self._L_I_squared
-        Q = alpha_theta**2 * N * (self.C_theta * self.C_e + 2 * both) / (1 - 2 * alpha_theta**2 * W * self.L_d**2)
+        Q = (
+            alpha_theta**2
+            * N
+            * (self.C_theta * self.C_e + 2 * both)
+            / (1 - 2 * alpha_theta**2 * W * self.L_d**2)
+        )
         theta = W * Q * self.L_d**2
         return Coefficients(
             lag=alpha_theta * self.C_theta,
@@ -277,26 +334,37 @@ class Stochastic(_Envelope):
         )
 
     def _largest(self, alpha_theta: float) -> tuple[float, Coefficients, float]:
-        """The bound alpha_theta^2 rho_h/8 of x and y, the coefficients there, and N W L_I^2, all at t = 0."""
+        """The bound alpha_theta^2 rho_h/8 of x and y, the coefficients there, and N W L_I^2, all at
+        t = 0.
+        """
         step = alpha_theta**2 * self.rho_h / 8
         beta = 1 - self.first_average
         found = self.coefficients(alpha_theta, step, step, beta)
         return step, found, found.noise * 2 / self.first_average * self._L_I_squared
 
     def _holds(self, alpha_theta: float) -> bool:
-        """Whether the coefficients of ||theta - theta*||^2, ||e_theta||^2 and ||theta - theta_-||^2 come out negative enough."""
-        if alpha_theta > min(self.rho_h / (4 * self.L_h**2), 1.0) or 4 * alpha_theta**2 * self.L_d**2 > 0.5 * self.first_average:
+        """Whether the coefficients of ||theta - theta*||^2, ||e_theta||^2 and ||theta - theta_-||^2
+        come out negative enough.
+        """
+        if (
+            alpha_theta > min(self.rho_h / (4 * self.L_h**2), 1.0)
+            or 4 * alpha_theta**2 * self.L_d**2 > 0.5 * self.first_average
+        ):
             return False
         step, found, history = self._largest(alpha_theta)
         total = 2 * step * history + found.theta
-        return bool(total <= min(self.rho_h * self.C_theta / (16 * self.L_h**2), self.C_theta * self.C_e / 4))
+        return bool(
+            total
+            <= min(self.rho_h * self.C_theta / (16 * self.L_h**2), self.C_theta * self.C_e / 4)
+        )
 
     @property
     def u_theta(self) -> float:
         """The largest alpha_theta,0.
 
-        With K = N W (alpha_x + alpha_y) L_I^2 + C': alpha_theta <= min{rho_h/(4 L_h^2), 1}, 4 alpha_theta^2 L_d^2 <= (1 - beta)/2 and
-        K <= min{rho_h C_theta/(16 L_h^2), C_theta C_e/4}, at alpha_x = alpha_y = alpha_theta^2 rho_h/8.
+        With K = N W (alpha_x + alpha_y) L_I^2 + C': alpha_theta <= min{rho_h/(4 L_h^2), 1}, 4
+        alpha_theta^2 L_d^2 <= (1 - beta)/2 and K <= min{rho_h C_theta/(16 L_h^2), C_theta C_e/4},
+        at alpha_x = alpha_y = alpha_theta^2 rho_h/8.
         """
         low, high = 0.0, min(self.rho_h / (4 * self.L_h**2), 1.0)
         if self._holds(high):
@@ -308,9 +376,16 @@ class Stochastic(_Envelope):
 
     @property
     def C_1(self) -> float:
-        """L_I/2 + 2 alpha_y L_theta^2/gamma^2 + C_theta L_theta^2 (alpha_theta + 8/rho_h) + N W alpha_y L_I^2 + C_x at t = 0."""
+        """L_I/2 + 2 alpha_y L_theta^2/gamma^2 + C_theta L_theta^2 (alpha_theta + 8/rho_h) + N W
+        alpha_y L_I^2 + C_x at t = 0.
+        """
         step, found, history = self._largest(self._alpha)
-        return self._move + 2 * step * self.L_theta**2 / self.gamma**2 + step * history + float(found.x)
+        return (
+            self._move
+            + 2 * step * self.L_theta**2 / self.gamma**2
+            + step * history
+            + float(found.x)
+        )
 
     @property
     def C_2(self) -> float:
@@ -333,25 +408,47 @@ class Stochastic(_Envelope):
 
     @property
     def C_sigma(self) -> float:
-        """The constant in the noise term C_sigma alpha_theta,t^2 (1 - beta_t) sigma^2 of every t: N (1 - beta) < 4, the rest is largest at t = 0."""
+        """The constant in the noise term C_sigma alpha_theta,t^2 (1 - beta_t) sigma^2 of every t: N
+        (1 - beta) < 4, the rest is largest at t = 0.
+        """
         found = self.coefficients(self._alpha, self.u_x, self.u_y, 1 - self.first_average)
-        return 4 / float(found.noise) * float(found.noise_theta + found.noise * (self.u_x + self.u_y)) / self._alpha**2
+        return (
+            4
+            / float(found.noise)
+            * float(found.noise_theta + found.noise * (self.u_x + self.u_y))
+            / self._alpha**2
+        )
 
     def outside(self, alpha_theta: float, alpha_x: float, alpha_y: float) -> list[str]:
-        """Which first steps exceed their bound, in words with the numbers; empty when all are admissible."""
-        bounds = [("alpha_theta,0", alpha_theta, self.u_theta), ("alpha_x,0", alpha_x, self.u_x), ("alpha_y,0", alpha_y, self.u_y)]
+        """Which first steps exceed their bound, in words with the numbers; empty when all are
+        admissible.
+        """
+        bounds = [
+            ("alpha_theta,0", alpha_theta, self.u_theta),
+            ("alpha_x,0", alpha_x, self.u_x),
+            ("alpha_y,0", alpha_y, self.u_y),
+        ]
         wrong = _exceeding(bounds)
         if alpha_x > alpha_y:
-            wrong.append(f"alpha_x,0 = {alpha_x:g} exceeds alpha_y,0 = {alpha_y:g}, which Theorem 2's rate needs to be the larger")
+            wrong.append(
+                f"alpha_x,0 = {alpha_x:g} exceeds alpha_y,0 = {alpha_y:g}, which Theorem 2's rate "
+                "needs to be the larger"
+            )
         return wrong
 
 
 def _exceeding(bounds: list[tuple[str, float, float]]) -> list[str]:
-    return [f"{name} = {value:g} exceeds its admissible bound {bound:g}" for name, value, bound in bounds if value > bound]
+    return [
+        f"{name} = {value:g} exceeds its admissible bound {bound:g}"
+        for name, value, bound in bounds
+        if value > bound
+    ]
 
 
 def best_gamma(L_g: float, rho_y: float, L_F: float, c0: float = 1.0) -> float:
-    """The gamma in (0, 1/(2 rho_y)) that admits the largest step of y in Theorem 1, on a logarithmic grid."""
+    """The gamma in (0, 1/(2 rho_y)) that admits the largest step of y in Theorem 1, on a
+    logarithmic grid.
+    """
     largest = 0.499 / rho_y if rho_y > 0 else 100 / L_g
     grid = [largest * 10 ** (-3 * i / 100) for i in range(101)]
     first = Deterministic(L_g, rho_y, L_F, largest, c0)

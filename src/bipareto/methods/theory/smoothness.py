@@ -1,4 +1,6 @@
-"""Lipschitz constants of a problem's gradients, known or probed, and what follows from them for the scalarized objective."""
+"""Lipschitz constants of a problem's gradients, known or probed, and what follows from them for the
+scalarized objective.
+"""
 
 from __future__ import annotations
 
@@ -35,31 +37,49 @@ class Known(Protocol):
 
 
 class Smoothness(NamedTuple):
-    """L_g and L_f, joint Lipschitz constants of grad g and of every grad f_i in (x, y), and rho_y, the weak convexity of g in y."""
+    """L_g and L_f, joint Lipschitz constants of grad g and of every grad f_i in (x, y), and rho_y,
+    the weak convexity of g in y.
+    """
 
     L_g: float
     L_f: float
     rho_y: float
 
 
-def estimate(problem: Problem, x0: Any, y0: Any, *, radius: float | None = None, count: int = 16, seed: int = 0) -> Smoothness:
-    """L_g, L_f and rho_y from Lanczos on Hessian products at the start, at the lower solution near it, and at points around.
+def estimate(
+    problem: Problem,
+    x0: Any,
+    y0: Any,
+    *,
+    radius: float | None = None,
+    count: int = 16,
+    seed: int = 0,
+) -> Smoothness:
+    """L_g, L_f and rho_y from Lanczos on Hessian products at the start, at the lower solution near
+    it, and at points around.
 
-    A sample sees less than the supremum; the answer is enlarged by a quarter, and still only an estimate.
+    A sample sees less than the supremum; the answer is enlarged by a quarter, and still only an
+    estimate.
 
     Args:
-        radius: how far around the two points to look, per coordinate; None is the larger of 1 and their distance.
+        radius: how far around the two points to look, per coordinate; None is the larger of 1 and
+            their distance.
         count: random points.
     """
     x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     m = problem.check(x, y)
     one = tree.expand(x, 1), tree.expand(y, 1)
-    settled = tree.select(envelope.solve_lower(problem, *one, tol=1e-6, max_iter=20, batched=False).y, 0)
+    settled = tree.select(
+        envelope.solve_lower(problem, *one, tol=1e-6, max_iter=20, batched=False).y, 0
+    )
     points = [tree.ravel((x, y)), tree.ravel((x, settled))]
     reach = max(1.0, float((points[0] - points[1]).abs().max())) if radius is None else radius
     stream = torch.Generator().manual_seed(seed)
     shifts = torch.linspace(0.1, 1, count, dtype=torch.float64).tolist()
-    points += [points[i % 2] + s * reach * curvature.normal(points[0], stream) for i, s in enumerate(shifts)]
+    points += [
+        points[i % 2] + s * reach * curvature.normal(points[0], stream)
+        for i, s in enumerate(shifts)
+    ]
 
     lower = curvature.lower_in_both(problem, x, y)
     uppers = [curvature.objective_in_both(problem, i, x, y) for i in range(m)]
@@ -78,26 +98,44 @@ def estimate(problem: Problem, x0: Any, y0: Any, *, radius: float | None = None,
         zero = point[:split] * 0
         low, _ = extremes(in_y(product, zero), point[split:])
         rho_y = max(rho_y, -low)
-        L_f = max([L_f, *(abs(value) for f_i in uppers for value in extremes(curvature.hessian(f_i, point), point))])
+        L_f = max(
+            [
+                L_f,
+                *(
+                    abs(value)
+                    for f_i in uppers
+                    for value in extremes(curvature.hessian(f_i, point), point)
+                ),
+            ]
+        )
     return Smoothness(SAFETY * L_g, SAFETY * L_f, SAFETY * rho_y if rho_y > 1e-9 * L_g else 0.0)
 
 
 def lower_bound(scalarization: Scalarization, m: int, mu: float) -> float:
-    """The largest number F_low that F >= F_low holds for whenever z <= f: log(m)/mu for the smooth Tchebycheff form, else 0."""
+    """The largest number F_low that F >= F_low holds for whenever z <= f: log(m)/mu for the smooth
+    Tchebycheff form, else 0.
+    """
     return math.log(m) / mu if scalarization.name == "stch" else 0.0
 
 
 def scalarized_smoothness(
-    scalarization: Scalarization, L_f: float, w: Sequence[float], mu: float, level: float, spread: float | None = None
+    scalarization: Scalarization,
+    L_f: float,
+    w: Sequence[float],
+    mu: float,
+    level: float,
+    spread: float | None = None,
 ) -> float:
-    """L_F, a Lipschitz constant of grad F on the set F <= level, for m objectives with Lipschitz constants L_f and z <= inf f.
+    """L_F, a Lipschitz constant of grad F on the set F <= level, for m objectives with Lipschitz
+    constants L_f and z <= inf f.
 
     The Hessian of the smooth Tchebycheff form is sum_i tau_i w_i H_i + mu Cov_tau(w_i grad f_i), so
 
         L_F = max_i w_i L_f + (mu/4) max_ij ||w_i grad f_i - w_j grad f_j||^2.
 
     Where F <= level every w_i (f_i - z_i) <= level, and a smooth function bounded below by z_i has
-    ||grad f_i||^2 <= 2 L_f (f_i - z_i); so the spread ||w_i grad f_i - w_j grad f_j|| is at most sqrt(2 L_f level) (sqrt w_i + sqrt w_j).
+    ||grad f_i||^2 <= 2 L_f (f_i - z_i); so the spread ||w_i grad f_i - w_j grad f_j|| is at most
+    sqrt(2 L_f level) (sqrt w_i + sqrt w_j).
 
     Args:
         w: the preference.
@@ -108,7 +146,10 @@ def scalarized_smoothness(
     if scalarization.name == "linear":
         return L_f * sum(w)
     if scalarization.name != "stch":
-        raise InvalidInput(f"the scalarization {scalarization.name!r} is not smooth, so it has no L_F; use 'stch' or 'linear'")
+        raise InvalidInput(
+            f"the scalarization {scalarization.name!r} is not smooth, so it has no L_F; use 'stch' "
+            "or 'linear'"
+        )
     if len(w) == 1:
         return w[0] * L_f
     roots = sorted((math.sqrt(w_i) for w_i in w), reverse=True)
@@ -117,7 +158,9 @@ def scalarized_smoothness(
 
 
 def start_merit(problem: Problem, x0: Tree, y0: Tree, L_g: float, gamma: float) -> float:
-    """The part of V_0 that c does not scale: g - v_gamma + (L_g^2 + 1/gamma^2) ||theta_0 - theta*||^2 at (x_0, y_0), theta_0 = y_0."""
+    """The part of V_0 that c does not scale: g - v_gamma + (L_g^2 + 1/gamma^2) ||theta_0 -
+    theta*||^2 at (x_0, y_0), theta_0 = y_0.
+    """
     x, y = tree.expand(x0, 1), tree.expand(y0, 1)
     theta = envelope.proximal_point(problem, x, y, gamma, tol=1e-9, batched=False).y
     gap = float(envelope.gap(problem, x, y, gamma, tol=1e-9, batched=False)[0])

@@ -2,21 +2,24 @@
 
 The rules, each with its reason:
 
-- rho_y and L: extreme curvatures of g in y, by Lanczos on Hessian products at the start, at the lower solution near it, and
-  around both.  gamma = 0.9/(2 rho_y) is as large as the theory allows (a small gamma makes the penalty weak and lower maxima
-  attractive); for a convex lower level 4/L.
-- alpha_theta = alpha_y, below 1/(L + 1/gamma) and below the bound 2 gamma^2 h/(1 - gamma^2 h^2) up to which a lower maximum
-  of curvature -h repels, taken at h = rho_y/2.
-- alpha_x: with y frozen the penalty's curvature in x is at most gamma ||g_xy||^2/(1 + gamma L), and the linearised iteration
-  is stable up to about four times its inverse; we take the inverse where y's coordinates are coupled and curvatures change on the
-  way, twice that where g is a sum over them, with the curvature of F/c in x alone added.  What F does through y*(x) does not
-  enter: F/c + gap is descended in x and y jointly, and y's own step answers for it.
-- c_0: F tilts the lower level by grad F/c.  Where the envelope's restoring force, seen along -grad_y f_i, peaks (it does when g
-  is nonconvex), a stronger tilt carries y out of its basin for good.  Where y's coordinates are coupled, as in a network, c_0
-  keeps the tilt's length at that peak.  Where g is a sum over them each has a basin of its own: there the tilt's largest
-  coordinate stays below a quarter of the peak per coordinate.
-- p in c_t = c_0 (1 + t)^p: as large as the budget allows while x can still travel, sum_t alpha_x/c_t times the curvature of F
-  along the lower solutions, in the directions of its objectives' gradients.
+- rho_y and L: extreme curvatures of g in y, by Lanczos on Hessian products at the start, at the
+  lower solution near it, and around both.  gamma = 0.9/(2 rho_y) is as large as the theory allows
+  (a small gamma makes the penalty weak and lower maxima attractive); for a convex lower level 4/L.
+- alpha_theta = alpha_y, below 1/(L + 1/gamma) and below the bound 2 gamma^2 h/(1 - gamma^2 h^2) up
+  to which a lower maximum of curvature -h repels, taken at h = rho_y/2.
+- alpha_x: with y frozen the penalty's curvature in x is at most gamma ||g_xy||^2/(1 + gamma L), and
+  the linearised iteration is stable up to about four times its inverse; we take the inverse where
+  y's coordinates are coupled and curvatures change on the way, twice that where g is a sum over
+  them, with the curvature of F/c in x alone added.  What F does through y*(x) does not enter: F/c +
+  gap is descended in x and y jointly, and y's own step answers for it.
+- c_0: F tilts the lower level by grad F/c.  Where the envelope's restoring force, seen along
+  -grad_y f_i, peaks (it does when g is nonconvex), a stronger tilt carries y out of its basin for
+  good.  Where y's coordinates are coupled, as in a network, c_0 keeps the tilt's length at that
+  peak.  Where g is a sum over them each has a basin of its own: there the tilt's largest coordinate
+  stays below a quarter of the peak per coordinate.
+- p in c_t = c_0 (1 + t)^p: as large as the budget allows while x can still travel, sum_t
+  alpha_x/c_t times the curvature of F along the lower solutions, in the directions of its
+  objectives' gradients.
 - mu: F varies over about 1/mu; mu = 4 m / mean(f - z) ties that to the objectives' own scale.
 """
 
@@ -45,7 +48,9 @@ TRAVEL = 8.0
 
 
 def smoothing(problem: Problem, x0: Any, y0: Any) -> tuple[float, Ideal]:
-    """(mu, z): mu = 4 m / mean(f - z) at (x0, y*(x0)), with z = 0 where the objectives are positive, else tracked below them."""
+    """(mu, z): mu = 4 m / mean(f - z) at (x0, y*(x0)), with z = 0 where the objectives are
+    positive, else tracked below them.
+    """
     x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     return _smoothing(_objectives(problem, x, _settle(problem, x, y)))
 
@@ -58,7 +63,15 @@ def _smoothing(f: Tensor) -> tuple[float, Ideal]:
     return 4 * m / margin, Tracked(margin)
 
 
-def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0, longer: bool = True) -> dict[str, Any]:
+def tune_momeha(
+    problem: Problem,
+    x0: Any,
+    y0: Any,
+    *,
+    steps: int | None = None,
+    seed: int = 0,
+    longer: bool = True,
+) -> dict[str, Any]:
     """Keyword arguments for `MOMEHA`; the module's text gives the rules.
 
     Args:
@@ -89,9 +102,16 @@ def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None,
         tilt = _size(row[split:], alone) + through_x * _size(row[:split], alone)
         c0 = max(c0, tilt / _restoring_force(problem, x, y, gamma, lower.scale, row[split:], seed))
     stiffness = gamma * coupling**2 / (1 + gamma * L)
-    # The scalarization's own curvature, at equal weights and at its steepest: L_F <= L_f/m + (mu/4) ||difference||^2.
-    curvature_F = _direct_curvature(problem, x, y, len(rows), seed) + 0.25 * mu * _spread([row[:split] for row in rows])
-    alpha_x = (1 + alone * longer) / (stiffness + 2 * curvature_F / c0) if stiffness + curvature_F > 0 else alpha
+    # The scalarization's own curvature, at equal weights and at its steepest: L_F <= L_f/m + (mu/4)
+    # ||difference||^2.
+    curvature_F = _direct_curvature(problem, x, y, len(rows), seed) + 0.25 * mu * _spread(
+        [row[:split] for row in rows]
+    )
+    alpha_x = (
+        (1 + alone * longer) / (stiffness + 2 * curvature_F / c0)
+        if stiffness + curvature_F > 0
+        else alpha
+    )
     # The least preference of a grid of eleven has weight 1/12: what F's curvature is worth there.
     power = _power(alpha_x / c0 * _reduced_curvature(problem, x, y, rows, L) / 12, steps or STEPS)
     return {
@@ -107,7 +127,9 @@ def tune_momeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None,
 
 
 def _power(rate: float, steps: int) -> float:
-    """The largest p <= 0.45 with sum_t rate (1 + t)^-p >= TRAVEL, by bisection; at least 0.1, and 1/4 when the rate is unknown."""
+    """The largest p <= 0.45 with sum_t rate (1 + t)^-p >= TRAVEL, by bisection; at least 0.1, and
+    1/4 when the rate is unknown.
+    """
     if not rate > 0:
         return 0.25
     low, high = 0.1, 0.45
@@ -124,10 +146,12 @@ def _power(rate: float, steps: int) -> float:
 
 
 def _reduced_curvature(problem: Problem, x: Tree, y: Tree, rows: list[Tensor], L: float) -> float:
-    """The smallest curvature of an x -> f_i(x, y*(x)) along the gradient of one of them: the ways that x will go first.
+    """The smallest curvature of an x -> f_i(x, y*(x)) along the gradient of one of them: the ways
+    that x will go first.
 
-    Along v the lower solution moves by w with g_yy w = -g_yx v; the curvature of f_i along (v, w) leaves out the bending of y*.
-    g_yy is shifted by 1e-3 L, so that directions in which the lower level is flat do not run away.
+    Along v the lower solution moves by w with g_yy w = -g_yx v; the curvature of f_i along (v, w)
+    leaves out the bending of y*. g_yy is shifted by 1e-3 L, so that directions in which the lower
+    level is flat do not run away.
 
     Args:
         rows: grad f_i in the flat (x, y).
@@ -137,9 +161,14 @@ def _reduced_curvature(problem: Problem, x: Tree, y: Tree, rows: list[Tensor], L
     still_x, still_y = torch.zeros_like(both[:split]), torch.zeros_like(both[split:])
 
     def solve(b: Tensor) -> Tensor:
-        return _conjugate_gradients(lambda p: lower(torch.cat([still_x, p]))[split:] + 1e-3 * L * p, b)
+        return _conjugate_gradients(
+            lambda p: lower(torch.cat([still_x, p]))[split:] + 1e-3 * L * p, b
+        )
 
-    products = [curvature.hessian(curvature.objective_in_both(problem, i, x, y), both) for i in range(len(rows))]
+    products = [
+        curvature.hessian(curvature.objective_in_both(problem, i, x, y), both)
+        for i in range(len(rows))
+    ]
     found = []
     for row in rows:
         v = row[:split] - lower(torch.cat([still_x, solve(row[split:])]))[:split]
@@ -171,9 +200,13 @@ def _objectives(problem: Problem, x: Tree, y: Tree) -> Tensor:
 
 
 def _settle(problem: Problem, x: Tree, y: Tree) -> Tree:
-    """y moved to the lower solution near it, roughly: the probes need a typical point, not an exact one."""
+    """y moved to the lower solution near it, roughly: the probes need a typical point, not an exact
+    one.
+    """
     one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
-    return tree.select(envelope.solve_lower(problem, *one, tol=1e-6, max_iter=20, batched=False).y, 0)
+    return tree.select(
+        envelope.solve_lower(problem, *one, tol=1e-6, max_iter=20, batched=False).y, 0
+    )
 
 
 class _LowerCurvature(NamedTuple):
@@ -183,7 +216,9 @@ class _LowerCurvature(NamedTuple):
 
 
 def _curvature(problem: Problem, x: Tree, points: list[Tree], seed: int) -> _LowerCurvature:
-    """Extreme eigenvalues of g's Hessian in y over the given points and random ones around the last, and the size of y."""
+    """Extreme eigenvalues of g's Hessian in y over the given points and random ones around the
+    last, and the size of y.
+    """
     generator = torch.Generator().manual_seed(seed)
     lower = curvature.lower_in_y(problem, x, points[-1])
     flat = [tree.ravel(point) for point in points]
@@ -194,21 +229,38 @@ def _curvature(problem: Problem, x: Tree, points: list[Tree], seed: int) -> _Low
     radii = torch.logspace(-1, 0.5, count, dtype=torch.float64).tolist()
     around = [flat[-1] + r * scale * curvature.normal(flat[-1], generator) for r in radii]
     between = [flat[0] + s * (flat[-1] - flat[0]) for s in (0.33, 0.67)] if spread > 0 else []
-    extremes = [curvature.lanczos(curvature.hessian(lower, v), curvature.normal(v, generator), 12) for v in [*flat, *around, *between]]
-    return _LowerCurvature(min(low for low, _ in extremes), max(high for _, high in extremes), scale)
+    extremes = [
+        curvature.lanczos(curvature.hessian(lower, v), curvature.normal(v, generator), 12)
+        for v in [*flat, *around, *between]
+    ]
+    return _LowerCurvature(
+        min(low for low, _ in extremes), max(high for _, high in extremes), scale
+    )
 
 
 def _gradients(problem: Problem, x: Tree, y: Tree) -> list[Tensor]:
     """grad f_i in the flat (x, y), for each i."""
     both = tree.ravel((x, y))
-    return [oracle.grad(curvature.objective_in_both(problem, i, x, y), both) for i in range(_objectives(problem, x, y).shape[0])]
+    return [
+        oracle.grad(curvature.objective_in_both(problem, i, x, y), both)
+        for i in range(_objectives(problem, x, y).shape[0])
+    ]
 
 
 def _coupling(problem: Problem, x: Tree, y: Tree, seed: int) -> float:
-    """The largest ||g_xy|| at x and half a size of x to either side: x will move, and a step that fits the start alone may not fit there."""
+    """The largest ||g_xy|| at x and half a size of x to either side: x will move, and a step that
+    fits the start alone may not fit there.
+    """
     flat = tree.ravel(x)
-    v = curvature.normal(flat, torch.Generator().manual_seed(seed)).sign() * 0.5 * (float(flat.pow(2).mean().sqrt()) or 1.0)
-    return max(curvature.coupling(problem, tree.unravel(point, x), y, seed) for point in (flat, flat + v, flat - v))
+    v = (
+        curvature.normal(flat, torch.Generator().manual_seed(seed)).sign()
+        * 0.5
+        * (float(flat.pow(2).mean().sqrt()) or 1.0)
+    )
+    return max(
+        curvature.coupling(problem, tree.unravel(point, x), y, seed)
+        for point in (flat, flat + v, flat - v)
+    )
 
 
 def _spread(rows: list[Tensor]) -> float:
@@ -220,12 +272,26 @@ def _direct_curvature(problem: Problem, x: Tree, y: Tree, m: int, seed: int) -> 
     """The largest curvature of an f_i in x, with y held."""
     flat, generator = tree.ravel(x), torch.Generator().manual_seed(seed)
     batch = problem.batch("upper", "full")
-    functions = [lambda v, i=i: problem.objective(i, tree.unravel(v, x), y, batch) for i in range(m)]
-    return max(max(map(abs, curvature.lanczos(curvature.hessian(f_i, flat), curvature.normal(flat, generator), 8))) for f_i in functions)
+    functions = [
+        lambda v, i=i: problem.objective(i, tree.unravel(v, x), y, batch) for i in range(m)
+    ]
+    return max(
+        max(
+            map(
+                abs,
+                curvature.lanczos(
+                    curvature.hessian(f_i, flat), curvature.normal(flat, generator), 8
+                ),
+            )
+        )
+        for f_i in functions
+    )
 
 
 def _size(part: Tensor, alone: float) -> float:
-    """Of a tilt per coordinate: the root mean square; with coordinates on their own four times the largest, that at most four times the mean."""
+    """Of a tilt per coordinate: the root mean square; with coordinates on their own four times the
+    largest, that at most four times the mean.
+    """
     mean = float(part.pow(2).mean().sqrt())
     return (1 - alone) * mean + alone * 4 * min(float(part.abs().max()), 4 * mean)
 
@@ -233,7 +299,8 @@ def _size(part: Tensor, alone: float) -> float:
 def _separability(problem: Problem, x: Tree, y: Tree, seed: int) -> float:
     """1 where g is a sum over the coordinates of y, 0 where they are coupled.
 
-    Read off the share of g_yy's squared entries that lie on its diagonal, by products with random signs; a half or less is 0.
+    Read off the share of g_yy's squared entries that lie on its diagonal, by products with random
+    signs; a half or less is 0.
     """
     flat = tree.ravel(y)
     product = curvature.hessian(curvature.lower_in_y(problem, x, y), flat)
@@ -241,26 +308,46 @@ def _separability(problem: Problem, x: Tree, y: Tree, seed: int) -> float:
     signs = [curvature.normal(flat, generator).sign() for _ in range(4)]
     rows = [product(v) for v in signs]
     total = sum(float(row.pow(2).sum()) for row in rows) / len(rows)
-    # v * Hv is the diagonal plus noise of its own for each v: products of two of them average to the squared diagonal.
+    # v * Hv is the diagonal plus noise of its own for each v: products of two of them average to
+    # the squared diagonal.
     seen = [v * row for v, row in zip(signs, rows, strict=True)]
     pairs = [float((a * b).sum()) for i, a in enumerate(seen) for b in seen[:i]]
     return min(max(2 * sum(pairs) / len(pairs) / total - 1, 0.0), 1.0) if total > 0 else 1.0
 
 
-def _restoring_force(problem: Problem, x: Tree, y: Tree, gamma: float, scale: float, gradient: Tensor, seed: int) -> float:
-    """The peak, over the distance from y, of the envelope gap's slope per coordinate along -gradient (random signs where that is 0)."""
+def _restoring_force(
+    problem: Problem, x: Tree, y: Tree, gamma: float, scale: float, gradient: Tensor, seed: int
+) -> float:
+    """The peak, over the distance from y, of the envelope gap's slope per coordinate along
+    -gradient (random signs where that is 0).
+    """
     batch = problem.batch("lower", "full")
     flat = tree.ravel(y)
     size = gradient.pow(2).mean().sqrt()
-    v = -gradient / size if float(size) > 0 else curvature.normal(flat, torch.Generator().manual_seed(seed)).sign()
+    v = (
+        -gradient / size
+        if float(size) > 0
+        else curvature.normal(flat, torch.Generator().manual_seed(seed)).sign()
+    )
     radii = scale * torch.logspace(-1.5, 0.5, 12, dtype=torch.float64).to(flat)
     points = flat + radii[:, None] * v
     peak = 0.0
     for point in points:
         at = tree.unravel(point, y)
         one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], at)
-        prox = tree.ravel(envelope.proximal_point(problem, *one, gamma, tol=1e-6, max_iter=30, batched=False).y, batch_dims=1)[0]
-        slope = float(((tree.ravel(oracle.grad(lambda u: problem.lower(x, u, batch), at)) - (point - prox) / gamma) * v).mean())
+        prox = tree.ravel(
+            envelope.proximal_point(problem, *one, gamma, tol=1e-6, max_iter=30, batched=False).y,
+            batch_dims=1,
+        )[0]
+        slope = float(
+            (
+                (
+                    tree.ravel(oracle.grad(lambda u: problem.lower(x, u, batch), at))
+                    - (point - prox) / gamma
+                )
+                * v
+            ).mean()
+        )
         # Beyond its first peak the force belongs to another basin.
         if slope < peak:
             break
@@ -268,11 +355,15 @@ def _restoring_force(problem: Problem, x: Tree, y: Tree, gamma: float, scale: fl
     return max(peak, 1e-12)
 
 
-def tune_mbmomeha(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
-    """As `tune_momeha`, for noisy gradients: steps that fall, x's fastest, and a penalty that hardly grows.
+def tune_mbmomeha(
+    problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0
+) -> dict[str, Any]:
+    """As `tune_momeha`, for noisy gradients: steps that fall, x's fastest, and a penalty that
+    hardly grows.
 
-    Noise in y and theta shakes x whatever the penalty, while the pull of F on x falls with c: a growing penalty only loses
-    signal.  The powers are the best of 72 tried on PL-SIN2 with noise 0.1 on every gradient coordinate.
+    Noise in y and theta shakes x whatever the penalty, while the pull of F on x falls with c: a
+    growing penalty only loses signal.  The powers are the best of 72 tried on PL-SIN2 with noise
+    0.1 on every gradient coordinate.
     """
     found = tune_momeha(problem, x0, y0, steps=steps, seed=seed, longer=False)
     return found | {

@@ -2,17 +2,19 @@
 
 The rules, each with its reason:
 
-- L and h: extreme curvatures of g in y, by Lanczos at the start and at the lower solution near it.  Steps on g are 1/L; the
-  number of inner steps is what (1 - h/L)^K needs for a given accuracy.
-- the slope of the hypergradients: power iteration on their differences, with y re-solved at every point.  1/slope is the
-  longest step for which plain descent on each f_i(x, y*(x)) cannot fail near the start.
+- L and h: extreme curvatures of g in y, by Lanczos at the start and at the lower solution near it.
+  Steps on g are 1/L; the number of inner steps is what (1 - h/L)^K needs for a given accuracy.
+- the slope of the hypergradients: power iteration on their differences, with y re-solved at every
+  point.  1/slope is the longest step for which plain descent on each f_i(x, y*(x)) cannot fail near
+  the start.
 - under noise (a problem with a sampler) x's steps fall like (1 + t)^(-1/2).
-- penalties grow with the budget, in the units of the problem: u beside 1/(w f), v beside the curvature of f over the squared
-  one of g.  The theory's T^(1/4) belongs to steps that no probe has measured; with these, T^(1/2)/4 still converges within the
-  budget and leaves less bias.
-- steps of a penalised function are inverses of its curvature u sum_i w_i^2 grad f_i grad f_i^T + sum_i omega_i w_i hess f_i + ...,
-  which is convex in w and so largest at a corner of the simplex: w = omega = e_i.  One step serves all preferences, so it is
-  taken there, at the start and at the lower solution near it; that of equal weights is up to m^2 times too long near a corner.
+- penalties grow with the budget, in the units of the problem: u beside 1/(w f), v beside the
+  curvature of f over the squared one of g.  The theory's T^(1/4) belongs to steps that no probe has
+  measured; with these, T^(1/2)/4 still converges within the budget and leaves less bias.
+- steps of a penalised function are inverses of its curvature u sum_i w_i^2 grad f_i grad f_i^T +
+  sum_i omega_i w_i hess f_i + ..., which is convex in w and so largest at a corner of the simplex:
+  w = omega = e_i.  One step serves all preferences, so it is taken there, at the start and at the
+  lower solution near it; that of equal weights is up to m^2 times too long near a corner.
 """
 
 from __future__ import annotations
@@ -56,7 +58,11 @@ class Scales(NamedTuple):
     def inner_steps(self, accuracy: float, most: int) -> int:
         """K with (1 - h/L)^K <= accuracy, between 1 and `most`."""
         ratio = 1 - self.smallest / self.largest
-        return most if ratio >= 1 else min(most, max(1, math.ceil(math.log(accuracy) / math.log(max(ratio, 1e-6)))))
+        return (
+            most
+            if ratio >= 1
+            else min(most, max(1, math.ceil(math.log(accuracy) / math.log(max(ratio, 1e-6)))))
+        )
 
     def solver_iterations(self) -> int:
         """Conjugate gradients end after n_y products at the latest."""
@@ -64,12 +70,16 @@ class Scales(NamedTuple):
 
     @property
     def pace(self) -> float:
-        """The part of 1/slope that lets a single step on g per step of x follow its slowest direction."""
+        """The part of 1/slope that lets a single step on g per step of x follow its slowest
+        direction.
+        """
         return min(0.5, self.smallest / self.largest)
 
     @property
     def weight_step(self) -> float:
-        """A step for weights that descend lam^T G lam, G the Gram matrix of the hypergradients at the start."""
+        """A step for weights that descend lam^T G lam, G the Gram matrix of the hypergradients at
+        the start.
+        """
         return 0.5 / max(self.gradient**2, 1e-12)
 
     def step(self, problem: Problem, factor: float = 1.0) -> Schedule | float:
@@ -85,7 +95,10 @@ def probe(problem: Problem, x0: Any, y0: Any, *, seed: int = 0) -> Scales:
     stream = torch.Generator().manual_seed(seed)
     lower = curvature.lower_in_y(problem, x, y)
     extremes = [
-        curvature.lanczos(curvature.hessian(lower, v), curvature.normal(v, stream), SOLVER_ITERATIONS) for v in (tree.ravel(y0), tree.ravel(y))
+        curvature.lanczos(
+            curvature.hessian(lower, v), curvature.normal(v, stream), SOLVER_ITERATIONS
+        )
+        for v in (tree.ravel(y0), tree.ravel(y))
     ]
     largest = max(max(abs(low), abs(high)) for low, high in extremes) or 1.0
     smallest = max(min(low for low, _ in extremes), largest / 1000)
@@ -101,55 +114,92 @@ def probe(problem: Problem, x0: Any, y0: Any, *, seed: int = 0) -> Scales:
         change = (_hypergradients(problem, moved, _settle(problem, moved, y)) - rows) / shift
         steepest = change[change.norm(dim=1).argmax()]
         slope, direction = max(slope, float(steepest.norm())), steepest
-    return Scales(largest, smallest, slope or 1.0, float(rows.norm(dim=1).max()), tree.ravel(y).numel())
+    return Scales(
+        largest, smallest, slope or 1.0, float(rows.norm(dim=1).max()), tree.ravel(y).numel()
+    )
 
 
-def probe_penalty(problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0) -> dict[str, Any]:
+def probe_penalty(
+    problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0
+) -> dict[str, Any]:
     """Keyword arguments for `WCPenalty`; the module's text gives the rules."""
     x, y0 = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     problem.check(x, y0)
     y = _settle(problem, x, y0)
     stream = torch.Generator().manual_seed(seed)
     flat = tree.ravel(y)
-    low, high = curvature.lanczos(curvature.hessian(curvature.lower_in_y(problem, x, y), flat), curvature.normal(flat, stream), SOLVER_ITERATIONS)
+    low, high = curvature.lanczos(
+        curvature.hessian(curvature.lower_in_y(problem, x, y), flat),
+        curvature.normal(flat, stream),
+        SOLVER_ITERATIONS,
+    )
     largest = max(abs(low), abs(high)) or 1.0
     start, both = tree.ravel((x, y0)), tree.ravel((x, y))
     with torch.no_grad():
         f = problem.upper(x, y, problem.batch("upper", "full"))
     m = f.shape[0]
     objectives = [curvature.objective_in_both(problem, i, x, y) for i in range(m)]
-    curvatures = [curvature.lanczos(curvature.hessian(objective, both), curvature.normal(both, stream), 8) for objective in objectives]
+    curvatures = [
+        curvature.lanczos(curvature.hessian(objective, both), curvature.normal(both, stream), 8)
+        for objective in objectives
+    ]
     growth = 0.25 * (steps or STEPS) ** 0.5
     u = growth * m / max(float(f.abs().mean()), 1e-12)
-    v = growth * max(abs(end) for pair in curvatures for end in pair) / (m * largest * max(low, largest / 3))
+    v = (
+        growth
+        * max(abs(end) for pair in curvatures for end in pair)
+        / (m * largest * max(low, largest / 3))
+    )
     lower = curvature.lower_in_both(problem, x, y)
 
     def corner(objective: Callable[[Tensor], Tensor], here: Tensor) -> float:
-        """The curvature of P at a point, in the corner of the simplex that belongs to the objective."""
+        """The curvature of P at a point, in the corner of the simplex that belongs to the
+        objective.
+        """
         level = objective(here) - 1 / u  # rho, so that omega = 1
 
         def penalised(point: Tensor) -> Tensor:
             gradient = torch.func.grad(lower)(point)[-flat.numel() :]
             return 0.5 * u * (objective(point) - level).square() + 0.5 * v * gradient.square().sum()
 
-        return max(map(abs, curvature.lanczos(curvature.hessian(penalised, here), curvature.normal(here, stream), SOLVER_ITERATIONS)))
+        return max(
+            map(
+                abs,
+                curvature.lanczos(
+                    curvature.hessian(penalised, here),
+                    curvature.normal(here, stream),
+                    SOLVER_ITERATIONS,
+                ),
+            )
+        )
 
     # The blocks z and (rho, delta) each take half of the room that a step has.
-    alpha = 0.9 / max(1e-12, *(corner(objective, here) for objective in objectives for here in (start, both)))
+    alpha = 0.9 / max(
+        1e-12, *(corner(objective, here) for objective in objectives for here in (start, both))
+    )
     eta = 0.9 / (u * (m + 1))
     falling = problem.sampler is not None
     return {"u": u, "v": v} | {
-        name: Power(value, -0.5) if falling else value for name, value in (("alpha_x", alpha), ("alpha_y", alpha), ("eta", eta))
+        name: Power(value, -0.5) if falling else value
+        for name, value in (("alpha_x", alpha), ("alpha_y", alpha), ("eta", eta))
     }
 
 
 def _settle(problem: Problem, x: Tree, y: Tree) -> Tree:
     """y moved to the lower solution near it."""
     one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
-    return tree.select(envelope.solve_lower(problem, *one, tol=1e-8, max_iter=20, batched=False).y, 0)
+    return tree.select(
+        envelope.solve_lower(problem, *one, tol=1e-8, max_iter=20, batched=False).y, 0
+    )
 
 
 def _hypergradients(problem: Problem, x: Tree, y: Tree) -> Tensor:
     lower, upper = problem.batch("lower", "full"), problem.batch("upper", "full")
     solver = CG(min(tree.ravel(y).numel(), SOLVER_ITERATIONS))
-    return solver(lambda a, b: problem.upper(a, b, upper), lambda a, b: problem.lower(a, b, lower), x, y, solver.numbers).gradients
+    return solver(
+        lambda a, b: problem.upper(a, b, upper),
+        lambda a, b: problem.lower(a, b, lower),
+        x,
+        y,
+        solver.numbers,
+    ).gradients

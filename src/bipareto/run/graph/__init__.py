@@ -1,4 +1,6 @@
-"""A step as a graph of tensor operations: traced, equal work done once, replayed as a CUDA graph."""
+"""A step as a graph of tensor operations: traced, equal work done once, replayed as a CUDA
+graph.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Work that is written twice and done once: common subexpressions of a traced step.
 
-A step is written literally, so f and g are evaluated at the same x again and again: in the step of theta, for the gradient
-in x, and once more in the next joint step.  In a trace of the step these are equal nodes; `share` keeps the first of each,
-so that a backbone which several terms share is run once per x, whatever the problem and the method.
+A step is written literally, so f and g are evaluated at the same x again and again: in the step of
+theta, for the gradient in x, and once more in the next joint step.  In a trace of the step these
+are equal nodes; `share` keeps the first of each, so that a backbone which several terms share is
+run once per x, whatever the problem and the method.
 """
 
 from __future__ import annotations
@@ -17,20 +18,29 @@ from bipareto.run.graph.trace import Recording, kind
 __all__ = ["settle", "share", "without_writes"]
 
 #: A trace has no gradients left to stop, so these return what they were given.
-_IDENTITIES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default)
+_IDENTITIES = (
+    torch.ops.aten.detach.default,
+    torch.ops.aten.alias.default,
+    torch.ops.aten.lift_fresh.default,
+)
 
 _aten = torch.ops.aten
 #: Operations that need no more than the shape of a tensor.
 _OF_SHAPE = {
-    _aten.zeros_like.default, _aten.ones_like.default, _aten.full_like.default,
-    _aten.new_zeros.default, _aten.new_ones.default, _aten.new_full.default,
-}  # fmt: skip
+    _aten.zeros_like.default,
+    _aten.ones_like.default,
+    _aten.full_like.default,
+    _aten.new_zeros.default,
+    _aten.new_ones.default,
+    _aten.new_full.default,
+}
 #: Numbers of a tensor that is worth keeping; a larger one is quicker made than read.
 _SETTLED = 1 << 20
 
 
 def share(graph: fx.Graph) -> None:
-    """Replace, in place, every node that computes what an earlier one has computed, and drop what nobody uses.
+    """Replace, in place, every node that computes what an earlier one has computed, and drop what
+    nobody uses.
 
     Nothing may be written in place in the graph (`without_writes`).
     """
@@ -51,8 +61,14 @@ def share(graph: fx.Graph) -> None:
 
 
 def _needless(node: fx.Node) -> bool:
-    """Whether a node is a copy like the original.  Where nothing is written, only a result must be memory of its own."""
-    return node.target == _aten.clone.default and kind(node) == kind(node.args[0]) and not _returned(node)
+    """Whether a node is a copy like the original.  Where nothing is written, only a result must be
+    memory of its own.
+    """
+    return (
+        node.target == _aten.clone.default
+        and kind(node) == kind(node.args[0])
+        and not _returned(node)
+    )
 
 
 def _returned(node: fx.Node) -> bool:
@@ -61,26 +77,39 @@ def _returned(node: fx.Node) -> bool:
 
 
 def settle(recording: Recording) -> None:
-    """Compute now, once, what a step makes out of nothing but numbers: ones, zeros, and what is computed from these alone.
+    """Compute now, once, what a step makes out of nothing but numbers: ones, zeros, and what is
+    computed from these alone.
 
-    Tensors that the step finds somewhere are no such thing, since they may be changed between steps.
+    Tensors that the step finds somewhere are no such thing, since they may be changed between
+    steps.
     """
     graph = recording.graph
     settled: dict[fx.Node, Tensor] = {}
     for node in list(graph.nodes):
         found = kind(node)
-        if node.op != "call_function" or found is None or not isinstance(node.target, torch._ops.OpOverload):
+        if (
+            node.op != "call_function"
+            or found is None
+            or not isinstance(node.target, torch._ops.OpOverload)
+        ):
             continue
-        if node.target not in _OF_SHAPE and any(given not in settled for given in node.all_input_nodes):
+        if node.target not in _OF_SHAPE and any(
+            given not in settled for given in node.all_input_nodes
+        ):
             continue
         if torch.Tag.nondeterministic_seeded in node.target.tags or found.shape.numel() > _SETTLED:
             continue
-        args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda given: settled[given] if given in settled else _empty(given))
+        args, kwargs = fx.node.map_arg(
+            (node.args, node.kwargs),
+            lambda given: settled[given] if given in settled else _empty(given),
+        )
         settled[node] = node.target(*args, **kwargs)
     for node, value in settled.items():
         if any(user not in settled for user in node.users):
             with graph.inserting_before(node):
-                node.replace_all_uses_with(recording.constant(value), delete_user_cb=lambda user: user not in settled)
+                node.replace_all_uses_with(
+                    recording.constant(value), delete_user_cb=lambda user: user not in settled
+                )
     graph.eliminate_dead_code()
 
 
@@ -92,9 +121,11 @@ def _empty(node: fx.Node) -> Tensor:
 
 
 def without_writes(graph: fx.Graph) -> bool:
-    """Turn operations that change an argument in place into ones that do not, and say whether none is left.
+    """Turn operations that change an argument in place into ones that do not, and say whether none
+    is left.
 
-    Those in torch's own formulas write into what nobody else sees; where somebody may, the operation stays.
+    Those in torch's own formulas write into what nobody else sees; where somebody may, the
+    operation stays.
     """
     left = False
     for node in graph.nodes:
@@ -111,31 +142,49 @@ def without_writes(graph: fx.Graph) -> bool:
 
 def _pure(operation: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     """`masked_fill` for `masked_fill_`: for an operation that changes its first argument only."""
-    written = [argument.alias_info is not None and argument.alias_info.is_write for argument in operation._schema.arguments]
+    written = [
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in operation._schema.arguments
+    ]
     name = operation._schema.name.split("::")[1]
-    if operation.namespace != "aten" or not name.endswith("_") or written.count(True) != 1 or not written[0]:
+    if (
+        operation.namespace != "aten"
+        or not name.endswith("_")
+        or written.count(True) != 1
+        or not written[0]
+    ):
         return None
     packet = getattr(torch.ops.aten, name.removesuffix("_"), None)
     return getattr(packet, operation._overloadname, None)
 
 
 def _unseen(node: fx.Node) -> bool:
-    """Whether what a node writes into was made for it: no view of it is in use, nor of something else in it."""
+    """Whether what a node writes into was made for it: no view of it is in use, nor of something
+    else in it.
+    """
     changed = node.args[0]
-    if not (isinstance(changed, fx.Node) and isinstance(changed.target, torch._ops.OpOverload)) or _shows(changed):
+    if not (
+        isinstance(changed, fx.Node) and isinstance(changed.target, torch._ops.OpOverload)
+    ) or _shows(changed):
         return False
     types = {found.dtype for found in map(kind, node.all_input_nodes) if found is not None}
     # Of several types the result would have the widest, and not that of what is written into.
-    return len(types - {torch.bool}) == 1 and not any(_shows(user) for user in changed.users if user is not node)
+    return len(types - {torch.bool}) == 1 and not any(
+        _shows(user) for user in changed.users if user is not node
+    )
 
 
 def _shows(node: fx.Node) -> bool:
     """Whether a node shares memory with its arguments, or may do so."""
-    return not isinstance(node.target, torch._ops.OpOverload) or any(found.alias_info is not None for found in node.target._schema.returns)
+    return not isinstance(node.target, torch._ops.OpOverload) or any(
+        found.alias_info is not None for found in node.target._schema.returns
+    )
 
 
 def _key(value: Any) -> Any:
-    """An argument as something that can be looked up; numbers of different types (1, 1.0, True) stay apart."""
+    """An argument as something that can be looked up; numbers of different types (1, 1.0, True)
+    stay apart.
+    """
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *map(_key, value))
     if isinstance(value, dict):

@@ -1,7 +1,9 @@
-"""Small operations side by side: what a traced step does to each leaf of a tree becomes one kernel for all of them.
+"""Small operations side by side: what a traced step does to each leaf of a tree becomes one kernel
+for all of them.
 
-A step moves every leaf of x, y and theta by itself: `a - step * b`, a dozen kernels of a microsecond each and no work to
-speak of.  They stand in a row in the trace, so `gather` finds them there and needs no word from whoever wrote the step.
+A step moves every leaf of x, y and theta by itself: `a - step * b`, a dozen kernels of a
+microsecond each and no work to speak of.  They stand in a row in the trace, so `gather` finds them
+there and needs no word from whoever wrote the step.
 """
 
 from __future__ import annotations
@@ -41,12 +43,23 @@ LIBRARY.define("moved(Tensor[] us, Tensor? s, Tensor[] vs, float sign) -> Tensor
 def _moved(us: list[Tensor], s: Tensor | None, vs: list[Tensor], sign: float) -> list[Tensor]:
     """u + sign * s * v for each pair of contiguous leaves; no s stands for 1."""
     if triton is None or not us[0].is_cuda:
-        return [torch.add(u, v if s is None else s * v, alpha=sign) for u, v in zip(us, vs, strict=True)]
+        return [
+            torch.add(u, v if s is None else s * v, alpha=sign) for u, v in zip(us, vs, strict=True)
+        ]
     us, vs = [u.contiguous() for u in us], [v.contiguous() for v in vs]
     outs = [torch.empty_like(u) for u in us]
     sizes = tuple(u.numel() for u in us)
     grid = (triton.cdiv(max(sizes), _BLOCK), len(us))
-    _kernel[grid](tuple(us), tuple(vs), tuple(outs), sizes, us[0] if s is None else s, sign, s is not None, _BLOCK)
+    _kernel[grid](
+        tuple(us),
+        tuple(vs),
+        tuple(outs),
+        sizes,
+        us[0] if s is None else s,
+        sign,
+        s is not None,
+        _BLOCK,
+    )
     return outs
 
 
@@ -65,7 +78,9 @@ class _Move(NamedTuple):
 
 
 def gather(graph: fx.Graph) -> None:
-    """Replace, in place, moves of leaves that stand in a row by one operation for each kind of move."""
+    """Replace, in place, moves of leaves that stand in a row by one operation for each kind of
+    move.
+    """
     row: list[fx.Node] = []
     for node in list(graph.nodes):
         if _move(node) is not None:
@@ -77,10 +92,14 @@ def gather(graph: fx.Graph) -> None:
 
 
 def _join(graph: fx.Graph, row: list[fx.Node]) -> None:
-    """Moves that build on each other stay in order; those that do not, and share s and sign, are joined."""
+    """Moves that build on each other stay in order; those that do not, and share s and sign, are
+    joined.
+    """
     depth: dict[fx.Node, int] = {}
     for node in row:
-        depth[node] = 1 + max((depth[given] for given in node.all_input_nodes if given in depth), default=-1)
+        depth[node] = 1 + max(
+            (depth[given] for given in node.all_input_nodes if given in depth), default=-1
+        )
     kinds: dict[Any, list[fx.Node]] = {}
     for node in sorted(row, key=depth.__getitem__):
         move, moved = _move(node), kind(node)

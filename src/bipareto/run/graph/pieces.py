@@ -1,7 +1,9 @@
-"""Gradients of parts put together: many vectors of zeros, each with one part filled in, become one row of the parts.
+"""Gradients of parts put together: many vectors of zeros, each with one part filled in, become one
+row of the parts.
 
-The weights of a network are stretches of one vector.  The gradient of each stretch comes back as a vector as long as the whole, zero
-elsewhere, and all of these are added up: three kernels over the whole vector for every stretch.  `put_together` finds such sums.
+The weights of a network are stretches of one vector.  The gradient of each stretch comes back as a
+vector as long as the whole, zero elsewhere, and all of these are added up: three kernels over the
+whole vector for every stretch.  `put_together` finds such sums.
 """
 
 from __future__ import annotations
@@ -28,12 +30,15 @@ class _Piece(NamedTuple):
 
 
 def put_together(graph: fx.Graph) -> None:
-    """Replace, in place, sums of stretches that are padded with zeros, and slices of everything, which are what they are given.
+    """Replace, in place, sums of stretches that are padded with zeros, and slices of everything,
+    which are what they are given.
 
     Rows of parts, these and others, are made in two axes where that is a matter of views.
     """
     for node in list(graph.nodes):
-        if node.target in (_aten.slice.Tensor, _aten.slice_backward.default) and _same_shape(kind(node.args[0]), kind(node)):
+        if node.target in (_aten.slice.Tensor, _aten.slice_backward.default) and _same_shape(
+            kind(node.args[0]), kind(node)
+        ):
             node.replace_all_uses_with(node.args[0])
             graph.erase_node(node)
     done: set[fx.Node] = set()
@@ -50,7 +55,9 @@ def put_together(graph: fx.Graph) -> None:
 
 def _rewrite(graph: fx.Graph, total: fx.Node, terms: list[fx.Node]) -> None:
     """A sum, with pieces that do not overlap put side by side."""
-    pieces = [piece for piece in map(_piece, terms) if piece is not None and piece.first < piece.end]
+    pieces = [
+        piece for piece in map(_piece, terms) if piece is not None and piece.first < piece.end
+    ]
     # Rows of pieces along one axis, each beginning where the one before it has ended, or later.
     rows: list[list[_Piece]] = []
     for piece in sorted(pieces, key=lambda piece: (piece.dim, piece.first)):
@@ -63,7 +70,9 @@ def _rewrite(graph: fx.Graph, total: fx.Node, terms: list[fx.Node]) -> None:
     like = kind(total)
     assert like is not None
     with graph.inserting_before(total):
-        found = [term for term in terms if _piece(term) is None] + [_in_a_row(graph, row, like) for row in rows]
+        found = [term for term in terms if _piece(term) is None] + [
+            _in_a_row(graph, row, like) for row in rows
+        ]
         result = found[0] if found else _zeros(graph, like, 0, like.shape[0])
         for term in found[1:]:
             result = _added(graph, like, _aten.add.Tensor, result, term)
@@ -92,13 +101,23 @@ def _flatten(graph: fx.Graph, node: fx.Node) -> None:
     arguments: Any = node.args
     parts, dim = (*arguments, 0)[:2]
     kinds, like = [kind(part) for part in parts], kind(node)
-    if like is None or len(like.shape) < 5 or not like.shape.numel() or not all(part is not None and part.contiguous for part in kinds):
+    if (
+        like is None
+        or len(like.shape) < 5
+        or not like.shape.numel()
+        or not all(part is not None and part.contiguous for part in kinds)
+    ):
         return
     rows = like.shape[: dim % len(like.shape)].numel()
     with graph.inserting_before(node):
         widths = [of.shape.numel() // rows for of in (*kinds, like) if of]
-        *flat, whole = (_contiguous(like._replace(shape=torch.Size([rows, width]))) for width in widths)
-        views = [_added(graph, of, _aten.view.default, part, list(of.shape)) for part, of in zip(parts, flat, strict=True)]
+        *flat, whole = (
+            _contiguous(like._replace(shape=torch.Size([rows, width]))) for width in widths
+        )
+        views = [
+            _added(graph, of, _aten.view.default, part, list(of.shape))
+            for part, of in zip(parts, flat, strict=True)
+        ]
         joined = _added(graph, whole, _aten.cat.default, views, 1)
         shaped = _added(graph, _contiguous(like), _aten.view.default, joined, list(like.shape))
     node.replace_all_uses_with(shaped)
@@ -122,7 +141,9 @@ def _contiguous(like: Kind) -> Kind:
 
 
 def _terms(node: Any, done: set[fx.Node]) -> list[fx.Node]:
-    """What a sum is the sum of, from left to right: inner sums that nobody else uses are taken apart."""
+    """What a sum is the sum of, from left to right: inner sums that nobody else uses are taken
+    apart.
+    """
     done.add(node)
     found: list[fx.Node] = []
     for term in node.args:
@@ -139,7 +160,11 @@ def _is_sum(node: Any) -> bool:
 
 
 def _same_shape(one: Kind | None, other: Kind | None) -> bool:
-    return one is not None and other is not None and (one.shape, one.dtype) == (other.shape, other.dtype)
+    return (
+        one is not None
+        and other is not None
+        and (one.shape, one.dtype) == (other.shape, other.dtype)
+    )
 
 
 def _piece(node: fx.Node) -> _Piece | None:

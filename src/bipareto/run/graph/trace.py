@@ -1,7 +1,9 @@
-"""A step run once, with every tensor operation written down: a graph that is run again without the Python of the step.
+"""A step run once, with every tensor operation written down: a graph that is run again without the
+Python of the step.
 
-`make_fx` writes it down too, but looks at each result through a fake copy in a world of its own, for the sake of uses that a
-replayed step does not have: four fifths of its time.  Here operations run as they are, and a result leaves its node and its `Kind`.
+`make_fx` writes it down too, but looks at each result through a fake copy in a world of its own,
+for the sake of uses that a replayed step does not have: four fifths of its time.  Here operations
+run as they are, and a result leaves its node and its `Kind`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ class Kind(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """The operations of a step, and the tensors it uses that are neither given nor computed, by the names of their nodes."""
+    """The operations of a step, and the tensors it uses that are neither given nor computed, by the
+    names of their nodes.
+    """
 
     graph: fx.Graph
     constants: dict[str, Tensor]
@@ -48,7 +52,9 @@ class Recording(NamedTuple):
 
 
 def record(step: Callable[..., Any], *inputs: Sequence[Tensor]) -> Recording:
-    """The graph of `step(*inputs)`, which returns tensors in any nesting of lists, tuples and dicts."""
+    """The graph of `step(*inputs)`, which returns tensors in any nesting of lists, tuples and
+    dicts.
+    """
     recorder = _Recorder()
     for i, values in enumerate(inputs):
         recorder.take_apart(recorder.graph.placeholder(f"inputs{i}"), values)
@@ -59,12 +65,16 @@ def record(step: Callable[..., Any], *inputs: Sequence[Tensor]) -> Recording:
 
 
 def kind(node: Any) -> Kind | None:
-    """Of the tensor that a node stands for; None where it stands for something else, or is no node."""
+    """Of the tensor that a node stands for; None where it stands for something else, or is no
+    node.
+    """
     return node.meta.get("kind") if isinstance(node, fx.Node) else None
 
 
 class _Recorder(TorchDispatchMode):
-    """Runs each operation and adds it to the graph.  It stands below `vmap` and `grad`: all tensors are plain ones."""
+    """Runs each operation and adds it to the graph.  It stands below `vmap` and `grad`: all tensors
+    are plain ones.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -91,7 +101,9 @@ class _Recorder(TorchDispatchMode):
         """A node for each tensor of a node that stands for several."""
         for i, value in enumerate(values):
             if isinstance(value, Tensor):
-                self.nodes[value] = _known(self.graph.call_function(operator.getitem, (node, i)), value)
+                self.nodes[value] = _known(
+                    self.graph.call_function(operator.getitem, (node, i)), value
+                )
 
     def written(self, value: Any) -> Any:
         """Arguments or results as the graph has them: nodes for tensors."""
@@ -107,16 +119,23 @@ class _Recorder(TorchDispatchMode):
         return value
 
     def _refuse_to_look(self, func: Any, args: Any) -> None:
-        """An error where a number is read from a tensor which will have another one when the graph is run again."""
+        """An error where a number is read from a tensor which will have another one when the graph
+        is run again.
+        """
         if torch.Tag.data_dependent_output not in func.tags:
             return
-        if any(isinstance(value, Tensor) and self.written(value).op != "get_attr" for value in args):
+        if any(
+            isinstance(value, Tensor) and self.written(value).op != "get_attr" for value in args
+        ):
             raise InvalidInput(
-                f"a step that is recorded cannot read a number from a tensor, but this one does ({func}); write it without .item(), "
+                "a step that is recorded cannot read a number from a tensor, but this one does "
+                f"({func}); write it without .item(), "
                 "float() and branches on tensors (torch.where instead), or use compile=False"
             )
 
 
 def _known(node: fx.Node, value: Tensor) -> fx.Node:
-    node.meta["kind"] = Kind(value.shape, value.stride(), value.dtype, value.device, value.is_contiguous())
+    node.meta["kind"] = Kind(
+        value.shape, value.stride(), value.dtype, value.device, value.is_contiguous()
+    )
     return node

@@ -1,4 +1,6 @@
-"""Triton where there is one, and the library in which operators made of its kernels are registered."""
+"""Triton where there is one, and the library in which operators made of its kernels are
+registered.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ try:
     import triton.language as tl
 
     jit = triton.jit
-except ImportError:  # torch's builds without CUDA bring none; modules with kernels can then be read, their kernels not used
+# torch's builds without CUDA bring none; modules with kernels can then be read, their kernels not
+# used
+except ImportError:
     triton = tl = None
 
     def jit(kernel: Any) -> Any:

@@ -1,8 +1,8 @@
 """Where slices are executed: in this process, in worker processes, or on Ray.
 
-An engine applies one function to many slice numbers and hands back results as they come.  The function writes what must
-last to the run folder, so an engine may lose a worker and simply ask again.  An engine changes no number: what a slice
-computes depends on the slice alone.
+An engine applies one function to many slice numbers and hands back results as they come.  The
+function writes what must last to the run folder, so an engine may lose a worker and simply ask
+again.  An engine changes no number: what a slice computes depends on the slice alone.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ class Engine(ABC):
         """(item, work(item)) for every item, in the order in which they are done.
 
         Args:
-            work: a function that can be sent to another process; doing an item again must give the same.
+            work: a function that can be sent to another process; doing an item again must give the
+                same.
             items: slice numbers.
         """
 

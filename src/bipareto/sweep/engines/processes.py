@@ -22,7 +22,9 @@ PATIENCE = 3
 
 
 class Processes(Engine):
-    """Fresh processes, one per core unless told otherwise; a worker that dies is replaced and its slice goes on from its checkpoint."""
+    """Fresh processes, one per core unless told otherwise; a worker that dies is replaced and its
+    slice goes on from its checkpoint.
+    """
 
     def run(self, work: Callable[[int], T], items: Sequence[int]) -> Iterator[tuple[int, T]]:
         waiting, barren = list(items), 0
@@ -36,14 +38,17 @@ class Processes(Engine):
                 barren = barren + 1 if len(waiting) == before else 0
                 if barren == PATIENCE:
                     raise BiparetoError(
-                        f"worker processes died {PATIENCE} times without finishing a slice (killed for memory?); "
+                        f"worker processes died {PATIENCE} times without finishing a slice (killed "
+                        "for memory?); "
                         "use fewer with engine.workers, or smaller slices in a new run"
                     ) from error
 
     def _pool(self, work: Callable[[int], T], items: Sequence[int]) -> Iterator[tuple[int, T]]:
         # Forked children would inherit the threads' locks of torch, but not the threads.
         context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(self.workers(len(items)), mp_context=context, initializer=_die_with_parent)
+        pool = ProcessPoolExecutor(
+            self.workers(len(items)), mp_context=context, initializer=_die_with_parent
+        )
         try:
             futures = {pool.submit(work, item): item for item in items}
             while futures:

@@ -17,7 +17,8 @@ RETRIES = 10
 
 
 class Ray(Engine):
-    """Ray Core: one task per slice; `address` joins a cluster, otherwise one is started here for the time of the sweep.
+    """Ray Core: one task per slice; `address` joins a cluster, otherwise one is started here for
+    the time of the sweep.
 
     All nodes must see the run folder under the same path.
     """
@@ -34,19 +35,29 @@ class Ray(Engine):
                 ray.shutdown()
 
     def _start(self, ray: Any, items: int) -> None:
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "warning", "configure_logging": True}
+        options: dict[str, Any] = {
+            "log_to_driver": False,
+            "logging_level": "warning",
+            "configure_logging": True,
+        }
         if self.config.address is None:
             options |= {"num_cpus": self.workers(items) * self.threads, "include_dashboard": False}
         try:
-            # Without an address Ray would join any cluster that has left its traces on this machine.
+            # Without an address Ray would join any cluster that has left its traces on this
+            # machine.
             ray.init(address=self.config.address or "local", **options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             raise InvalidInput(
-                f"engine.address {self.config.address!r} cannot be reached ({error}); start a cluster with: ray start --head"
+                f"engine.address {self.config.address!r} cannot be reached ({error}); start a "
+                "cluster with: ray start --head"
             ) from error
 
-    def _collect(self, ray: Any, work: Callable[[int], T], items: Sequence[int]) -> Iterator[tuple[int, T]]:
-        task = ray.remote(num_cpus=self.threads, num_gpus=self.config.gpus, max_retries=RETRIES)(work_of)
+    def _collect(
+        self, ray: Any, work: Callable[[int], T], items: Sequence[int]
+    ) -> Iterator[tuple[int, T]]:
+        task = ray.remote(num_cpus=self.threads, num_gpus=self.config.gpus, max_retries=RETRIES)(
+            work_of
+        )
         pending = {task.remote(work, item): item for item in items}
         while pending:
             (finished, *_), _ = ray.wait(list(pending), num_returns=1)
@@ -67,5 +78,8 @@ def _require_ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise InvalidInput("the ray engine needs Ray; get it with: pip install 'bipareto[ray]', or use --engine processes") from error
+        raise InvalidInput(
+            "the ray engine needs Ray; get it with: pip install 'bipareto[ray]', or use --engine "
+            "processes"
+        ) from error
     return ray
