@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -22,6 +22,7 @@ from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.data import Folder
 
 if TYPE_CHECKING:
+    from bipareto_experiments.fewshot.network import Learner
     from bipareto_experiments.fewshot.studies import Study
 
 __all__ = ["commands"]
@@ -390,15 +391,17 @@ def _study(
     out_dir: Path | None,
     numbers: dict[str, Any] | None = None,
 ) -> Study:
+    from bipareto_experiments.fewshot.network import Learner
     from bipareto_experiments.fewshot.studies import Study
     from bipareto_experiments.fewshot.task import build, generated
 
     ensure_experiment(out_dir, "fewshot")
+    kind = cast("Learner", learner)
     task = (
-        generated(learner, device=device or "cpu")
+        generated(kind, device=device or "cpu")
         if tiny
-        else build(dataset, learner, folder=folder, device=device)
-    )  # type: ignore[arg-type]
+        else build(dataset, kind, folder=folder, device=device)
+    )
     given = values.seeds(seeds or (["0"] if tiny else ["0,1,2"]))
     options: dict[str, Any] = {
         "protocol": protocol,
