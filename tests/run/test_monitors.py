@@ -12,7 +12,8 @@ from bipareto.certificate import certificate
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts.schedule import Constant, Power
-from bipareto.methods.theory.constants import Deterministic, Stochastic
+from bipareto.methods.theory.constants import Deterministic
+from bipareto.methods.theory.stochastic import Stochastic
 from bipareto.problem import tree
 from bipareto.problems import KnownProblem
 from bipareto.run.monitors import Gap, Merit, Monitor, Stationarity, StochasticMerit, Tracking

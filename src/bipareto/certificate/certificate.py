@@ -29,16 +29,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.certificate.inspection import (
-    SETTLED,
-    Curvature,
-    Point,
-    Subspace,
-    conic_minimum,
-    constraint_gradient,
-    gap_of,
-    proximal_point,
-)
+from bipareto.certificate.inspection import SETTLED, Curvature, Point, Subspace, conic_minimum
+from bipareto.certificate.proximal import constraint_gradient, gap_of, proximal_point
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference

@@ -6,9 +6,10 @@ from bipareto.methods.base import Method
 from bipareto.methods.episodic import Episodic
 from bipareto.methods.forum import FORUM
 from bipareto.methods.gmoba import GMOBA
+from bipareto.methods.mbmomeha import MBMOMEHA
 from bipareto.methods.meha import MEHA
 from bipareto.methods.moco import MoCo
-from bipareto.methods.momeha import MBMOMEHA, MOMEHA
+from bipareto.methods.momeha import MOMEHA
 from bipareto.methods.moml import MOML
 from bipareto.methods.wcmhgd import WCMHGD
 from bipareto.methods.wcpenalty import WCPenalty

@@ -17,13 +17,8 @@ from torch import Tensor
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import Draw, Info, Method, Start, State
 from bipareto.methods.parts import simplex
-from bipareto.methods.parts.hypergradient import (
-    Hypergradient,
-    Hypergradients,
-    Level,
-    descend,
-    jacobian,
-)
+from bipareto.methods.parts.differentiation import Level, descend, jacobian
+from bipareto.methods.parts.hypergradient import Hypergradient, Hypergradients
 from bipareto.methods.parts.schedule import as_schedule
 from bipareto.methods.parts.simplex import Weights
 from bipareto.problem import Problem, oracle, tree

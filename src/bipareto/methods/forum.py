@@ -14,7 +14,7 @@ from bipareto.errors import InvalidInput
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.methods.parts import simplex
-from bipareto.methods.parts.hypergradient import descend
+from bipareto.methods.parts.differentiation import descend
 from bipareto.methods.parts.schedule import Power, Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem, oracle, tree

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.methods.parts import simplex
-from bipareto.methods.parts.hypergradient import lower_pullback, warn_if_singular
+from bipareto.methods.parts.differentiation import lower_pullback
+from bipareto.methods.parts.hypergradient import warn_if_singular
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem

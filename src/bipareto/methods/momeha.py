@@ -1,7 +1,7 @@
-"""MOMEHA and MB-MOMEHA: single-loop, Hessian-free, preference-guided, for a nonconvex lower level.
+"""MOMEHA: single-loop, Hessian-free, preference-guided, for a nonconvex lower level.
 
 Jiang and Huang, "Efficient Hessian-Free Methods for Multi-Objective Bilevel Optimization with
-Nonconvex Lower Level", Algorithms 1 and 2.  The lower level is replaced by the constraint g(x, y) -
+Nonconvex Lower Level", Algorithm 1.  The lower level is replaced by the constraint g(x, y) -
 v_gamma(x, y) <= 0 with the Moreau envelope v_gamma(x, y) = min_theta g(x, theta) + ||theta - y||^2
 / (2 gamma), the objectives by their smooth Tchebycheff scalarization F, and F + c_t (g - v_gamma)
 is descended by one step each in theta, x and y.
@@ -22,12 +22,13 @@ from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.scalarization import Fixed, Ideal, as_ideal
 from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
 from bipareto.methods.theory import admissible
-from bipareto.methods.theory.constants import Deterministic, Stochastic
+from bipareto.methods.theory.constants import Deterministic
+from bipareto.methods.theory.stochastic import Stochastic
 from bipareto.methods.tuning import envelope_methods
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["MBMOMEHA", "MOMEHA", "Knobs", "MomehaState"]
+__all__ = ["MOMEHA", "Knobs", "MomehaState", "Momentum", "towards"]
 
 
 class Knobs(NamedTuple):
@@ -250,9 +251,8 @@ class MOMEHA(Method):
             alpha_x=as_schedule(self.alpha_x, "alpha_x"),
             alpha_y=as_schedule(self.alpha_y, "alpha_y"),
             c=as_schedule(self.c, "c"),
-            ideal=Fixed(())
-            if isinstance(ideal, Fixed)
-            else ideal,  # a fixed z lives in the state alone
+            # A fixed z lives in the state alone.
+            ideal=Fixed(()) if isinstance(ideal, Fixed) else ideal,
             beta=self._beta(),
         )
         return MomehaState(
@@ -275,54 +275,35 @@ class MOMEHA(Method):
     def step(
         self, problem: Problem, state: MomehaState, draw: Draw | None = None
     ) -> tuple[MomehaState, Info]:
-        x, y, theta, knobs, t, momentum = (
-            state.x,
-            state.y,
-            state.theta,
-            state.knobs,
-            state.t,
-            state.momentum,
-        )
-        batches = draw or {}
+        x, y, knobs, t = state.x, state.y, state.knobs, state.t
+        upper, lower = (draw or {}).get("upper"), (draw or {}).get("lower")
         inverse_c, inverse_gamma = knobs.c(t).reciprocal(), knobs.gamma.reciprocal()
 
-        d_theta = oracle.grad(
-            lambda v: problem.lower(x, v, self._lower_batch(batches, "theta")), theta
-        )
-        d_theta = tree.map_(
-            lambda d, v, u: torch.addcmul(d, inverse_gamma, v - u), d_theta, theta, y
-        )
-        theta, m_theta = self._move(theta, d_theta, knobs.alpha_theta(t), "theta", state)
+        d_theta = oracle.grad(lambda v: problem.lower(x, v, lower), state.theta)
+        d_theta = towards(d_theta, inverse_gamma, state.theta, y)
+        theta = tree.descend(state.theta, knobs.alpha_theta(t), d_theta)
 
         def x_terms(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
-            f = self._objectives(problem, v, y, batches, "x", state.preference.shape[-1])
-            weights = self._weights(problem, f, v, y, batches, state)
-            g_y, g_theta = problem.lower_pair(v, y, theta, self._lower_batch(batches, "x"))
-            return inverse_c * (weights @ f) + g_y - g_theta, (f,)
+            f = problem.upper(v, y, upper)
+            g_y, g_theta = problem.lower_pair(v, y, theta, lower)
+            return inverse_c * (self.weights(f, state) @ f) + g_y - g_theta, (f,)
 
         d_x, (f,) = oracle.grad_and_aux(x_terms, x)
-        x, m_x = self._move(x, d_x, knobs.alpha_x(t), "x", state)
+        x = tree.descend(x, knobs.alpha_x(t), d_x)
 
         def y_terms(v: Tree) -> Tensor:
-            f = self._objectives(problem, x, v, batches, "y", state.preference.shape[-1])
-            weights = self._weights(problem, f, x, v, batches, state)
-            return inverse_c * (weights @ f) + problem.lower(x, v, self._lower_batch(batches, "y"))
+            f = problem.upper(x, v, upper)
+            return inverse_c * (self.weights(f, state) @ f) + problem.lower(x, v, lower)
 
-        d_y = oracle.grad(y_terms, y)
-        d_y = tree.map_(lambda d, v, u: torch.addcmul(d, inverse_gamma, v - u), d_y, theta, y)
-        new_y, m_y = self._move(y, d_y, knobs.alpha_y(t), "y", state)
+        d_y = towards(oracle.grad(y_terms, y), inverse_gamma, theta, y)
+        y = tree.descend(y, knobs.alpha_y(t), d_y)
+        ideal = knobs.ideal.update(state.ideal, f)
+        return state._replace(x=x, y=y, theta=theta, ideal=ideal, t=t + 1), {"objectives": f}
 
-        new = MomehaState(
-            x,
-            new_y,
-            theta,
-            state.preference,
-            knobs.ideal.update(state.ideal, f),
-            t + 1,
-            knobs,
-            Momentum(m_theta, m_x, m_y) if momentum else (),
-        )
-        return new, {"objectives": f}
+    def weights(self, f: Tensor, state: MomehaState) -> Tensor:
+        """The constants (m,) that multiply the f_i: differentiating their sum gives grad F."""
+        weigh = scalarization.get(self.scalarization).weights
+        return weigh(f.detach(), state.preference, state.ideal, state.knobs.mu)
 
     def report(
         self,
@@ -341,7 +322,7 @@ class MOMEHA(Method):
         """
         knobs, t = before.knobs, before.t
         lower, lower_theta = problem.lower_pair(
-            before.x, before.y, after.theta, self._lower_batch(draw or {}, "x")
+            before.x, before.y, after.theta, self._lower_batch(draw)
         )
         gap = (
             lower
@@ -362,20 +343,9 @@ class MOMEHA(Method):
             "residual": torch.maximum(gap, stationarity),
         }
 
-    def _lower_batch(self, batches: Draw, name: str) -> Any:
-        return batches.get("lower")
-
-    def _objectives(
-        self, problem: Problem, x: Tree, y: Tree, batches: Draw, name: str, m: int
-    ) -> Tensor:
-        return problem.upper(x, y, batches.get("upper"))
-
-    def _weights(
-        self, problem: Problem, f: Tensor, x: Tree, y: Tree, batches: Draw, state: MomehaState
-    ) -> Tensor:
-        """The constants that multiply the f_i: differentiating sum_i weights_i f_i gives grad F."""
-        weigh = scalarization.get(self.scalarization).weights
-        return weigh(f.detach(), state.preference, state.ideal, state.knobs.mu)
+    def _lower_batch(self, draw: Draw | None) -> Any:
+        """The draw on which g is seen at y and at theta."""
+        return (draw or {}).get("lower")
 
     def _beta(self) -> Schedule | tuple[()]:
         return ()
@@ -383,153 +353,7 @@ class MOMEHA(Method):
     def _momentum(self, start: Start) -> Momentum | tuple[()]:
         return ()
 
-    def _move(
-        self, point: Tree, direction: Tree, alpha: Tensor, name: str, state: MomehaState
-    ) -> tuple[Tree, Tree]:
-        """One descent step; returns the new point and the new momentum (() here)."""
-        return tree.descend(point, alpha, direction), ()
 
-
-@dataclass(frozen=True)
-class MBMOMEHA(MOMEHA):
-    """Algorithm 2, for noisy gradients: MOMEHA's three directions on fresh draws, passed through
-    exponential averages.
-
-    m = beta_t m + (1 - beta_t) d,  v <- v - alpha m   for v = theta, x, y.
-
-    Each step uses 2m + 3 draws: "theta", "x-lower", "y-lower", and "x-upper-i", "y-upper-i" for
-    every objective i.  The draw of x-lower serves g at y and at theta, the draw of an objective its
-    value (in the weights) and its gradient.
-
-    Args:
-        beta: momentum beta_t.  This average has steps (1 - beta) times those of SGD's m = beta m +
-            d.
-        exact_weights: take the scalarization's weights from the objectives on all data (role
-            "full", forward only), which removes the bias that the softmax of noisy values has.
-        others: as in `MOMEHA`.
-    """
-
-    traits = Traits("stochastic", "nonconvex", nested=False, certainty=100)
-
-    beta: Schedule | float = 0.9
-    exact_weights: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "beta", as_schedule(self.beta, "beta"))
-
-    @classmethod
-    def paper(cls, preset: str = "nas") -> Self:
-        """The paper's settings for architecture search: EMA momentum 0.9, c_t = (1 + t)^(1/16)."""
-        if preset != "nas":
-            raise InvalidInput(f"preset {preset!r} is not known; choose nas")
-        return cls(
-            gamma=8.0,
-            mu=4.0,
-            alpha_theta=0.025,
-            alpha_x=0.05,
-            alpha_y=0.025,
-            beta=0.9,
-            c=Power(1.0, 1 / 16),
-        )
-
-    @classmethod
-    def tuned(
-        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
-    ) -> Self:
-        """As `MOMEHA.tuned`, with steps that fall as Theorem 2 asks for when gradients are
-        noisy.
-        """
-        return cls(**envelope_methods.tune_mbmomeha(problem, x0, y0, steps=steps, seed=seed))
-
-    @classmethod
-    def admissible(  # type: ignore[override]
-        cls,
-        problem: Problem,
-        x0: Any,
-        y0: Any,
-        *,
-        constants: Any = None,
-        gamma: float | None = None,
-        mu: float | None = None,
-        c0: float = 1.0,
-        delta: float | None = None,
-        ideal: Any = None,
-        preference: Any = None,
-        scalarization: str = "stch",
-        fraction: float = 0.99,
-    ) -> Self:
-        """Schedules for which Theorem 2's merit falls in expectation, up to its noise term; the
-        same warning as `MOMEHA.admissible`.
-
-        Args:
-            c0: the first penalty.
-            delta: None for the joint rate with a growing penalty, or a number in (0, 1/8) for a
-                constant one; see `schedule.theorem2`.
-            others: as in `MOMEHA.admissible`.
-        """
-        found = admissible.admissible_mbmomeha(
-            problem,
-            x0,
-            y0,
-            constants=constants,
-            gamma=gamma,
-            mu=mu,
-            c0=c0,
-            delta=delta,
-            ideal=ideal,
-            preference=preference,
-            scalarization=scalarization,
-            fraction=fraction,
-        )
-        return cls(**found)
-
-    def roles(self, m: int) -> tuple[str, ...]:
-        upper = tuple(f"{name}-upper-{i}" for name in ("x", "y") for i in range(m))
-        return (
-            "theta",
-            "x-lower",
-            "y-lower",
-            *upper,
-            *(("upper-full",) if self.exact_weights else ()),
-        )
-
-    def oracles(self, m: int) -> dict[str, int]:
-        return super().oracles(m) | ({"upper_values": 2 * m} if self.exact_weights else {})
-
-    def _lower_batch(self, batches: Draw, name: str) -> Any:
-        return batches.get("theta" if name == "theta" else f"{name}-lower")
-
-    def _objectives(
-        self, problem: Problem, x: Tree, y: Tree, batches: Draw, name: str, m: int
-    ) -> Tensor:
-        if not batches:
-            return problem.upper(x, y)
-        return torch.stack(
-            [problem.objective(i, x, y, batches[f"{name}-upper-{i}"]) for i in range(m)]
-        )
-
-    def _weights(
-        self, problem: Problem, f: Tensor, x: Tree, y: Tree, batches: Draw, state: MomehaState
-    ) -> Tensor:
-        if self.exact_weights and batches:
-            x, y = (
-                tree.map_(lambda leaf: leaf.detach(), point) for point in (x, y)
-            )  # forward only
-            f = problem.upper(x, y, batches["upper-full"])
-        return super()._weights(problem, f, x, y, batches, state)
-
-    def _beta(self) -> Schedule | tuple[()]:
-        return as_schedule(self.beta, "beta")
-
-    def _momentum(self, start: Start) -> Momentum | tuple[()]:
-        return Momentum(
-            tree.zeros_like(start.y), tree.zeros_like(start.x), tree.zeros_like(start.y)
-        )
-
-    def _move(
-        self, point: Tree, direction: Tree, alpha: Tensor, name: str, state: MomehaState
-    ) -> tuple[Tree, Tree]:
-        beta = state.knobs.beta(state.t)  # type: ignore[operator]
-        average = tree.interpolate(direction, getattr(state.momentum, name), beta)
-        return tree.descend(point, alpha, average), average
+def towards(direction: Tree, inverse_gamma: Tensor, theta: Tree, y: Tree) -> Tree:
+    """direction + (theta - y)/gamma, the pull of the envelope's proximal term."""
+    return tree.map_(lambda d, v, u: torch.addcmul(d, inverse_gamma, v - u), direction, theta, y)

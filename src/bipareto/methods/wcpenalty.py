@@ -16,7 +16,7 @@ from bipareto.errors import InvalidInput
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
 from bipareto.methods.parts import simplex
-from bipareto.methods.parts.hypergradient import difference_pair, lower_pullback, pullback
+from bipareto.methods.parts.differentiation import difference_pair, lower_pullback, pullback
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe_penalty
 from bipareto.problem import Problem, oracle, tree

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
-from bipareto.problem import modules, tree
+from bipareto.problem import tree
+from bipareto.problem.calls import Calls, calls_of
 from bipareto.problem.checks import (
     check_dependence,
     check_finite,
@@ -24,7 +25,7 @@ from bipareto.problem.checks import (
     nudged,
 )
 from bipareto.problem.loaders import draws_of
-from bipareto.problem.modules import Calls
+from bipareto.problem.modules import copy_into
 from bipareto.problem.sampler import Sampler
 from bipareto.problem.tree import Tree
 
@@ -171,7 +172,7 @@ class Problem:
                 f"upper_data has {len(upper_data)} entries, but upper has {len(upper)} objectives; "  # type: ignore[arg-type]
                 "give one per objective, or one for all"
             )
-        calls, x0, y0 = modules.calls_of(
+        calls, x0, y0 = calls_of(
             x, y, has_data=lower_data is not None, shared=shared, autocast=autocast
         )
         first = tree.first_leaf(x0)
@@ -329,8 +330,8 @@ class Problem:
             module_x, module_y: those that were given to `from_modules`, or others with the same
                 parameters; None leaves one out.
         """
-        modules.copy_into("x", x, module_x)
-        modules.copy_into("y", self._calls.whole_y(x, y), module_y)
+        copy_into("x", x, module_x)
+        copy_into("y", self._calls.whole_y(x, y), module_y)
         if module_x is not None and module_y is not None:
             self.estimate_statistics(module_x, module_y)
 

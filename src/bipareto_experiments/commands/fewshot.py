@@ -391,7 +391,6 @@ def _study(
     out_dir: Path | None,
     numbers: dict[str, Any] | None = None,
 ) -> Study:
-    from bipareto_experiments.fewshot.network import Learner
     from bipareto_experiments.fewshot.studies import Study
     from bipareto_experiments.fewshot.task import build, generated
 

@@ -12,15 +12,13 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.methods.parts.differentiation import descend, jacobian, lower_pullback
 from bipareto.methods.parts.hypergradient import (
     CG,
     FiniteDifference,
     Hypergradient,
     Neumann,
     Unrolled,
-    descend,
-    jacobian,
-    lower_pullback,
     warn_if_singular,
 )
 from bipareto.problem import tree

@@ -11,13 +11,14 @@ import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.schedule import Complement, Constant, Power
-from bipareto.methods.theory.constants import Deterministic, Stochastic, best_gamma
+from bipareto.methods.theory.constants import Deterministic, best_gamma
 from bipareto.methods.theory.smoothness import (
     Smoothness,
     estimate,
     lower_bound,
     scalarized_smoothness,
 )
+from bipareto.methods.theory.stochastic import Stochastic
 from helpers import DOUBLE
 
 STCH = scalarization.get("stch")

@@ -27,6 +27,18 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import curvature
+from bipareto.methods.parts.differentiation import (
+    Level,
+    Pair,
+    difference,
+    difference_pair,
+    functional,
+    gradient_in_y,
+    jacobian,
+    lower_pullback,
+    pullback_of,
+    unit_rows,
+)
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
@@ -35,23 +47,13 @@ __all__ = [
     "FiniteDifference",
     "Hypergradient",
     "Hypergradients",
-    "Level",
     "Neumann",
     "Unrolled",
-    "descend",
-    "difference_pair",
-    "jacobian",
-    "lower_pullback",
-    "pullback",
     "warn_if_singular",
 ]
 
-#: f(x, y) -> (m,) or g(x, y) -> (), draws already chosen
-Level: TypeAlias = Callable[[Tree, Tree], Tensor]
 #: rows (m, n_y) -> H rows, (m, n_y)
 Products: TypeAlias = Callable[[Tensor], Tensor]
-#: rows v (m, n_y) -> g_xy v (m, n_x) and g_yy v (m, n_y)
-Pair: TypeAlias = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class Hypergradients(NamedTuple):
@@ -122,16 +124,14 @@ class Unrolled(Hypergradient):
 
         def through(x_: Tree) -> tuple[Tensor, Tree]:
             point = (
-                y if _functional(x_) else tree.map_(lambda leaf: leaf.detach().requires_grad_(), y)
+                y if functional(x_) else tree.map_(lambda leaf: leaf.detach().requires_grad_(), y)
             )
             for _ in range(self.steps):
-                point = tree.add_scaled(point, -eta, _gradient_in_y(lower, x_, point))
+                point = tree.add_scaled(point, -eta, gradient_in_y(lower, x_, point))
             return upper(x_, point), point
 
-        f, moved, pull = _pullback(through, x)
-        return Hypergradients(
-            f, torch.stack([pull(e)[0] for e in _unit_rows(f)]), moved, None, None
-        )
+        f, moved, pull = pullback_of(through, x)
+        return Hypergradients(f, torch.stack([pull(e)[0] for e in unit_rows(f)]), moved, None, None)
 
     def oracles(self, m: int) -> dict[str, int]:
         # The last pull-back, to y^0, is not needed.
@@ -170,7 +170,7 @@ class _Implicit(Hypergradient):
         """
 
     def _products(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Products:
-        _, _, pull = _pullback(lambda y_: (tree.ravel(_gradient_in_y(lower, x, y_)), ()), y)
+        _, _, pull = pullback_of(lambda y_: (tree.ravel(gradient_in_y(lower, x, y_)), ()), y)
         return lambda rows: torch.stack([pull(v)[0] for v in rows.unbind()])
 
     def _pair(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Pair:
@@ -249,7 +249,7 @@ class FiniteDifference(Neumann):
             return tree.ravel(oracle.grad(lambda y_: lower(x, y_), tree.unravel(point, y)))
 
         return lambda rows: torch.stack(
-            [_difference(gradient, y, v, numbers[1], self.relative) for v in rows.unbind()]
+            [difference(gradient, y, v, numbers[1], self.relative) for v in rows.unbind()]
         )
 
     def _pair(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Pair:
@@ -315,72 +315,6 @@ class CG(_Implicit):
         }
 
 
-def descend(lower: Level, x: Tree, y: Tree, eta: Any) -> Tree:
-    """One gradient step on the lower level, y - eta grad_y g(x, y)."""
-    return tree.add_scaled(y, -eta, oracle.grad(lambda y_: lower(x, y_), y))
-
-
-def pullback(
-    upper: Level, x: Tree, y: Tree
-) -> tuple[Tensor, Callable[[Tensor], tuple[Tensor, ...]]]:
-    """f (m,), and weights (m,) -> the gradients of the weighted sum in x (n_x,) and in y (n_y,), at
-    one evaluation of f.
-    """
-    f, _, pull = _pullback(lambda x_, y_: (upper(x_, y_), ()), x, y)
-    return f, pull
-
-
-def jacobian(upper: Level, x: Tree, y: Tree) -> tuple[Tensor, Tensor, Tensor]:
-    """f (m,) and the gradients of all objectives, in x (m, n_x) and in y (m, n_y): one forward
-    pass, m backward ones.
-    """
-    f, pull = pullback(upper, x, y)
-    rows = [pull(e) for e in _unit_rows(f)]
-    return f, torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
-
-
-def lower_pullback(lower: Level, x: Tree, y: Tree) -> tuple[Tensor, Pair]:
-    """grad_y g (n_y,), and rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y) at one evaluation of
-    g.
-    """
-    gradient, _, pull = _pullback(
-        lambda x_, y_: (tree.ravel(_gradient_in_y(lower, x_, y_)), ()), x, y
-    )
-
-    def pair(rows: Tensor) -> tuple[Tensor, Tensor]:
-        found = [pull(v) for v in rows.unbind()]
-        return torch.stack([u for u, _ in found]), torch.stack([v for _, v in found])
-
-    return gradient, pair
-
-
-def difference_pair(lower: Level, x: Tree, y: Tree, eps: Any, relative: bool = True) -> Pair:
-    """rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y) from two gradients of g each, y shifted
-    by +-e v: see `FiniteDifference`.
-
-    Args:
-        eps, relative: e = eps/||v||, or e = eps if not `relative`.
-    """
-
-    def gradient(point: Tensor) -> Tensor:
-        return tree.ravel(oracle.grad(lambda both: lower(*both), (x, tree.unravel(point, y))))
-
-    def pair(rows: Tensor) -> tuple[Tensor, Tensor]:
-        both = torch.stack([_difference(gradient, y, v, eps, relative) for v in rows.unbind()])
-        split = both.shape[1] - rows.shape[1]
-        return both[:, :split], both[:, split:]
-
-    return pair
-
-
-def _difference(
-    gradient: Callable[[Tensor], Tensor], y: Tree, v: Tensor, eps: Any, relative: bool
-) -> Tensor:
-    e = eps / v.norm().clamp_min(torch.finfo(v.dtype).tiny) if relative else eps
-    at = tree.ravel(y)
-    return (gradient(at + e * v) - gradient(at - e * v)) / (2 * e)
-
-
 def warn_if_singular(name: str, problem: Problem, x: Tree, y: Tree) -> None:
     """Warn, once and before a run, where g_yy at the start is not positive definite: hypergradients
     rest on that.
@@ -403,62 +337,6 @@ def warn_if_singular(name: str, problem: Problem, x: Tree, y: Tree) -> None:
             BiparetoWarning,
             stacklevel=4,
         )
-
-
-def _functional(point: Tree) -> bool:
-    """Whether `torch.func` must differentiate here: inside `vmap`, inside another transform, or
-    under compilation.
-    """
-    return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(
-        tree.first_leaf(point)
-    )
-
-
-def _gradient_in_y(lower: Level, x: Tree, y: Tree) -> Tree:
-    """grad_y g(x, y) as something that can be differentiated again; outside `torch.func` y must
-    carry a graph.
-    """
-    if _functional(y):
-        return torch.func.grad(lambda y_: lower(x, y_))(y)
-    found = torch.autograd.grad(
-        lower(x, y), tree.leaves(y), create_graph=True, allow_unused=True, materialize_grads=True
-    )
-    return tree.rebuild(y, list(found))
-
-
-def _pullback(
-    fn: Callable[..., tuple[Tensor, Tree]], *points: Tree
-) -> tuple[Tensor, Tree, Callable[[Tensor], tuple[Tensor, ...]]]:
-    """fn(*points) -> (value, aux) and the map from cotangents of the value to flat cotangents of
-    the points, reusable.
-
-    By `torch.func.vjp` where it must be, else by `torch.autograd`, which takes losses that
-    `torch.func` does not and costs half.
-    """
-    if any(_functional(point) for point in points):
-        value, pull, aux = torch.func.vjp(fn, *points, has_aux=True)  # type: ignore[misc]
-        return value, aux, lambda cotangent: tuple(tree.ravel(part) for part in pull(cotangent))
-    variables = [tree.map_(lambda leaf: leaf.detach().requires_grad_(), point) for point in points]
-    with torch.enable_grad():
-        value, aux = fn(*variables)
-    inputs = [tree.leaves(variable) for variable in variables]
-
-    def pull_back(cotangent: Tensor) -> tuple[Tensor, ...]:
-        if not value.requires_grad:
-            return tuple(torch.zeros_like(tree.ravel(point)) for point in points)
-        flat = [leaf for leaves in inputs for leaf in leaves]
-        found = iter(
-            torch.autograd.grad(
-                value, flat, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True
-            )
-        )
-        return tuple(torch.cat([next(found).flatten() for _ in leaves]) for leaves in inputs)
-
-    return value.detach(), tree.map_(lambda leaf: leaf.detach(), aux), pull_back
-
-
-def _unit_rows(f: Tensor) -> list[Tensor]:
-    return list(torch.eye(f.shape[0], dtype=f.dtype, device=f.device).unbind())
 
 
 def _at_least_one(name: str, value: int) -> None:

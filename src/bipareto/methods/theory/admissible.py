@@ -14,8 +14,9 @@ from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.methods.parts.scalarization import Fixed, as_ideal
 from bipareto.methods.parts.schedule import Constant, Power, Schedule, as_schedule, theorem2
-from bipareto.methods.theory.constants import Deterministic, Stochastic, best_gamma
+from bipareto.methods.theory.constants import Deterministic, best_gamma
 from bipareto.methods.theory.smoothness import Known, estimate, scalarized_smoothness, start_merit
+from bipareto.methods.theory.stochastic import Stochastic
 from bipareto.methods.tuning.envelope_methods import smoothing
 from bipareto.problem import Problem, tree
 

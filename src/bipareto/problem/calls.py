@@ -1,0 +1,267 @@
+"""How the losses of a problem are called: with trees, or with modules in their place."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from bipareto.errors import InvalidInput
+from bipareto.problem import tree
+from bipareto.problem.modules import (
+    Part,
+    estimating,
+    in_full_precision,
+    key_of,
+    keys_of,
+    make_pure,
+    norm_layers,
+    trained,
+)
+from bipareto.problem.sampler import Sampler
+from bipareto.problem.tree import Tree
+
+__all__ = ["Calls", "ModuleCalls", "calls_of"]
+
+
+Loss: TypeAlias = Callable[..., Tensor]
+
+
+#: losses, each with the draw that it is to be evaluated on
+Evaluations: TypeAlias = Sequence[tuple[Loss, Any]]
+
+
+class Calls:
+    """How the losses of a problem are called: as plain functions of trees, `loss(x, y[,
+    batch])`.
+    """
+
+    #: whether losses on one draw share work
+    shares = False
+
+    def __init__(self, *, takes_batch: bool) -> None:
+        self.takes_batch = takes_batch
+
+    def one(self, loss: Loss, x: Tree, y: Tree, batch: Any) -> Tensor:
+        """The value of one loss."""
+        return loss(x, y, batch) if self.takes_batch else loss(x, y)
+
+    def together(self, losses: Sequence[Loss], x: Tree, y: Tree, batch: Any) -> Tensor:
+        """The values of several losses on one draw, (m,)."""
+        return torch.stack([self.one(loss, x, y, batch) for loss in losses])
+
+    def pair(self, loss: Loss, x: Tree, y: Tree, theta: Tree, batch: Any) -> tuple[Tensor, Tensor]:
+        """The values of one loss at (x, y) and at (x, theta) on one draw."""
+        return self.one(loss, x, y, batch), self.one(loss, x, theta, batch)
+
+    def within(self, pick: Callable[[Any], Any], batch: Any) -> Any:
+        """A draw of which a part is picked."""
+        return pick(batch)
+
+    def with_key(self, role: str, t: int, seed: int, batch: Any) -> Any:
+        """A batch in the form of a draw."""
+        return batch
+
+    def whole_y(self, x: Tree, y: Tree) -> Tree:
+        """All parameters of y's module, those that x owns included."""
+        return y
+
+    def estimate_statistics(
+        self, module_x: Any, module_y: Any, levels: tuple[Evaluations, Evaluations]
+    ) -> None:
+        """Estimate the running statistics of norm layers: plain functions have none."""
+
+
+class ModuleCalls(Calls):
+    """Losses that are called with modules in place of trees; made by `calls_of`.
+
+    Args:
+        x, y: the two parts.
+        has_data: the losses take a batch.
+        shared, autocast: as in `Problem.from_modules`.
+        device: where the modules are.
+    """
+
+    def __init__(
+        self,
+        x: Part,
+        y: Part,
+        *,
+        has_data: bool,
+        shared: Callable[..., Any] | None,
+        autocast: torch.dtype | None,
+        device: torch.device,
+    ) -> None:
+        self._x, self._y, self._has_data = x, y, has_data
+        self._shared, self._autocast, self._device = shared, autocast, device
+        self._has_keys = bool(x.keyed or y.keyed)
+        super().__init__(takes_batch=has_data or self._has_keys)
+        self.shares = shared is not None
+
+    def keyed(self, sampler: Sampler | None) -> Sampler | None:
+        """The same draws with a dropout key beside each, where there is dropout."""
+        if not self._has_keys:
+            return sampler
+
+        def draw(level: str, role: str, t: int, seed: int) -> Any:
+            return self.with_key(
+                role, t, seed, () if sampler is None else sampler(level, role, t, seed)
+            )
+
+        return draw
+
+    def one(self, loss: Loss, x: Tree, y: Tree, batch: Any) -> Tensor:
+        with self._precision(x):
+            value = loss(
+                self._view_x(x, batch), self._view_y(x, y, batch), *self._arguments(x, batch)
+            )
+        return self._as_run(value, x)
+
+    def together(self, losses: Sequence[Loss], x: Tree, y: Tree, batch: Any) -> Tensor:
+        def every(*arguments: Any) -> Tensor:
+            return torch.stack([loss(*arguments).to(tree.first_leaf(x).dtype) for loss in losses])
+
+        return self.one(every, x, y, batch)
+
+    def pair(self, loss: Loss, x: Tree, y: Tree, theta: Tree, batch: Any) -> tuple[Tensor, Tensor]:
+        with self._precision(x):
+            arguments = self._arguments(x, batch)
+            at_y, at_theta = (
+                loss(self._view_x(x, batch), self._view_y(x, v, batch), *arguments)
+                for v in (y, theta)
+            )
+        return self._as_run(at_y, x), self._as_run(at_theta, x)
+
+    def within(self, pick: Callable[[Any], Any], batch: Any) -> Any:
+        return batch | {"batch": pick(batch["batch"])} if self._has_keys else pick(batch)
+
+    def with_key(self, role: str, t: int, seed: int, batch: Any) -> Any:
+        return (
+            {"key": key_of(role, t, seed, self._device), "batch": batch}
+            if self._has_keys
+            else batch
+        )
+
+    def whole_y(self, x: Tree, y: Tree) -> Tree:
+        return self._y.parameters(y, x) if self._y.tied else y
+
+    def estimate_statistics(
+        self, module_x: Any, module_y: Any, levels: tuple[Evaluations, Evaluations]
+    ) -> None:
+        layers = [
+            layer
+            for layer in norm_layers(module_x) + norm_layers(module_y)
+            if layer.track_running_stats
+        ]
+        if not layers:
+            return
+        lower, upper = levels
+        with (
+            estimating(layers, [m for m in (module_x, module_y) if isinstance(m, nn.Module)]),
+            torch.no_grad(),
+        ):
+            self._pass(lower, module_x, module_y)
+            if any(int(layer.num_batches_tracked or 0) == 0 for layer in layers):
+                for layer in layers:
+                    # Layers that are done keep what they have: momentum 0 adds nothing.
+                    layer.momentum = 0.0 if int(layer.num_batches_tracked or 0) else None
+                self._pass(upper, module_x, module_y)
+
+    def _pass(self, evaluations: Evaluations, module_x: Any, module_y: Any) -> None:
+        """Evaluate losses with the modules themselves."""
+        for loss, batch in evaluations:
+            data = self._data(batch)
+            loss(
+                module_x,
+                module_y,
+                *(data if self._shared is None else (self._shared(module_x, *data),)),
+            )
+
+    def _view_x(self, x: Tree, batch: Any) -> Any:
+        return self._x.view(x, x, self._key(batch))
+
+    def _view_y(self, x: Tree, y: Tree, batch: Any) -> Any:
+        return self._y.view(y, x, self._key(batch))
+
+    def _key(self, batch: Any) -> Tensor | None:
+        return batch["key"] if self._has_keys else None
+
+    def _data(self, batch: Any) -> tuple[Any, ...]:
+        return (batch["batch"] if self._has_keys else batch,) if self._has_data else ()
+
+    def _arguments(self, x: Tree, batch: Any) -> tuple[Any, ...]:
+        """What a loss takes beside x and y: nothing, the batch, or what the shared part made of
+        it.
+        """
+        data = self._data(batch)
+        return data if self._shared is None else (self._shared(self._view_x(x, batch), *data),)
+
+    def _precision(self, x: Tree) -> AbstractContextManager[object]:
+        if self._autocast is None:
+            return nullcontext()
+        # The cache of cast weights would outlive a functional call.
+        return torch.autocast(
+            tree.first_leaf(x).device.type, dtype=self._autocast, cache_enabled=False
+        )
+
+    def _as_run(self, value: Any, x: Tree) -> Any:
+        return (
+            value.to(tree.first_leaf(x).dtype)
+            if isinstance(value, Tensor) and self._autocast is not None
+            else value
+        )
+
+
+def calls_of(
+    x: Any,
+    y: Any,
+    *,
+    has_data: bool,
+    shared: Callable[..., Any] | None,
+    autocast: torch.dtype | None,
+) -> tuple[ModuleCalls, Tree, Tree]:
+    """How losses are called with these modules (or tensors), and their trained parameters x0, y0;
+    arguments as in `Problem.from_modules`.
+    """
+    if autocast is torch.float16:
+        raise InvalidInput(
+            "autocast is torch.float16, whose small range needs loss scaling; use torch.bfloat16"
+        )
+    # Copied together, so that what they share stays shared; the caller's modules are never touched.
+    modules = copy.deepcopy([m for m in (x, y) if isinstance(m, nn.Module)])
+    skeletons = iter(modules)
+    bare_x, bare_y = (next(skeletons) if isinstance(m, nn.Module) else None for m in (x, y))
+    owned = trained(bare_x)
+    names_of_x = {id(parameter): name for name, parameter in owned.items()}
+    tied = {
+        name: names_of_x[id(parameter)]
+        for name, parameter in trained(bare_y).items()
+        if id(parameter) in names_of_x
+    }
+    x0 = tree.as_tree(x if bare_x is None else owned, "x")
+    y0 = tree.as_tree(
+        y
+        if bare_y is None
+        else {name: p for name, p in trained(bare_y).items() if name not in tied},
+        "y",
+    )
+    for module in modules:
+        make_pure(module)
+        if autocast is not None:
+            for layer in norm_layers(module):
+                # Normalising in half precision loses the variance, and its derivative cannot be
+                # batched with float32 weights.
+                layer.register_forward_pre_hook(in_full_precision)
+    parts = Part(bare_x, {}, keys_of(bare_x)), Part(bare_y, tied, keys_of(bare_y))
+    calls = ModuleCalls(
+        *parts,
+        has_data=has_data,
+        shared=shared,
+        autocast=autocast,
+        device=tree.first_leaf(x0).device,
+    )
+    return calls, x0, y0
