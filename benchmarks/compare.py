@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bipareto_experiments.comparison import applicable, compare
 
 import bipareto as bp
 from bipareto.cli.values import finite
 from bipareto.report import methods_page, plot_comparison
+from bipareto.sweep.comparison import applicable, compare
 
 DOCS = Path(__file__).parents[1] / "docs"
 PROBLEMS = ("quadratic", "merely-convex", "pl-sin2", "mo-sin")

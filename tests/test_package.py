@@ -8,7 +8,6 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -16,10 +15,9 @@ import bipareto
 
 SOURCE = Path(bipareto.__file__).parent
 MODULES = sorted(
-    ".".join(["bipareto", *path.relative_to(SOURCE).with_suffix("").parts]).removesuffix(
-        ".__init__"
-    )
-    for path in SOURCE.rglob("*.py")
+    ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for package in ("bipareto", "bipareto_experiments")
+    for path in (SOURCE.parent / package).rglob("*.py")
     if path.name != "__main__.py"
 )
 
@@ -34,12 +32,9 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 @pytest.mark.parametrize("name", bipareto.__all__)
 def test_public_names_resolve_to_their_homes(name: str) -> None:
     value = getattr(bipareto, name)
-    home = bipareto._HOMES.get(name)
-    if home is None:
-        assert isinstance(value, ModuleType)
-        assert value.__name__ == f"bipareto.{name}"
-    else:
-        assert value is getattr(importlib.import_module(f"bipareto.{home}"), name)
+    home, _, inside = bipareto._HOMES[name].partition(":")
+    module = importlib.import_module(f"bipareto.{home}")
+    assert value is (getattr(module, inside) if inside else module)
     assert name in dir(bipareto)
 
 
@@ -57,10 +52,10 @@ def test_type_checkers_see_the_names_that_are_loaded_lazily() -> None:
     )
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     seen = {alias.name: node.module for node in imports for alias in node.names}
-    assert seen == {
-        name: f"bipareto.{bipareto._HOMES[name]}" if name in bipareto._HOMES else "bipareto"
-        for name in bipareto.__all__
+    parents = {
+        name: home.replace(":", ".").rpartition(".")[0] for name, home in bipareto._HOMES.items()
     }
+    assert seen == {name: f"bipareto.{parent}".rstrip(".") for name, parent in parents.items()}
 
 
 @pytest.mark.parametrize("name", MODULES)

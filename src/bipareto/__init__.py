@@ -45,35 +45,35 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: public name -> the module that holds it; for a module, "" or its package with a dot at the end
+#: public name -> where it is: a module, or "module:name" for a thing inside one
 _HOMES = {
-    "FORUM": "methods",
-    "GMOBA": "methods",
-    "MBMOMEHA": "methods",
-    "MEHA": "methods",
-    "MOMEHA": "methods",
-    "MOML": "methods",
-    "MoCo": "methods",
-    "Optimizer": "run.optimizer",
-    "ParetoFront": "fronts.pareto",
-    "Problem": "problem",
-    "Solution": "run.results",
-    "WCMHGD": "methods",
-    "WCPenalty": "methods",
-    "certify": "certificate.certificate",
-    "diagnose": "doctor",
-    "doctor": "",
-    "errors": "",
-    "front": "fronts.front",
-    "methods": "",
-    "oracle": "problem.",
-    "parallel": "problem.",
-    "preferences": "methods.parts.",
-    "problems": "",
-    "sampler": "problem.",
-    "scalarization": "methods.parts.",
-    "schedule": "methods.parts.",
-    "solve": "run.loop",
+    "FORUM": "methods:FORUM",
+    "GMOBA": "methods:GMOBA",
+    "MBMOMEHA": "methods:MBMOMEHA",
+    "MEHA": "methods:MEHA",
+    "MOMEHA": "methods:MOMEHA",
+    "MOML": "methods:MOML",
+    "MoCo": "methods:MoCo",
+    "Optimizer": "run.optimizer:Optimizer",
+    "ParetoFront": "fronts.pareto:ParetoFront",
+    "Problem": "problem:Problem",
+    "Solution": "run.results:Solution",
+    "WCMHGD": "methods:WCMHGD",
+    "WCPenalty": "methods:WCPenalty",
+    "certify": "certificate.certificate:certify",
+    "diagnose": "doctor:diagnose",
+    "doctor": "doctor",
+    "errors": "errors",
+    "front": "fronts.front:front",
+    "methods": "methods",
+    "oracle": "problem.oracle",
+    "parallel": "problem.parallel",
+    "preferences": "methods.parts.preferences",
+    "problems": "problems",
+    "sampler": "problem.sampler",
+    "scalarization": "methods.parts.scalarization",
+    "schedule": "methods.parts.schedule",
+    "solve": "run.loop:solve",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605
 
@@ -81,10 +81,9 @@ __all__ = sorted(_HOMES)  # noqa: PLE0605
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = _HOMES[name]
-    is_module = home == "" or home.endswith(".")
-    module = import_module(f"{__name__}.{home}{name}" if is_module else f"{__name__}.{home}")
-    value = module if is_module else getattr(module, name)
+    home, _, inside = _HOMES[name].partition(":")
+    value: Any = import_module(f"{__name__}.{home}")
+    value = getattr(value, inside) if inside else value
     globals()[name] = value
     return value
 

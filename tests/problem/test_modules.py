@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.problem import modules, tree
+from bipareto.problem import tree
 from bipareto.problem.modules import NO_DROPOUT, _Dropout, _mixed
 
 DATA = torch.randn(24, 3, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 2
@@ -401,6 +401,6 @@ def test_plain_problems_write_back_too() -> None:
     )
     found = bp.solve(problem, torch.zeros(2), torch.zeros(2), method=METHOD, steps=5)
     x, y = torch.zeros(2), nn.Parameter(torch.zeros(2))
-    modules.write_back(found.problem, found.x, found.y, x, y)
+    found.write_back(x, y)
     assert torch.equal(x, found.x)
     assert torch.equal(y, found.y)

@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bipareto_experiments.comparison import compare
 
 import bipareto as bp
 from bipareto.methods import METHODS
 from bipareto.report.methods import declared, methods_page
+from bipareto.sweep.comparison import compare
 
 DOCS = Path(__file__).parents[2] / "docs"
 

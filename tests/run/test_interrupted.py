@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bipareto_experiments.comparison import INTERRUPTED, compare
 
 import bipareto as bp
 from bipareto.cli import main
 from bipareto.run.stepping import Stepper
+from bipareto.sweep.comparison import INTERRUPTED, compare
 from bipareto.sweep.config import TuneConfig
 from bipareto.sweep.tuner import tune
 from bipareto.sweep.typed import parse

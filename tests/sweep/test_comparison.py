@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from bipareto_experiments.comparison import applicable, compare, gradient_cost
 
 import bipareto as bp
 from bipareto.cli import main
 from bipareto.errors import InvalidInput
+from bipareto.sweep.comparison import applicable, compare, gradient_cost
 
 
 def test_every_run_gets_the_same_budget_and_the_best_comes_first() -> None:

@@ -84,7 +84,7 @@ def show(value: Any) -> Any:
     """A method's number as JSON: numbers stay numbers, a constant schedule is its number, others
     are the text `parse` reads.
 
-    >>> from bipareto.schedule import Constant, Power
+    >>> from bipareto.methods.parts.schedule import Constant, Power
     >>> show(Constant(0.1)), show(Power(5.0, 0.45))
     (0.1, 'power(5.0,0.45)')
     """

@@ -35,11 +35,11 @@ class Genotype:
         cells: for each kind of cell the edges that are kept, in the space's order, each with its
             operation.
 
-    >>> from bipareto.experiments.nas.spaces import NAS_BENCH_201
+    >>> from bipareto_experiments.nas.spaces import NAS_BENCH_201
     >>> cell = Genotype.of(NAS_BENCH_201, {"cell": torch.tensor([3, 0, 3, 1, 0, 3])})
-    >>> print(cell)
-    nas-bench-201 cell: 1<-0 nor_conv_3x3, 2<-0 none, 2<-1 nor_conv_3x3, 3<-0 skip_connect, 3<-1
-    none, 3<-2 nor_conv_3x3
+    >>> print(cell)  # doctest: +NORMALIZE_WHITESPACE
+    nas-bench-201 cell: 1<-0 nor_conv_3x3, 2<-0 none, 2<-1 nor_conv_3x3, 3<-0 skip_connect,
+    3<-1 none, 3<-2 nor_conv_3x3
     >>> Genotype.from_json(cell.to_json()) == cell
     True
     """

@@ -128,7 +128,7 @@ class Search(Problem):
     y is the supernet's tree of weights, or all of them in one vector (`start`): then a step moves
     them in one operation.
 
-    >>> from bipareto.experiments.nas.supernet import NasBench201
+    >>> from bipareto_experiments.nas.supernet import NasBench201
     >>> images, labels = torch.randint(256, (16, 3, 8, 8), dtype=torch.uint8), torch.arange(16) % 10
     >>> problem = Search(NasBench201(channels=2, size=8), images, labels, Halves(16, batch=4))
     >>> problem.check(*problem.network.start(seed=0))
