@@ -139,7 +139,7 @@ class CompiledStepper(Stepper):
             try:
                 moved, info = self._call(packed, batches)
                 return packed._replace(moved=moved), info
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 # Whatever compilation stumbles over (NumPy in a closure fails in a guard, with an
                 # AssertionError), the plain step decides: it raises what is wrong with a loss.
                 found = self._plain(packed, batches)

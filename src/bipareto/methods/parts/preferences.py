@@ -70,9 +70,9 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
 def covering(m: int) -> Tensor:
     """Few preferences that reach the ends of a front of m objectives, shape (count, m), float64.
 
-    The regular grid from corner to corner with 11 points along each edge for m = 2, and with as many
-    as make at most 36 in all for m >= 3; corners and centre alone where even three along an edge are
-    too many (m > 8).  Then w <- (1 - e) w + e/m with e = 0.01, so that every w_i > 0.
+    The regular grid from corner to corner with 11 points along each edge for m = 2, and with as
+    many as make at most 36 in all for m >= 3; corners and centre alone where even three along an
+    edge are too many (m > 8).  Then w <- (1 - e) w + e/m with e = 0.01, so that every w_i > 0.
 
     >>> [len(covering(m)) for m in (1, 2, 3, 4, 6, 12, 30)]
     [1, 11, 36, 35, 21, 13, 31]
