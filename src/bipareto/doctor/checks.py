@@ -15,6 +15,7 @@ from bipareto.doctor.evidence import Case, Diagnosis, extreme_curvatures
 from bipareto.errors import BiparetoWarning
 from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope, scalarization
+from bipareto.methods.parts.coordinates import Coordinates
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import level_of
 from bipareto.problem.tree import Tree
@@ -145,8 +146,9 @@ def _walk(case: Case) -> list[State]:
 
 def _theta_lags(case: Case) -> list[Diagnosis]:
     theta, gamma = getattr(case.state, "theta", None), case.number("gamma")
-    if theta is None or gamma is None or not case.alive:
-        return []
+    fitted = isinstance(getattr(case.state, "coordinates", None), Coordinates)
+    if theta is None or gamma is None or not case.alive or fitted:
+        return []  # in fitted coordinates alpha_theta = alpha_y, and theta* is another point
     found: dict[int, dict[str, float]] = {}
     for value in set(gamma.tolist()):
         target = envelope.proximal_point(
@@ -332,6 +334,8 @@ def _scale_drowns(case: Case) -> list[Diagnosis]:
         w, z = case.preference[r].to(seen), ideal[r].double()
         if w[i] < 0.9 / len(w):
             continue
+        extent = getattr(case.state, "extent", None)
+        w = w if extent is None else w / extent[r].to(w)
         weights = torch.stack([scalarization.get(form).weights(f, w, z, mu[r]) for f in seen[:, r]])
         share = (weights[:, i] / weights.sum(1).clamp_min(1e-300)).max()
         above = seen[:, r] - z

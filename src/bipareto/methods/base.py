@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bipareto.errors import InvalidInput
+from bipareto.methods.parts.coordinates import Coordinates, Plain
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
@@ -27,13 +28,14 @@ State = Any
 
 
 class Start(NamedTuple):
-    """A checked start, the same for every preference: x_0, y_0 and the objectives f(x_0, y_0),
-    shape (m,).
+    """A checked start, the same for every preference: x_0, y_0, the objectives f(x_0, y_0), shape
+    (m,), and the coordinates in which a run begins.
     """
 
     x: Tree
     y: Tree
     objectives: Tensor
+    coordinates: Coordinates | Plain = Plain()
 
 
 class Traits(NamedTuple):
@@ -123,6 +125,18 @@ class Method(ABC):
         computed at every step belongs here and not in the step.  Written for one run, pure.
         """
         return info
+
+    def renewals(self, steps: int) -> tuple[int, ...]:
+        """After which of `steps` steps the loop calls `renewed`; never, for most methods."""
+        return ()
+
+    def renewed(self, problem: Problem, state: State) -> State:
+        """States of runs, with a first axis R, fitted again to where the runs are."""
+        return state
+
+    def shortened(self, state: State) -> State:
+        """The state with shorter steps, for a run that left the finite numbers from here."""
+        return state
 
     @abstractmethod
     def roles(self, m: int) -> tuple[str, ...]:

@@ -50,6 +50,11 @@ class MBMOMEHA(MOMEHA):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.coordinates != "plain":
+            raise InvalidInput(
+                f"coordinates = {self.coordinates!r}; MB-MOMEHA runs in plain ones: fitted ones "
+                "follow curvatures that a draw does not show"
+            )
         object.__setattr__(self, "beta", as_schedule(self.beta, "beta"))
 
     @classmethod

@@ -29,7 +29,9 @@ def test_pl_sin2_is_solved_with_defaults() -> None:
     method = found.method
     assert isinstance(method, bp.MOMEHA)
     assert (
-        problem.position_error(found.x, found.preference, mu=method.mu, ideal=method.ideal).max()
+        problem.position_error(
+            found.x, found.preference, mu=method.mu, ideal=method.ideal, extent=method.extent
+        ).max()
         < 0.02
     )
     # Asked without smoothing and ideal point, the exact answer is that of the same question.
@@ -63,8 +65,11 @@ def test_numbers_respect_the_theory_and_the_bound_that_repels_maxima() -> None:
     for name in ("pl-sin2", "sin", "mo-sin"):
         problem = bp.problems.get(name)
         method = bp.MOMEHA.tuned(problem, problem.x0, problem.y0)
-        rho = problem.constants.rho_y
-        assert 0.5 * problem.constants.gamma_max < method.gamma < 1.05 * problem.constants.gamma_max
+        # gamma and the steps speak of a g whose curvature is one at the lower solution.
+        y = problem.lower_solution(problem.x0)
+        unit = float(torch.func.hessian(lambda v: problem.lower(problem.x0, v))(y).max())
+        rho, most = problem.constants.rho_y / unit, problem.constants.gamma_max * unit
+        assert 0.5 * most < method.gamma < 1.05 * most
         alpha = float(method.alpha_y[0])
         assert method.alpha_y == method.alpha_theta
         h = rho / 2
