@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.adaptive import trace
+from bipareto.fronts.arrival import missing, warn_of_missing
 from bipareto.fronts.batch import run_states
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.methods import Method
@@ -52,6 +54,11 @@ def front(
             draws.
         others: as in `solve`.
 
+    Without a method the front is looked at when it is there: runs that have not converged, a lower
+    level that cannot be solved, preferences that all end at one point and ends that are not reached
+    are warned of, and `front.remaining` is what is left to gain (for problems of up to 20,000
+    variables).
+
     Returns:
         a `ParetoFront` of R = P * len(seeds) runs, seed by seed; of as many as the budget allows
         with "adaptive".
@@ -66,6 +73,7 @@ def front(
     >>> found.objectives.shape
     torch.Size([11, 2])
     """
+    chosen = method is None
     method = choose_method(method, problem, x0, y0, steps)
     seeds = [int(seed) for seed in seeds]
     if not seeds:
@@ -110,4 +118,9 @@ def front(
         [torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]
     ).repeat(len(seeds), 1)
     warn_of_failures(run.failure)
-    return front_of(problem, method, run, preference, run_seeds, batched)
+    found = front_of(problem, method, run, preference, run_seeds, batched)
+    if not chosen or not batched or "interrupted" in run.reason:
+        return found
+    remaining, said = missing(problem, method, run, preference)
+    warn_of_missing(said)
+    return replace(found, remaining=remaining)

@@ -88,6 +88,9 @@ class ParetoFront:
     batched: bool = True
     #: ||grad_y g|| (R,) after `resolve_lower`, else None
     lower_residual: Tensor | None = None
+    #: by how much all objectives still fall together, as a share of the front's extent (R,), NaN
+    #: for failed runs; None where nobody has looked (see `bipareto.fronts.arrival`)
+    remaining: Tensor | None = None
 
     def __len__(self) -> int:
         return self.objectives.shape[0]
@@ -211,6 +214,7 @@ class ParetoFront:
             lower_residual=None
             if self.lower_residual is None
             else self.lower_residual[index.to(self.lower_residual.device)],
+            remaining=None if self.remaining is None else self.remaining[index],
             run=None,
         )
 

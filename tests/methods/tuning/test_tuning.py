@@ -67,7 +67,7 @@ def test_numbers_respect_the_theory_and_the_bound_that_repels_maxima() -> None:
         method = bp.MOMEHA.tuned(problem, problem.x0, problem.y0)
         # gamma and the steps speak of a g whose curvature is one at the lower solution.
         y = problem.lower_solution(problem.x0)
-        unit = float(torch.func.hessian(lambda v: problem.lower(problem.x0, v))(y).max())
+        unit = float(torch.func.hessian(problem.lower, argnums=1)(problem.x0, y).max())
         rho, most = problem.constants.rho_y / unit, problem.constants.gamma_max * unit
         assert 0.5 * most < method.gamma < 1.05 * most
         alpha = float(method.alpha_y[0])

@@ -93,7 +93,7 @@ def look(problem: Problem, x: Tree, y: Tree) -> Local:
         curvature = vmap(jacrev(jacrev(upper)))(both).double()
         g = vmap(jacrev(torch.func.grad(lower)))(both).double()
     g_yy, g_yx = g[:, n:, n:], g[:, n:, :n]
-    follow = -inverse(g_yy, FLOOR[flat_x.dtype])[0] @ g_yx
+    follow = -inverse(g_yy, FLOOR[flat_x.dtype], flat=True)[0] @ g_yx
     eye = torch.eye(n, dtype=torch.float64, device=both.device).expand(len(both), n, n)
     along = torch.cat([eye, follow], 1)[:, None]
     return Local(
@@ -116,18 +116,21 @@ def rows(local: Local, index: int | list[int] | Tensor) -> Local:
     return Local(*(value[index] for value in local))
 
 
-def inverse(A: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+def inverse(A: Tensor, floor: float, *, flat: bool = False) -> tuple[Tensor, Tensor]:
     """|A|^-1 of symmetric matrices (..., n, n), and R with R R' = |A|^-1.
 
-    A is divided by its diagonal on both sides first, so that units cancel; there eigenvalues below
-    `floor` times the largest count as that, which bounds what flat directions are given.
+    A is divided by its diagonal on both sides first, so that units cancel.
+
+    Args:
+        floor: eigenvalues below this share of the largest count as that share of it ...
+        flat: ... or as the largest itself: directions in which nothing is known are not stretched.
     """
     scale = _equilibrator(A)
     values, vectors = torch.linalg.eigh(scale[..., :, None] * A * scale[..., None, :])
     values = values.abs()
-    values = torch.maximum(values, floor * values.amax(-1, keepdim=True)).clamp_min(
-        torch.finfo(A.dtype).tiny
-    )
+    most = values.amax(-1, keepdim=True)
+    values = torch.where(values > floor * most, values, most if flat else floor * most)
+    values = values.clamp_min(torch.finfo(A.dtype).tiny)
     root = scale[..., :, None] * vectors * values.rsqrt()[..., None, :]
     return root @ root.mT, root
 
@@ -270,7 +273,7 @@ def fit(
     """
     places = [own, *others]
     m, unit = own.f.shape[1], extent[:, None]
-    root = inverse(own.g_yy, floor)[1]
+    root = inverse(own.g_yy, floor, flat=True)[1]
     met = torch.stack([_spectrum(root, at.g_yy).abs().amax(-1) for at in places]).amax(0)
     root = root / (met / largest).clamp_min(1.0).sqrt()[:, None, None]
 

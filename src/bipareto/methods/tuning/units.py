@@ -94,7 +94,7 @@ def _view(
     other: Local,
 ) -> View:  # fmt: skip
     like = tree.ravel(x)
-    root = local.inverse(at.g_yy[0], local.FLOOR[like.dtype])[1]
+    root = local.inverse(at.g_yy[0], local.FLOOR[like.dtype], flat=True)[1]
     at_x, at_y, B, W, z, extent = (
         value.to(like) for value in (at.x[0], at.y[0], root, at.follow[0], z, extent)
     )
