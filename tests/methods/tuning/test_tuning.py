@@ -10,6 +10,7 @@ import torch
 
 import bipareto as bp
 from bipareto.methods.parts.scalarization import Fixed, Tracked
+from bipareto.methods.tuning import envelope_methods
 from bipareto.methods.tuning.envelope_methods import _separability, smoothing
 from bipareto_experiments.digits import digits_problem
 from helpers import DOUBLE, nonconvex
@@ -156,7 +157,8 @@ def test_the_step_of_x_asks_for_the_penalty_and_not_for_what_f_does_through_y() 
     )
     steeper = bp.Problem(lambda x, y: 100 * through_y.upper(x, y), lower)
     direct = bp.Problem(lambda x, y: through_y.upper(x, y) + 50 * x.square().sum(), lower)
-    alpha = [bp.MOMEHA.tuned(problem, x, y).alpha_x[0] for problem in (through_y, steeper, direct)]
+    problems = (through_y, steeper, direct)
+    alpha = [envelope_methods.tune_momeha(problem, x, y)["alpha_x"] for problem in problems]
     # gamma = 4 and L = ||g_xy|| = 1: the penalty's curvature in x is 4/5, and a separable level
     # takes twice its inverse.
     assert alpha[0] == pytest.approx(2.5, rel=1e-3)

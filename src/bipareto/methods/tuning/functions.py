@@ -21,7 +21,7 @@ from bipareto.problem import Problem, tree
 __all__ = ["Question", "question", "tune_momeha"]
 
 #: p in c_t = c_0 (1 + t)^p of runs in coordinates
-POWER = 0.25
+POWER = 0.4
 
 
 class Question(NamedTuple):

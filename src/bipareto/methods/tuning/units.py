@@ -9,7 +9,7 @@ whole.
 - gamma and the steps of y follow the rules of `envelope_methods`, with curvatures in these
   coordinates seen at the start, at the ends of the front and between them.
 - c_0 keeps the tilt F/c below the peak of the envelope's restoring force, and F's curvature in y
-  below a fifth of g's.  c grows like (1 + t)^(1/4): x's bias is of order 1/c, the objectives' its
+  below a fifth of g's.  c grows like (1 + t)^0.4: x's bias is of order 1/c, the objectives' its
   square.
 - alpha_x is the share of its way that x goes in one step.
 """
