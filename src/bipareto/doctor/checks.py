@@ -334,8 +334,7 @@ def _scale_drowns(case: Case) -> list[Diagnosis]:
         w, z = case.preference[r].to(seen), ideal[r].double()
         if w[i] < 0.9 / len(w):
             continue
-        extent = getattr(case.state, "extent", None)
-        w = w if extent is None else w / extent[r].to(w)
+        w = w / getattr(case.state, "extent", w.new_ones(case.runs, 1))[r].to(w)
         weights = torch.stack([scalarization.get(form).weights(f, w, z, mu[r]) for f in seen[:, r]])
         share = (weights[:, i] / weights.sum(1).clamp_min(1e-300)).max()
         above = seen[:, r] - z

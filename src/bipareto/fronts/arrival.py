@@ -122,15 +122,15 @@ def _narrow(method: Method, f: Tensor, preference: Tensor) -> list[str]:
     spread = float((preference.amax(0) - preference.amin(0)).max())
     if not spread > 0.5:  # few or near preferences are not asked to cover anything
         return []
-    extent = extent_of(method, f)
-    share = ((f.amax(0) - f.amin(0)) / extent).nan_to_num()
-    size = f.abs().amax(0).clamp_min(1e-300)
-    if bool(((f.amax(0) - f.amin(0)) < ONE_POINT * torch.minimum(extent, size)).all()):
+    measured = isinstance(getattr(method, "extent", 1.0), tuple)
+    unit = extent_of(method, f) if measured else f.abs().amax(0).clamp_min(1e-300)
+    share = ((f.amax(0) - f.amin(0)) / unit).nan_to_num()
+    if bool((share < ONE_POINT).all()):
         return [
             "all preferences end at one point: the objectives do not conflict from this start, or "
             "x has no influence on them"
         ]
-    if not isinstance(getattr(method, "extent", 1.0), tuple) or not spread > 0.95:
+    if not measured or not spread > 0.95:
         return []
     short = [f"{100 * s:.0f} % of f_{i + 1}'s" for i, s in enumerate(share.tolist()) if s < COVERED]
     if not short:

@@ -122,11 +122,16 @@ def tune_momeha(
     }
 
 
-def envelope_steps(L: float, rho: float) -> tuple[float, float]:
-    """gamma, and alpha_theta = alpha_y, for curvatures of g in y between -rho and L."""
-    gamma = min(0.45 / rho if rho > 0.01 * L else math.inf, 4 / L)
+def envelope_steps(L: float, rho: float, unit: float | None = None) -> tuple[float, float]:
+    """gamma, and alpha_theta = alpha_y, for curvatures of g in y between -rho and L.
+
+    Negative curvature counts from a hundredth of `unit` on, the curvature at the lower solution; of
+    L, where that is None.  With a unit, gamma L = 4 says that there is none.
+    """
+    counts = rho > 0.01 * (L if unit is None else unit)
+    gamma = min(0.45 / rho if counts else math.inf, (3.6 if counts and unit else 4) / L)
     alpha = 0.8 / (L + 1 / gamma)
-    if rho > 0.01 * L:
+    if counts:
         h = rho / 2
         alpha = min(alpha, 0.8 * 2 * gamma**2 * h / (1 - (gamma * h) ** 2))
     return gamma, alpha

@@ -70,21 +70,29 @@ def _measured(found: Survey) -> Question:
 
 
 def _in_coordinates(found: Survey, steps: int, seed: int, floor: float) -> dict[str, Any]:
-    curvatures, tilts = [], []
-    for at, problem, given, scale in found.views:
-        u, v = given.new_zeros(at.x.shape[1]), torch.zeros_like(given)
-        # Curvatures around y* as far as y travels, and where y was given.
-        seen = rules._curvature(problem, u, [given, v], seed, scale)
-        curvatures.append(seen)
-        tilts.append((problem, u, v, scale))
+    spots = [
+        (view.problem, view.given.new_zeros(view.at.x.shape[1]), torch.zeros_like(view.given), view)
+        for view in found.views
+    ]
+    # Curvatures around y* as far as y travels (the rule looks three times as far), and where y was
+    # given.
+    curvatures = [
+        rules._curvature(problem, u, [view.given, v], seed, view.scale / 3)
+        for problem, u, v, view in spots
+    ]
     L = max(seen.largest for seen in curvatures)
-    gamma, alpha = rules.envelope_steps(L, max(-min(seen.smallest for seen in curvatures), 0.0))
+    rho = max(-min(seen.smallest for seen in curvatures), 0.0)
+    if rho > 0.01:
+        # Not convex: y keeps the metric of the start, so that alone counts.
+        L, rho = curvatures[0].largest, max(-curvatures[0].smallest, 0.0)
+        spots = spots[:1]
+    gamma, alpha = rules.envelope_steps(L, rho, unit=1.0)
     c0 = 0.0
-    for problem, u, v, scale in tilts:
+    for problem, u, v, view in spots:
         alone = rules._separability(problem, u, v, seed)
         for row in rules._gradients(problem, u, v):
             tilt = row[u.numel() :]
-            force = rules._restoring_force(problem, u, v, gamma, scale, tilt, seed)
+            force = rules._restoring_force(problem, u, v, gamma, view.scale, tilt, seed)
             c0 = max(c0, rules._size(tilt, alone) / force)
     mu, ideal, extent = _measured(found)
     # As fast as y can follow, and not slower than the budget asks for.

@@ -29,6 +29,7 @@ __all__ = [
     "look",
     "minimise",
     "rows",
+    "same_valley",
     "settle",
 ]
 
@@ -109,6 +110,24 @@ def look(problem: Problem, x: Tree, y: Tree) -> Local:
         bend=along.mT @ curvature @ along,
         f_yy=curvature[..., n:, n:],
     )
+
+
+def same_valley(problem: Problem, x: Tree, y: Tree, solved: Tree) -> Tensor:
+    """Whether g(x, .) bends upwards from y towards the lower solution found from there, at least a
+    quarter as much as at that solution: a mask (R,) for trees with a first axis R.
+    """
+    like = tree.select(y, 0)
+    batch = problem.batch("lower", "full")
+
+    def bend(x_: Tree, at: Tensor, along: Tensor) -> Tensor:
+        slope = torch.func.grad(lambda v: problem.lower(x_, tree.unravel(v, like), batch))
+        return along @ torch.func.vjp(slope, at)[1](along)[0]
+
+    flat, end = tree.ravel(y, batch_dims=1), tree.ravel(solved, batch_dims=1)
+    with torch.no_grad():
+        here = torch.func.vmap(bend)(x, flat, end - flat)
+        there = torch.func.vmap(bend)(x, end, end - flat)
+    return here >= 0.25 * there
 
 
 def rows(local: Local, index: int | list[int] | Tensor) -> Local:
@@ -253,6 +272,7 @@ def fit(
     penalty: Tensor,
     pace: float,
     floor: float,
+    kept: Tensor | None = None,
 ) -> Fit:
     """Coordinates for runs at `own` that pass by `others`.
 
@@ -270,12 +290,16 @@ def fit(
         largest: L, the curvature in these coordinates that the steps of y allow for.
         penalty: c (R,) at which the coordinates are used.
         floor: eigenvalues of g_yy below this share of the largest are rounding.
+        kept: P_y (R, n_y, n_y) that is not to be made anew.
     """
     places = [own, *others]
     m, unit = own.f.shape[1], extent[:, None]
-    root = inverse(own.g_yy, floor, flat=True)[1]
-    met = torch.stack([_spectrum(root, at.g_yy).abs().amax(-1) for at in places]).amax(0)
-    root = root / (met / largest).clamp_min(1.0).sqrt()[:, None, None]
+    if kept is None:
+        root = inverse(own.g_yy, floor, flat=True)[1]
+        met = torch.stack([_spectrum(root, at.g_yy).abs().amax(-1) for at in places]).amax(0)
+        root = root / (met / largest).clamp_min(1.0).sqrt()[:, None, None]
+    else:
+        root = torch.linalg.cholesky(kept)
 
     def sharp(slopes: Tensor) -> Tensor:
         """mu/4 times the outer products of differences: what the softmax adds to F's curvature."""

@@ -138,22 +138,29 @@ def begin(
 
 def renew(problem: Problem, state: Any) -> Any:
     """States of MOMEHA, with a first axis R, whose coordinates are made anew where each run is,
-    with an eye on where it was last time.  A run whose picture is not finite keeps what it has.
+    with an eye on where it was last time.  A run whose picture is not finite, or shows another
+    valley of g than the one it is in, keeps what it has.
     """
     frame, knobs, like = state.coordinates, state.knobs, tree.select((state.x, state.y), 0)
     growth = (1 + state.t.double()).pow(knobs.c.power.double())
     zero = torch.zeros_like(state.t)
     try:
-        own = local.look(problem, state.x, local.settle(problem, state.x, state.y))
+        solved = local.settle(problem, state.x, state.y)
+        own = local.look(problem, state.x, solved)
         last = local.look(
             problem, local.as_trees(frame.made_x, like[0]), local.as_trees(frame.made_y, like[1])
         )
-        good = (_finite(own) & _finite(last)).nonzero().flatten()
+        alike = local.same_valley(problem, state.x, state.y, solved)
+        good = (_finite(own) & _finite(last) & alike).nonzero().flatten()
         if not len(good):
             return state
         # One method, so one set of hyperparameters but for the penalty.
         first = int(good[0])
         gamma, alpha = float(knobs.gamma[first]), float(knobs.alpha_y(zero)[first])
+        # Where g is not convex (gamma L is not 4, see `envelope_steps`) the steps of y are bounded
+        # so that they leave lower maxima; a metric from a place where g happens to be flat would
+        # stretch them beyond that.
+        convex = abs(gamma * largest(alpha, gamma) - 4) < 0.01
         found = local.fit(
             local.rows(own, good),
             [local.rows(last, good)],
@@ -164,6 +171,7 @@ def renew(problem: Problem, state: Any) -> Any:
             penalty=(knobs.c.scale.double() * growth)[good],
             pace=float(knobs.alpha_x(zero)[first]),
             floor=local.FLOOR[tree.first_leaf(like).dtype],
+            kept=None if convex else frame.y.double()[good],
         )
     except RuntimeError:  # a decomposition that does not converge
         return state
