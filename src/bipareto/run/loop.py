@@ -18,12 +18,13 @@ import torch
 from torch import nn
 
 from bipareto.errors import InvalidInput
-from bipareto.methods import MOMEHA, Method
+from bipareto.methods import MOMEHA, Method, Twin
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.draws import draw
 from bipareto.problem.tree import Tree
 from bipareto.run.bars import bar
+from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
 from bipareto.run.results import Callback, Iterate, Record, Run, Snapshot, Solution, Watch
 from bipareto.run.steppers import stepper
 
@@ -55,7 +56,8 @@ def solve(
         problem: f and g.
         x0, y0: where to start: a tensor, a tree of tensors, or a module.
         preference: w, m numbers > 0 that sum to 1; None is equal weights.
-        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`.
+        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`, or where the data comes in
+            batches `Twin` with the hyperparameters that win a race (docs/networks.md).
         steps: iterations.
         seed: which draws a problem with a sampler makes.
         compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on;
@@ -97,12 +99,21 @@ def solve(
 
 
 def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
-    """The given method, or MOMEHA with numbers fitted to the problem."""
+    """The given method, or one fitted to the problem: by a race where the data comes in batches, by
+    probes elsewhere.
+    """
     if method is not None and not isinstance(method, Method):
         raise InvalidInput(
             f"method is {method!r}; pass a method such as bipareto.MOMEHA(), not its name or class"
         )
-    return MOMEHA.tuned(problem, x0, y0, steps=steps) if method is None else method
+    if method is not None:
+        return method
+    if comes_in_batches(problem):
+        x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
+        plan = plan_of(x, problem.check(x, y), 1, steps)
+        raced = raced_or_rules(problem, x, y, plan)
+        return Twin.tuned(problem, x, y, steps=steps) if raced is None else raced.method(steps)
+    return MOMEHA.tuned(problem, x0, y0, steps=steps)
 
 
 def solution_of(
