@@ -22,12 +22,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bipareto as bp
-from bipareto.cli import app, main, values
+from bipareto.cli import app, main
 from bipareto.cli.output import Output
 from bipareto.methods import METHODS
 from bipareto.methods.parts.hypergradient import CG, FiniteDifference
 from bipareto.methods.parts.scalarization import Tracked
 from bipareto.methods.parts.schedule import Complement, Cosine, Power
+from bipareto.sweep import grammar
 from bipareto.sweep.durable import StoreError
 
 SMALL = ("--dim", "2", "--steps", "300", "--no-compile")
@@ -346,7 +347,7 @@ def test_every_method_traces_a_front(method: str, run: Callable[..., Done]) -> N
     assert done.json["runs"] == (2 if METHODS[method].uses_preference else 1)
     for key, value in done.json["method"].items():
         if key != "name" and isinstance(value, str):
-            assert values.show(values.parse(value)) == value
+            assert grammar.show(grammar.parse(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -418,7 +419,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**9
     )
 )
 def test_show_and_parse_are_inverse(value: Any) -> None:
-    read = values.parse(str(values.show(value)))
+    read = grammar.parse(str(grammar.show(value)))
     assert read == value
     assert type(read) is type(value)
 
@@ -430,9 +431,9 @@ def test_show_and_parse_are_inverse(value: Any) -> None:
 def test_other_text_is_a_word_and_never_runs(text: str) -> None:
     if text.startswith("__import__"):
         with pytest.raises(bp.errors.InvalidInput, match="is not known"):
-            values.parse(text)
+            grammar.parse(text)
     else:
-        assert values.parse(text) == text
+        assert grammar.parse(text) == text
 
 
 @pytest.mark.parametrize(

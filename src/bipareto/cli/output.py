@@ -134,9 +134,8 @@ class Output:
 
 #: the file that says whose a folder is, and whose
 OWNERS = {
-    "front.json": "a front",
     "comparison.json": "a comparison",
-    "manifest.json": "a sweep",
+    "manifest.json": "a run",
     "experiment.json": "an experiment",
     "results.json": "an experiment",
 }
