@@ -18,13 +18,22 @@ import torch
 from torch import nn
 
 from bipareto.errors import InvalidInput
-from bipareto.methods import MOMEHA, Method
+from bipareto.methods import MBMOMEHA, MOMEHA, Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.draws import draw
 from bipareto.problem.tree import Tree
 from bipareto.run.bars import bar
-from bipareto.run.results import Callback, Iterate, Record, Run, Snapshot, Solution, Watch
+from bipareto.run.results import (
+    Callback,
+    Iterate,
+    Record,
+    Run,
+    Snapshot,
+    Solution,
+    Watch,
+    warn_of_failures,
+)
 from bipareto.run.steppers import stepper
 
 __all__ = ["COMPILE_FROM", "choose_method", "drive", "not_begun", "solution_of", "solve"]
@@ -55,7 +64,8 @@ def solve(
         problem: f and g.
         x0, y0: where to start: a tensor, a tree of tensors, or a module.
         preference: w, m numbers > 0 that sum to 1; None is equal weights.
-        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`.
+        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`, and `MBMOMEHA.tuned` for a
+            problem with a sampler.
         steps: iterations.
         seed: which draws a problem with a sampler makes.
         compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on;
@@ -93,16 +103,22 @@ def solve(
         callbacks=callbacks,
         progress=progress,
     )
+    warn_of_failures(run.failure)
     return solution_of(problem, method, run, None, seed)
 
 
 def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
-    """The given method, or MOMEHA with numbers fitted to the problem."""
+    """The given method, or MOMEHA with hyperparameters fitted to the problem; MB-MOMEHA where a
+    sampler draws its data.
+    """
     if method is not None and not isinstance(method, Method):
         raise InvalidInput(
             f"method is {method!r}; pass a method such as bipareto.MOMEHA(), not its name or class"
         )
-    return MOMEHA.tuned(problem, x0, y0, steps=steps) if method is None else method
+    if method is not None:
+        return method
+    kind = MOMEHA if problem.sampler is None else MBMOMEHA
+    return kind.tuned(problem, x0, y0, steps=steps)
 
 
 def solution_of(
@@ -140,10 +156,7 @@ def solution_of(
         seed=seed,
         steps=run.steps[i],
         seconds=run.seconds,
-        oracles={
-            name: count * run.steps[i]
-            for name, count in method.oracles(objectives.shape[0]).items()
-        },
+        oracles=method.cost(objectives.shape[0], run.steps[i]),
         history=history,
         method=method,
         state=state,
