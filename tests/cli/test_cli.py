@@ -120,7 +120,8 @@ def test_examples_in_help_can_be_typed(path: tuple[str, ...], run: Callable[...,
         )  # its own, or one that goes with it
         context = COMMANDS[named].make_context(" ".join(named), list(words[len(named) :]))
         if {"problem", "method"} <= context.params.keys():
-            assert context.params["problem"] in bp.problems.names()
+            name = context.params["problem"]
+            assert name in bp.problems.names() or name == "package.module:function"
             assert context.params["method"] in METHODS
 
 
@@ -234,14 +235,12 @@ def test_solve_json_and_files(run: Callable[..., Done], tmp_path: Path) -> None:
     assert data["position_error"] < 0.1
     assert data["preference"] == [0.7, 0.3]
     assert data["reason"] == "steps"
-    saved = json.loads((tmp_path / "solution.json").read_text())
-    assert saved == {
-        key: value for key, value in data.items() if key not in ("seconds", "warnings")
-    }
-    with (tmp_path / "history.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert int(rows[-1]["step"]) == 300
-    assert float(rows[-1]["residual"]) < float(rows[0]["residual"])
+    found = bp.ParetoFront.load(tmp_path / "front.npz")
+    assert found.objectives.tolist() == [data["resolved"]["objectives"]]
+    records = (tmp_path / "slices/00000/metrics.jsonl").read_text().splitlines()
+    first, last = json.loads(records[0]), json.loads(records[-1])
+    assert last["step"] == 300
+    assert last["residual"] < first["residual"]
 
 
 def test_demo_keeps_stdout_for_the_object(
@@ -440,10 +439,10 @@ def test_other_text_is_a_word_and_never_runs(text: str) -> None:
     ("held", "whose", "arguments"),
     [
         ("front.json", "a front", ["sweep", "CONFIG"]),
-        ("manifest.json", "a sweep", ["front", "quadratic", *SMALL]),
         ("front.json", "a front", ["compare", "quadratic"]),
         ("comparison.json", "a comparison", ["experiment", "nas", "search", "--tiny"]),
-        ("manifest.json", "a sweep", ["experiment", "fewshot", "comparison", "--tiny"]),
+        ("manifest.json", "a run", ["compare", "quadratic"]),
+        ("manifest.json", "a run", ["experiment", "fewshot", "comparison", "--tiny"]),
     ],
 )
 def test_a_folder_of_something_else_is_left_alone(
@@ -457,6 +456,16 @@ def test_a_folder_of_something_else_is_left_alone(
     assert done.code == 2
     assert f"already holds {whose} ({held}); choose another folder" in done.stderr
     assert [path.name for path in folder.iterdir()] == [held]
+
+
+def test_a_run_is_not_written_over(run: Callable[..., Done], tmp_path: Path) -> None:
+    words = ["front", "quadratic", *SMALL, "--preferences", "1", "--out", str(tmp_path / "a")]
+    assert run(*words).code == 0
+    before = (tmp_path / "a/front.csv").read_bytes()
+    again = run(*words)
+    assert again.code == 2
+    assert "holds a run already; go on with it: bipareto resume" in again.stderr
+    assert (tmp_path / "a/front.csv").read_bytes() == before
 
 
 EXPERIMENTS = {

@@ -135,6 +135,8 @@ class Output:
 #: the file that says whose a folder is, and whose
 OWNERS = {
     "comparison.json": "a comparison",
+    # of versions whose fronts had no run folder
+    "front.json": "a front",
     "manifest.json": "a run",
     "experiment.json": "an experiment",
     "results.json": "an experiment",
