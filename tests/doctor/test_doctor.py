@@ -104,6 +104,7 @@ def test_the_run_that_the_diseases_are_made_from_is_healthy() -> None:
 
 
 class TestDiseases:
+    @pytest.mark.filterwarnings("ignore:.*left the finite numbers")
     def test_steps_too_large_until_the_numbers_end(self) -> None:
         assert names(*quadratic(), alpha_x=300.0) == ["steps-too-large"]
 
@@ -309,4 +310,4 @@ class TestCommand:
     def test_no_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             main(["doctor", str(tmp_path)])
-        assert "holds no front.json" in capsys.readouterr().err
+        assert "holds no run (there is no manifest.json)" in capsys.readouterr().err

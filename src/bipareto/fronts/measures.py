@@ -6,6 +6,7 @@ lower level lets points lie below the true front, and every measure would reward
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 
 __all__ = ["Response", "attainment", "hypervolume", "igd_plus", "measure", "response", "spread"]
 
@@ -45,6 +46,13 @@ def hypervolume(objectives: Any, reference: Any) -> float:
     import moocore
 
     points, corner = _finite(objectives), _corner(reference)
+    if missing := len(_rows(objectives)) - len(points):
+        warnings.warn(
+            f"{missing} of {len(points) + missing} rows hold NaN or infinity and dominate nothing; "
+            "see front.failure for the runs they come from",
+            BiparetoWarning,
+            stacklevel=2,
+        )
     if corner.shape != points.shape[1:]:
         raise InvalidInput(
             f"reference has shape {corner.shape}; it needs one number per objective, "

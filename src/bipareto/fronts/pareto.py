@@ -115,27 +115,27 @@ class ParetoFront:
 
     @property
     def oracles(self) -> dict[str, int]:
-        """What all runs have cost together: gradients of g and of the f_i, Hessian products."""
+        """What all runs have cost together: gradients of g and of the f_i, Hessian products.
+
+        The warm-up of y is one for all runs.  `tuned` makes probes of its own, which are not in it.
+        """
         if self.run is None or self.method is None:
             raise InvalidInput(
                 "this front holds no run states (it was loaded from a file or filtered), so its "
                 "cost is not known"
             )
-        steps = sum(self.run.steps)
-        return {
-            name: count * steps
-            for name, count in self.method.oracles(self.objectives.shape[1]).items()
-        }
+        return self.method.cost(self.objectives.shape[1], sum(self.run.steps))
 
     def resolve_lower(
         self, tol: float = 1e-8, max_iter: int = 200, problem: Problem | None = None
     ) -> ParetoFront:
-        """The same x with y re-solved to ||grad_y g(x, y)|| <= tol from the returned y, and the
-        objectives there.
+        """The same x with y re-solved, grad_y g(x, y) = 0, from the returned y, and the objectives
+        there.
 
         Args:
-            tol, max_iter: tolerance and Newton steps at most; runs that miss it are warned of, and
-                `lower_residual` says by how much.
+            tol, max_iter: how exactly, relative to the size of y (see `envelope.solve_lower`), and
+                Newton steps at most; runs that miss it are warned of, and `lower_residual` is
+                ||grad_y g||.
             problem: needed for a front that was loaded from a file.
         """
         problem = problem or self.problem
@@ -163,6 +163,7 @@ class ParetoFront:
                 BiparetoWarning,
                 stacklevel=2,
             )
+        self._remind("their objectives are no answer, with the lower level solved or not")
         with torch.no_grad():
             objectives = _objectives(problem, self.x, solved.y, self.batched)
         return replace(self, y=solved.y, objectives=objectives, lower_residual=solved.residual)
@@ -171,7 +172,18 @@ class ParetoFront:
         """The volume of objective space that the front dominates, up to `reference` (m numbers,
         worse than the front).
         """
+        self._remind("their last values are counted like any other's")
         return measures.hypervolume(self.objectives, reference)
+
+    def _remind(self, consequence: str) -> None:
+        failed = sum(failure is not None for failure in self.failure)
+        if failed:
+            warnings.warn(
+                f"{failed} of {len(self)} runs left the finite numbers (front.failure): "
+                f"{consequence}; front.subset takes the others",
+                BiparetoWarning,
+                stacklevel=3,
+            )
 
     def nondominated(self) -> ParetoFront:
         """The runs that no other run dominates (finite ones only); of equal points the first is

@@ -39,10 +39,12 @@ class Start(NamedTuple):
 class Traits(NamedTuple):
     """What a method's own paper says of it, and how faithful this code is.
 
-    scenario: the setting in which its convergence is analysed. lower_level: what that asks of g(x,
-    .). nested: whether every iteration has an inner loop on the lower level. certainty: how sure we
-    are that this code is the published method, in per cent. reconstructed: what neither its paper
-    nor its authors' code could tell us and was inferred; "" for nothing.
+    scenario: the setting in which its convergence is analysed.
+    lower_level: what that asks of g(x, .).
+    nested: whether every iteration has an inner loop on the lower level.
+    certainty: how sure we are that this code is the published method, in per cent.
+    reconstructed: what neither its paper nor its authors' code could tell us and was inferred; ""
+        for nothing.
     """
 
     scenario: Literal["deterministic", "stochastic", "both"]
@@ -133,6 +135,18 @@ class Method(ABC):
         """What one step costs: gradients of g (`lower_gradients`), of f_i (`upper_gradients`),
         `hessian_products`.
         """
+
+    def preparation(self, m: int) -> dict[str, int]:
+        """What `prepare` costs beside the check of the start, in the terms of `oracles`."""
+        return {}
+
+    def cost(self, m: int, steps: int, starts: int = 1) -> dict[str, int]:
+        """What `steps` steps cost, with that many preparations."""
+        before = self.preparation(m)
+        return {
+            name: count * steps + starts * before.get(name, 0)
+            for name, count in self.oracles(m).items()
+        }
 
     def structure(self) -> tuple[Any, ...]:
         """What decides the compiled graph: the class, and its fields less their numbers (those

@@ -18,14 +18,23 @@ import torch
 from torch import nn
 
 from bipareto.errors import InvalidInput
-from bipareto.methods import MOMEHA, Method, Twin
+from bipareto.methods import MBMOMEHA, MOMEHA, Method, Twin
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.draws import draw
 from bipareto.problem.tree import Tree
 from bipareto.run.bars import bar
 from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
-from bipareto.run.results import Callback, Iterate, Record, Run, Snapshot, Solution, Watch
+from bipareto.run.results import (
+    Callback,
+    Iterate,
+    Record,
+    Run,
+    Snapshot,
+    Solution,
+    Watch,
+    warn_of_failures,
+)
 from bipareto.run.steppers import stepper
 
 __all__ = ["COMPILE_FROM", "choose_method", "drive", "not_begun", "solution_of", "solve"]
@@ -56,8 +65,9 @@ def solve(
         problem: f and g.
         x0, y0: where to start: a tensor, a tree of tensors, or a module.
         preference: w, m numbers > 0 that sum to 1; None is equal weights.
-        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`, or where the data comes in
-            batches `Twin` with the hyperparameters that win a race (docs/networks.md).
+        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`; `MBMOMEHA.tuned` for a problem
+            with a sampler; and where that draws batches of data, `Twin` with the hyperparameters
+            that win a race (docs/networks.md).
         steps: iterations.
         seed: which draws a problem with a sampler makes.
         compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on;
@@ -95,12 +105,13 @@ def solve(
         callbacks=callbacks,
         progress=progress,
     )
+    warn_of_failures(run.failure)
     return solution_of(problem, method, run, None, seed)
 
 
 def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
-    """The given method, or one fitted to the problem: by a race where the data comes in batches, by
-    probes elsewhere.
+    """The given method, or one fitted to the problem: MOMEHA by probes, MB-MOMEHA where a sampler
+    draws, and `Twin` by a race where what is drawn are batches of data.
     """
     if method is not None and not isinstance(method, Method):
         raise InvalidInput(
@@ -113,7 +124,8 @@ def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, ste
         plan = plan_of(x, problem.check(x, y), 1, steps)
         raced = raced_or_rules(problem, x, y, plan)
         return Twin.tuned(problem, x, y, steps=steps) if raced is None else raced.method(steps)
-    return MOMEHA.tuned(problem, x0, y0, steps=steps)
+    kind = MOMEHA if problem.sampler is None else MBMOMEHA
+    return kind.tuned(problem, x0, y0, steps=steps)
 
 
 def solution_of(
@@ -151,10 +163,7 @@ def solution_of(
         seed=seed,
         steps=run.steps[i],
         seconds=run.seconds,
-        oracles={
-            name: count * run.steps[i]
-            for name, count in method.oracles(objectives.shape[0]).items()
-        },
+        oracles=method.cost(objectives.shape[0], run.steps[i]),
         history=history,
         method=method,
         state=state,

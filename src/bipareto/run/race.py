@@ -199,8 +199,8 @@ def raced_or_rules(problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int =
         warnings.warn(
             f"the budget of {plan.budget} gradients is too small for a race of "
             f"{len(CANDIDATES[plan.few])} candidates (it would leave {max(plan.race, 0)} steps to "
-            f"each, {LEAST_STEPS} are the least); going on with Twin.tuned, whose hyperparameters are the same for every "
-            "problem: give more steps, or a method",
+            f"each, {LEAST_STEPS} are the least); going on with Twin.tuned, whose hyperparameters "
+            "are the same for every problem: give more steps, or a method",
             BiparetoWarning,
             stacklevel=3,
         )

@@ -37,16 +37,20 @@ CALIBRATION = 40
 
 @dataclass(frozen=True)
 class Contender:
-    """One method's result: its resolved front and what was measured of it, or why there is none.
+    """One method's result: its resolved front, the front as it was returned, and what was measured
+    of them, or why there is none.
 
     distance, kkt, gap: the worst over its runs; distance to the exact front relative to its extent,
-    the certificate's residual at the resolved points, and g - v_gamma at the points as they were
-    returned. gradients, hessian_products: spent per run. notes: what the method warned of.
+        the certificate's residual at
+    the resolved points, and g - v_gamma at the points as they were returned.
+    gradients, hessian_products: spent per run.
+    notes: what the method warned of.
     """
 
     name: str
     method: Method | None
     front: ParetoFront | None
+    returned: ParetoFront | None
     steps: int
     distance: float
     kkt: float
@@ -146,7 +150,7 @@ def compare(
 
 def _absent(name: str, seconds: float, reason: str) -> Contender:
     return Contender(
-        name, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
+        name, None, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
     )
 
 
@@ -170,7 +174,8 @@ def _run(
             method = METHODS[name].tuned(problem, x0, y0)
             wanted = grid(problem.m, preferences) if method.uses_preference else None
             if budget == "oracles":
-                steps = max(1, int(share // gradient_cost(method, problem.m)))
+                before = sum(method.preparation(problem.m).values())
+                steps = max(1, int((share - before) // gradient_cost(method, problem.m)))
             else:
                 clock = front(
                     problem,
@@ -208,12 +213,13 @@ def _run(
             if failure
         ][:1]
         kkt = max(_kkt(problem, resolved, i) for i in range(len(resolved)))
-    counts = method.oracles(problem.m)
+    counts = method.cost(problem.m, steps)
     distance = problem.distance_to_front(resolved.objectives)
     return Contender(
         name=name,
         method=method,
         front=resolved,
+        returned=raw,
         steps=steps,
         distance=_worst(distance),
         kkt=kkt,
@@ -221,8 +227,8 @@ def _run(
             envelope.gap(problem, raw.x, raw.y, min(0.9 * problem.constants.gamma_max, 1.0))
         ),
         hypervolume=_hypervolume(problem, resolved),
-        gradients=steps * (counts["lower_gradients"] + counts["upper_gradients"]),
-        hessian_products=steps * counts["hessian_products"],
+        gradients=counts["lower_gradients"] + counts["upper_gradients"],
+        hessian_products=counts["hessian_products"],
         seconds=time.perf_counter() - began,
         notes=tuple(dict.fromkeys(notes)),
     )

@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from itertools import combinations
+from math import comb
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,17 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 
-__all__ = ["FAMILIES", "as_preference", "favouring", "grid", "named", "random", "read"]
+__all__ = ["FAMILIES", "as_preference", "covering", "favouring", "grid", "named", "random", "read"]
 
 #: The paper's strengths: how far the preferred objective's weight goes from 1/m towards 1, read off
 #: its vectors for m = 4.
 STRENGTHS = {"weak": 0.08, "moderate": 0.2, "strong": 0.36, "extreme": 0.96}
 #: The paper's own preferred weights for m = 2, which do not follow from those of m = 4.
 _FOR_TWO = {"weak": 0.5, "moderate": 0.6, "strong": 0.75, "extreme": 0.9}
+#: A grid with more points than this is a slip: nobody can run it.
+MOST = 1_000_000
+#: What `covering` makes at most beyond two objectives, and how far it stays inside the simplex.
+FEW, INSIDE = 36, 0.01
 #: What `named` knows, a file aside.
 FAMILIES = ("das-dennis", "random", *STRENGTHS)
 
@@ -39,6 +44,12 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
             [0.5000, 0.5000],
             [0.2500, 0.7500]], dtype=torch.float64)
     """
+    if m >= 1 and n >= 1 and (count := comb(n + m - 2, m - 1)) > MOST:
+        raise InvalidInput(
+            f"grid(m={m}, n={n}) has {count:,} points; at most {MOST:,} are made. Take fewer along "
+            f"each edge, preferences.covering({m}) for a few that cover the front, or "
+            f'preferences.random({m}, 100) ("random:100")'
+        )
     if m < 1 or n < 1 or (boundary and n < 2):
         raise InvalidInput(
             f"grid(m={m}, n={n}, boundary={boundary}): m must be at least 1 and n at least "
@@ -56,6 +67,29 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
     return torch.tensor(parts, dtype=torch.float64).flip(0) / total
 
 
+def covering(m: int) -> Tensor:
+    """Few preferences that reach the ends of a front of m objectives, shape (count, m), float64.
+
+    The regular grid from corner to corner with 11 points along each edge for m = 2, and with as
+    many as make at most 36 in all for m >= 3; corners and centre alone where even three along an
+    edge are too many (m > 8).  Then w <- (1 - e) w + e/m with e = 0.01, so that every w_i > 0.
+
+    >>> [len(covering(m)) for m in (1, 2, 3, 4, 6, 12, 30)]
+    [1, 11, 36, 35, 21, 13, 31]
+    """
+    if m < 1:
+        raise InvalidInput(f"covering(m={m}): m must be at least 1")
+    sizes = [n for n in range(3, 12) if comb(n + m - 2, m - 1) <= FEW]
+    centre = torch.full((1, m), 1 / m, dtype=torch.float64)
+    if m == 1:
+        return centre
+    if sizes:
+        w = grid(m, sizes[-1], boundary=True)
+    else:
+        w = torch.cat([torch.eye(m, dtype=torch.float64), centre])
+    return (1 - INSIDE) * w + INSIDE * centre
+
+
 def random(m: int, n: int, seed: int = 0) -> Tensor:
     """n preferences drawn uniformly from the simplex, shape (n, m), float64; all weights are > 0.
 
@@ -64,6 +98,8 @@ def random(m: int, n: int, seed: int = 0) -> Tensor:
     """
     if m < 1 or n < 1:
         raise InvalidInput(f"random(m={m}, n={n}): both must be at least 1")
+    if n > MOST:
+        raise InvalidInput(f"random(m={m}, n={n:,}): at most {MOST:,} are made; take fewer")
     stream = torch.Generator().manual_seed(seed)
     # Exponential variables divided by their sum are uniform on the simplex.
     draws = torch.rand(n, m, generator=stream, dtype=torch.float64).clamp_min(1e-12).log().neg()
