@@ -82,21 +82,23 @@ def test_the_returned_y_was_trained_on_g_alone(solved: tuple[Counting, bp.Pareto
     torch.testing.assert_close(y, front.y)
 
 
-def test_x0_takes_the_place_of_a_worse_answer_and_says_so(
+def test_x0_takes_the_place_of_worse_answers_and_says_so(
     solved: tuple[Counting, bp.ParetoFront],
 ) -> None:
     _, front = solved
     assert front.race is not None
     problem, x0, y0 = mixing()
-    # The answer to the opposite preference is worse than doing nothing for the first run alone.
-    x, y = (torch.stack([value[2], value[1], value[2]]) for value in (front.x, front.y))
-    with pytest.warns(BiparetoWarning, match=r"1 of 3 runs \(\[0\]\), and is returned"):
-        kept_x, kept_y = no_worse_than_nothing(
-            problem, x0, y0, x, y, front.preference, front.race, 0
-        )
-    assert torch.equal(kept_x[0], x0)
-    assert torch.equal(kept_x[1:], x[1:])
-    assert torch.equal(kept_y[1:], y[1:])
+    # The answer to the opposite preference is worse than doing nothing for the first run.
+    x, y = (torch.stack([value[2], value[2]]) for value in (front.x, front.y))
+    w = front.preference[[0, 2]]
+    with pytest.warns(BiparetoWarning, match=r"1 of 2 runs \(\[0\]\), and is returned"):
+        kept_x, kept_y = no_worse_than_nothing(problem, x0, y0, x, y, w, front.race, 0)
+    assert torch.equal(kept_x, torch.stack([x0, x[1]]))
+    assert torch.equal(kept_y[1], y[1])
+    # Where another run has the better answer, that one is taken, and nothing is said.
+    x, y = (torch.stack([value[2], value[0]]) for value in (front.x, front.y))
+    kept_x, _ = no_worse_than_nothing(problem, x0, y0, x, y, w[[0, 0]], front.race, 0)
+    assert torch.equal(kept_x, torch.stack([x[1], x[1]]))
 
 
 def test_modules_need_no_hyperparameter() -> None:

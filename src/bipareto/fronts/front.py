@@ -92,7 +92,7 @@ def front(
         wanted_rows = covering(m) if preferences is None else preferences
         rows = as_preference(wanted_rows, m).reshape(-1, m)
         plan = plan_of(x, m, len(rows), steps)
-        raced = raced_or_rules(problem, x, y, plan, seeds[0])
+        raced = raced_or_rules(problem, x, y, plan, seeds[0], rows)
         if raced is not None:
             return front_of_race(problem, x, y, rows, seeds, raced, plan, options)
         method = Twin.tuned(problem, x, y, steps=steps)

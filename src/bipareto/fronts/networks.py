@@ -124,25 +124,29 @@ def no_worse_than_nothing(
     raced: Race,
     seed: int,
 ) -> tuple[Tree, Tree]:
-    """The answers (x, y), with x0 and its own trained y where that is better; says so."""
+    """The answers (x, y); where doing nothing is better, the best of all answers and x0 in place.
+
+    Says so of the runs for which x0, with y trained alike, is returned.
+    """
     runs, full = len(preferences), problem.batch("upper", "full")
     start = tree.expand(x0, 1)
     own = train(
         problem, start, tree.expand(y0, 1), rate=raced.rate, steps=raced.training, seed=seed
     )
-    nothing = value_of(objectives_of(problem, start, own, full), preferences)
-    better = nothing < value_of(objectives_of(problem, x, y, full), preferences)
-    if not better.any():
-        return x, y
-    rows = better.nonzero().flatten().tolist()
-    warnings.warn(
-        f"x0, with y trained alike, is better than the answer found for {len(rows)} of {runs} runs "
-        f"({rows[:8]}), and is returned for them: more steps, or a start from which x has more to "
-        "say, may help; front.race shows what was tried",
-        BiparetoWarning,
-        stacklevel=4,
+    every_x, every_y = (
+        tree.map_(lambda a, b: torch.cat([a, b]), *pair) for pair in ((x, start), (y, own))
     )
-    return (
-        tree.where_run(better, tree.expand(x0, runs), x),
-        tree.where_run(better, tree.expand(tree.select(own, 0), runs), y),
-    )
+    values = value_of(objectives_of(problem, every_x, every_y, full)[:, None], preferences)
+    index = torch.arange(runs, device=values.device)
+    worse = values[index, index] > values[runs]
+    index = torch.where(worse, values.argmin(0), index)
+    rows = (index == runs).nonzero().flatten().tolist()
+    if rows:
+        warnings.warn(
+            f"x0, with y trained alike, is better than what was found for {len(rows)} of {runs} "
+            f"runs ({rows[:8]}), and is returned for them: more steps, or a start from which x "
+            "has more to say, may help; front.race shows what was tried",
+            BiparetoWarning,
+            stacklevel=4,
+        )
+    return tree.select(every_x, index), tree.select(every_y, index)

@@ -48,7 +48,7 @@ RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 #: suit what acts slowly.  With few coordinates trainings refine what a race has begun.
 CANDIDATES = {
     True: ((1.0, 3.0), (1.0, 10.0), (0.01, 1.0), (0.01, 3.0)),
-    False: ((1.0, 10.0), (1.0, 60.0), (0.01, 1.0), (0.01, 6.0)),
+    False: ((1.0, 1.0), (1.0, 10.0), (1.0, 60.0), (0.01, 0.3), (0.01, 2.0)),
 }
 #: A joint run is longer than a training, and noisy steps of y drown the twin: half of the rate.
 JOINT_RATE = 0.5
@@ -144,8 +144,15 @@ def plan_of(x0: Tree, m: int, runs: int, steps: int) -> Plan:
     return Plan(budget, training, min(race_steps, training if few else 2 * training), few)
 
 
-def race(problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int = 0) -> Race:
+def race(
+    problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int = 0, preferences: Any = None
+) -> Race:
     """Run the candidates side by side and judge them; see the module's text.
+
+    Args:
+        plan: see `plan_of`.
+        preferences: those that will be run, (P, m); the race is run for one of them.  None is equal
+            weights.
 
     Raises:
         NotBatchable: a loss cannot be batched by vmap.
@@ -168,7 +175,8 @@ def race(problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int = 0) -> Rac
     wanted = [Candidate(rho, travel, math.nan) for rho, travel in CANDIDATES[plan.few]]
     methods = [_candidate(c, rate, plan.race, plan.race) for c in wanted]
     begun = methods[0].prepare(draws, x0, y0)
-    state = tree.stack([method.begin(begun) for method in methods])
+    aim = centre if preferences is None else _lopsided(preferences)
+    state = tree.stack([method.begin(begun, aim[0]) for method in methods])
     step = stepper(draws, methods[0], batched=True)
     for t in range(plan.race):
         state, _ = step(state, draw(draws, methods[0].roles(m), t, [seed]))
@@ -176,11 +184,11 @@ def race(problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int = 0) -> Rac
     count = len(wanted) + 1
     y = train(problem, points, tree.expand(y0, count), rate=rate, steps=plan.training, seed=seed)
     objectives = objectives_of(problem, points, y, judged_on)
-    values = value_of(objectives, centre).tolist()
-    raced = tuple(c._replace(value=v) for c, v in zip(wanted, values, strict=False))
+    *judged, nothing = value_of(objectives, aim).tolist()
+    raced = tuple(c._replace(value=v) for c, v in zip(wanted, judged, strict=True))
     gradients = (len(RATES) + count) * plan.training + len(wanted) * plan.race * (2 + m)
     return Race(
-        candidates=(*raced, Candidate(1.0, 0.0, values[-1])),
+        candidates=(*raced, Candidate(1.0, 0.0, nothing)),
         winner=min(raced, key=lambda c: c.value),
         rate=rate,
         rates=rates,
@@ -193,7 +201,9 @@ def race(problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int = 0) -> Rac
     )
 
 
-def raced_or_rules(problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int = 0) -> Race | None:
+def raced_or_rules(
+    problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int = 0, preferences: Any = None
+) -> Race | None:
     """A race, or None with a warning where the budget or the losses do not allow one."""
     if not plan.enough:
         warnings.warn(
@@ -206,7 +216,7 @@ def raced_or_rules(problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int =
         )
         return None
     try:
-        return race(problem, x0, y0, plan, seed)
+        return race(problem, x0, y0, plan, seed, preferences)
     except NotBatchable as error:
         warnings.warn(
             f"{error}: candidates cannot be raced side by side; going on with Twin.tuned, whose "
@@ -225,6 +235,16 @@ def value_of(objectives: Tensor, preference: Tensor, mu: float = 4.0) -> Tensor:
     w, zero = preference.to(f), torch.zeros((), dtype=f.dtype, device=f.device)
     value = scalarization.get("stch").value(f, w, zero, torch.as_tensor(mu).to(f))
     return torch.where(torch.isfinite(f).all(-1), value, math.inf)
+
+
+def _lopsided(preferences: Tensor) -> Tensor:
+    """The preference (1, m) whose distance from equal weights is the median of all.
+
+    At equal weights x0 is often nearly best already, and a race would compare noise.
+    """
+    w = torch.as_tensor(preferences).reshape(-1, preferences.shape[-1])
+    distance = (w - 1 / w.shape[1]).norm(dim=1)
+    return w[distance.argsort()[len(w) // 2]][None]
 
 
 def _candidate(candidate: Candidate, rate: float, steps: int, raced: int) -> Twin:
