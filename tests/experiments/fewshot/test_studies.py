@@ -19,6 +19,7 @@ from bipareto.fronts.measures import hypervolume
 from bipareto.problem import tree
 from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.fewshot import figures, studies, task
+from bipareto_experiments.fewshot.figures import draw
 from bipareto_experiments.fewshot.settings import MOVING, TRIALS, adaptation, configured
 from bipareto_experiments.fewshot.studies import Study, comparison, refinement, summary, tune
 from bipareto_experiments.fewshot.task import Task, generated
@@ -456,6 +457,7 @@ def test_all_figures_of_a_comparison_are_drawn_and_missing_results_are_named(
         "exploration.png",
         "comparison.png",
         "training.png",
+        "response.png",
         "methods.csv",
         "response.csv",
     )
@@ -521,6 +523,7 @@ def test_a_refinement_begins_with_the_shared_backbone_and_differs_by_the_prefere
     assert rises[0]["rise"] == pytest.approx(
         sum(linear[k + 1]["accuracy"][0] - linear[k]["accuracy"][0] for k in (0, 5)) / 2
     )
+    assert "run-response.png" in draw(result, tmp_path, "run")
     # The same call goes on from what is kept.
     assert (
         refinement(Study(generated(), tmp_path, 4, [0, 3], episodes=8), ["moderate"], steps=2)[
