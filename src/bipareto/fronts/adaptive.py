@@ -26,6 +26,7 @@ from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.fronts.proposals import Neighbours, Proposal, aimed, between, corners, propose
 from bipareto.methods import Method
 from bipareto.methods.base import State
+from bipareto.methods.parts import scalarization
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Run
@@ -77,6 +78,8 @@ def trace(
         )
     if not 0 < warm <= 1:
         raise InvalidInput(f"warm = {warm}; it must be above 0 and at most 1")
+    if (name := getattr(method, "scalarization", None)) is not None:
+        scalarization.get(name).part("aim")
     begun = [method.prepare(problem, x, y) for x, y in starts]
     m = begun[0].objectives.shape[0]
     if m < 2:
