@@ -136,7 +136,7 @@ def train(
     if part is None:
         with task.arithmetic():
             run = drive(task.problem, first.method, state, seeds, callbacks=[look], **options)
-        if "interrupted" in run.reason:
+        if run.interrupted:
             raise StoreError(
                 "interrupted, and nothing was kept; with --out FOLDER the same command goes on "
                 "where it stopped"
@@ -156,7 +156,7 @@ def train(
                 resume=snapshot,
                 **options,
             )
-        if "interrupted" in run.reason:
+        if run.interrupted:
             raise StoreError(f"interrupted; the same command goes on from {part.path}")
         trained = _trained(run, first.joint)
         leaves = {f"x.{i}": leaf for i, leaf in enumerate(tree.leaves(trained.x))}

@@ -246,7 +246,7 @@ def _start(task: Task, seed: int) -> Start:
 
 def _found(run: Run, before: float, part: SliceFolder | None) -> Found:
     """What a run that came to its end has found; `before`: seconds that earlier attempts took."""
-    if "interrupted" in run.reason:
+    if run.interrupted:
         kept = ", and nothing was kept; with --out FOLDER the same command goes on where it stopped"
         raise StoreError(
             "interrupted"
