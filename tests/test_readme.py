@@ -36,7 +36,7 @@ def run(path: Path) -> Iterator[dict[str, Any]]:
 def test_the_readmes_blocks_run_one_after_the_other() -> None:
     first, second, third, modules = run(README)
     front = first["front"]
-    assert front.lower_residual.max() <= 1e-8
+    assert front.lower_residual.max() <= 1e-7  # a tolerance relative to the first
     one, other = front.objectives.T
     # The first preference weighs f_1 most: along the grid f_1 rises and f_2 falls.
     assert bool((one.diff() > 0).all())

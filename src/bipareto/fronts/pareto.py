@@ -95,6 +95,11 @@ class ParetoFront:
     def __len__(self) -> int:
         return self.objectives.shape[0]
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody pressed Ctrl-C before all runs had ended."""
+        return "interrupted" in self.reason
+
     def __getitem__(self, index: int) -> Solution:
         if self.run is None or self.problem is None or self.method is None:
             raise InvalidInput(

@@ -286,7 +286,7 @@ def require_yaml() -> Any:
     except ImportError as error:
         raise InvalidInput(
             "configurations are YAML files, which need pyyaml; get it with: pip install "
-            "'bipareto[store]'"
+            "pyyaml"
         ) from error
     return yaml
 
