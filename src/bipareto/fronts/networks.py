@@ -79,7 +79,8 @@ def front_of_race(
     )  # fmt: skip
     wanted = preferences.double().repeat(len(seeds), 1)
     x, y = no_worse_than_nothing(problem, x0, y0, x, y, wanted, raced, seeds[0])
-    run = replace(run, state=run.state._replace(x=x, y=y))
+    state: Any = run.state
+    run = replace(run, state=state._replace(x=x, y=y))
     return replace(front_of(problem, method, run, wanted, run_seeds, batched), race=raced)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, NotBatchable
 from bipareto.methods import Twin
+from bipareto.methods.base import State
 from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import Problem, tree
@@ -176,7 +177,7 @@ def race(
     methods = [_candidate(c, rate, plan.race, plan.race) for c in wanted]
     begun = methods[0].prepare(draws, x0, y0)
     aim = centre if preferences is None else _lopsided(preferences)
-    state = tree.stack([method.begin(begun, aim[0]) for method in methods])
+    state: State = tree.stack([method.begin(begun, aim[0]) for method in methods])
     step = stepper(draws, methods[0], batched=True)
     for t in range(plan.race):
         state, _ = step(state, draw(draws, methods[0].roles(m), t, [seed]))
