@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.problem import validation
 
 __all__ = ["FAMILIES", "as_preference", "favouring", "grid", "named", "random", "read"]
 
@@ -23,6 +24,8 @@ __all__ = ["FAMILIES", "as_preference", "favouring", "grid", "named", "random", 
 STRENGTHS = {"weak": 0.08, "moderate": 0.2, "strong": 0.36, "extreme": 0.96}
 #: The paper's own preferred weights for m = 2, which do not follow from those of m = 4.
 _FOR_TWO = {"weak": 0.5, "moderate": 0.6, "strong": 0.75, "extreme": 0.9}
+#: Preferences in one set at most: as many as a front can have runs.
+MOST = 1_000_000
 #: What `named` knows, a file aside.
 FAMILIES = ("das-dennis", "random", *STRENGTHS)
 
@@ -39,11 +42,8 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
             [0.5000, 0.5000],
             [0.2500, 0.7500]], dtype=torch.float64)
     """
-    if m < 1 or n < 1 or (boundary and n < 2):
-        raise InvalidInput(
-            f"grid(m={m}, n={n}, boundary={boundary}): m must be at least 1 and n at least "
-            f"{2 if boundary else 1}"
-        )
+    boundary = validation.flag(boundary, "boundary")
+    m, n = validation.count(m, "m", least=1), validation.count(n, "n", least=2 if boundary else 1)
     least = 0 if boundary else 1
     total = n - 1 + least * m
     # Compositions of `total` into m parts >= least, by the stars-and-bars bijection; first
@@ -62,9 +62,9 @@ def random(m: int, n: int, seed: int = 0) -> Tensor:
     >>> random(3, 5).sum(1).allclose(torch.ones(5, dtype=torch.float64))
     True
     """
-    if m < 1 or n < 1:
-        raise InvalidInput(f"random(m={m}, n={n}): both must be at least 1")
-    stream = torch.Generator().manual_seed(seed)
+    m, n = validation.count(m, "m", least=1), validation.count(n, "n", least=1)
+    _limit(m, n, f"random({m}, {n})", "take fewer draws")
+    stream = torch.Generator().manual_seed(validation.seed(seed))
     # Exponential variables divided by their sum are uniform on the simplex.
     draws = torch.rand(n, m, generator=stream, dtype=torch.float64).clamp_min(1e-12).log().neg()
     return draws / draws.sum(1, keepdim=True)
@@ -82,12 +82,9 @@ def favouring(m: int, strength: str) -> Tensor:
     >>> favouring(4, "strong")[0]
     tensor([0.5200, 0.1600, 0.1600, 0.1600], dtype=torch.float64)
     """
-    if strength not in STRENGTHS:
-        raise InvalidInput(
-            f"strength {strength!r} is not known; choose one of {', '.join(STRENGTHS)}"
-        )
-    if m < 2:
-        raise InvalidInput(f"favouring(m={m}): a preference among objectives needs at least two")
+    validation.choice(strength, "strength", STRENGTHS)
+    m = validation.count(m, "m", least=2)
+    _limit(m, m, f"favouring({m}, {strength!r})", "give the preferences themselves")
     top = _FOR_TWO[strength] if m == 2 else 1 / m + STRENGTHS[strength] * (1 - 1 / m)
     rest = (1 - top) / (m - 1)
     vectors = torch.full((m, m), rest, dtype=torch.float64) + (top - rest) * torch.eye(
@@ -102,7 +99,7 @@ def read(path: str | PathLike[str], m: int) -> Tensor:
 
     Lines that start with # and one line of column names are passed over.
     """
-    path = Path(path)
+    path = validation.path(path, "path", "preferences.csv")
     try:
         text = path.read_text("utf-8")
         rows = json.loads(text) if path.suffix == ".json" else _lines(text)
@@ -119,6 +116,11 @@ def read(path: str | PathLike[str], m: int) -> Tensor:
     if not rows:
         raise InvalidInput(f"{path} holds no preferences; write one vector of {m} numbers per line")
     try:
+        if not isinstance(rows, list):
+            raise InvalidInput(
+                f"it holds {validation.shown(rows)}; write one vector of {m} numbers per line, or "
+                "a JSON list of them"
+            )
         return as_preference(rows, m).reshape(-1, m)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
@@ -151,6 +153,12 @@ def named(text: str, m: int, seed: int = 0) -> Tensor:
     tensor([[0.6000, 0.4000],
             [0.4000, 0.6000]], dtype=torch.float64)
     """
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f'preferences is {validation.shown(text)}; pass a text such as "11", "random:20" or '
+            '"strong", or vectors'
+        )
+    m = validation.count(m, "m", least=1)
     name, colon, number = text.partition(":")
     if text.isdecimal():
         name, colon, number = "das-dennis", ":", text
@@ -163,10 +171,14 @@ def named(text: str, m: int, seed: int = 0) -> Tensor:
             )
         count = int(number or 11)
         return grid(m, count) if name == "das-dennis" else random(m, count, seed)
-    if not Path(text).is_file():
+    try:
+        there = "\0" not in text and Path(text).is_file()
+    except OSError:  # a name that is too long
+        there = False
+    if not there:
         raise InvalidInput(
-            f"preferences {text!r} are not known; give a count, one of {', '.join(FAMILIES)} "
-            "(das-dennis:11, random:20), "
+            f"preferences {validation.shown(text)} are not known; give a count, one of "
+            f"{', '.join(FAMILIES)} (das-dennis:11, random:20), "
             "or a file with one vector per line"
         )
     return read(text, m)
@@ -178,16 +190,15 @@ def as_preference(value: Any, m: int) -> Tensor:
 
     Returns it as given, not rescaled, in float64 on the CPU.
     """
-    try:
-        w = torch.as_tensor(value, dtype=torch.float64, device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInput(
-            f"preference is {value!r}; pass m numbers that sum to 1, e.g. {_example(m)}"
-        ) from error
+    w = validation.array(value, "preference", f"m numbers that sum to 1, e.g. {_example(m)}")
     if not w.numel():
         raise InvalidInput(
             f"preference is empty (shape {tuple(w.shape)}); pass m = {m} numbers, e.g. "
             f"{_example(m)}, or rows of them"
+        )
+    if w.dim() > 2:
+        raise InvalidInput(
+            f"preference has shape {tuple(w.shape)}; pass m = {m} numbers, or rows of them"
         )
     if w.dim() == 0 or w.shape[-1] != m:
         if not w.dim():
@@ -221,6 +232,14 @@ def as_preference(value: Any, m: int) -> Tensor:
             stacklevel=3,
         )
     return w
+
+
+def _limit(m: int, n: int, call: str, instead: str) -> None:
+    if n > MOST or n * m > 10 * MOST:
+        raise InvalidInput(
+            f"{call} are {validation.shown(n)} preferences of {m} objectives, which can be "
+            f"{MOST:,} at most; {instead}"
+        )
 
 
 def _show(w: Tensor) -> str:
