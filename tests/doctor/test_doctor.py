@@ -104,6 +104,7 @@ def test_the_run_that_the_diseases_are_made_from_is_healthy() -> None:
 
 
 class TestDiseases:
+    @pytest.mark.filterwarnings("ignore:.*left the finite numbers")
     def test_steps_too_large_until_the_numbers_end(self) -> None:
         assert names(*quadratic(), alpha_x=300.0) == ["steps-too-large"]
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bipareto as bp
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts import measures
 
 POINTS = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6)
@@ -31,9 +31,11 @@ def test_a_front_has_no_distance_to_itself(points: list[tuple[float, float]]) ->
 
 def test_points_that_are_not_finite_do_not_count() -> None:
     points = [[0.5, 0.5], [math.nan, 0.0], [0.0, -math.inf]]
-    assert measures.hypervolume(points, [1.0, 1.0]) == 0.25
+    with pytest.warns(BiparetoWarning, match="2 of 3 rows hold NaN or infinity"):
+        assert measures.hypervolume(points, [1.0, 1.0]) == 0.25
     assert measures.spread(points) == 0
-    assert measures.hypervolume(points[1:], [1.0, 1.0]) == 0
+    with pytest.warns(BiparetoWarning, match="2 of 2 rows hold NaN or infinity"):
+        assert measures.hypervolume(points[1:], [1.0, 1.0]) == 0
     assert measures.igd_plus(points[1:], [[0.0, 0.0]]) == math.inf
     assert measures.spread(points[1:]) == 0
 

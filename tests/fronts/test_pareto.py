@@ -63,6 +63,7 @@ def test_a_batch_equals_its_single_runs_under_inductor() -> None:
         torch.testing.assert_close(batch.x[i], single.x, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:.*left the finite numbers")
 def test_only_the_bad_run_of_a_batch_stops() -> None:
     # The second objective's pull carries y to where g is infinite; with little weight on it y stays
     # away.
@@ -212,6 +213,7 @@ def front_of(points: list[list[float]]) -> bp.ParetoFront:
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*hold NaN or infinity")
 def test_hypervolume_and_dominance_of_a_small_front() -> None:
     found = front_of(
         [[1.0, 3.0], [2.0, 2.0], [3.0, 1.0], [2.5, 2.5], [2.0, 2.0], [float("nan"), 0.0]]
@@ -223,6 +225,20 @@ def test_hypervolume_and_dominance_of_a_small_front() -> None:
     nothing = front_of([[float("nan"), 0.0]]).nondominated()
     assert (len(nothing), nothing.hypervolume([4.0, 4.0])) == (0, 0.0)
     assert len(nothing.resolve_lower(problem=nonconvex()[0])) == 0
+
+
+def test_any_front_has_points() -> None:
+    x, y = dict_start()
+    found = bp.front(
+        DICT_PROBLEM, x, y, preferences=bp.preferences.grid(2, 3), method=METHOD, steps=10
+    )
+    for index, same in ((0, 0), (2, 2), (-1, 2)):
+        at_x, at_y = found.point(index)
+        assert torch.equal(at_x["a"], found.x["a"][same])
+        assert torch.equal(at_y[0], found.y[0][same])
+    assert torch.equal(found.subset(torch.tensor([2])).point(0)[0]["a"], found.x["a"][2])
+    with pytest.raises(IndexError, match="index 3 is out of range"):
+        found.point(3)
 
 
 def test_a_front_survives_a_file(tmp_path: Path) -> None:

@@ -50,3 +50,7 @@ def test_a_singular_lower_hessian_is_named_and_the_failure_visible() -> None:
         found = run(method, 200, flat)
     assert found.distance > 0.1
     assert found.info["solver_residual"] > 0.01
+
+
+def test_the_paper_s_steps() -> None:
+    assert GMOBA.paper() == GMOBA(alpha_x=0.1, beta=0.05, eta=0.05)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -93,6 +94,7 @@ def exploding(when: str) -> bp.Problem:
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*left the finite numbers")
 @pytest.mark.parametrize("term", ["f_2", "g"])
 @pytest.mark.parametrize("compile", [False, "aot_eager"])
 def test_a_run_that_leaves_the_finite_numbers_stops_with_its_last_good_state(
@@ -138,6 +140,7 @@ def test_a_step_that_has_come_to_zero_is_no_failure_and_no_convergence(
     assert longer.best.step < 20
 
 
+@pytest.mark.filterwarnings("ignore:.*left the finite numbers")
 def test_steps_that_are_too_large_leave_the_last_finite_state() -> None:
     problem, x, y = nonconvex()
     answer = bp.solve(
@@ -152,6 +155,7 @@ def test_steps_that_are_too_large_leave_the_last_finite_state() -> None:
     assert all(torch.isfinite(leaf).all() for leaf in (answer.x, answer.y))
 
 
+@pytest.mark.filterwarnings("ignore:.*left the finite numbers")
 @pytest.mark.parametrize("name", ["theta", "x", "y"])
 def test_a_gradient_that_is_not_finite_is_named_as_an_update(name: str) -> None:
     """The square root of a square has a value at zero and no derivative."""
@@ -364,3 +368,83 @@ def test_a_module_s_parameters_are_a_start() -> None:
     assert all(
         torch.equal(parameter, starts[1][name]) for name, parameter in net.named_parameters()
     )
+
+
+@pytest.mark.filterwarnings("ignore:.*hold NaN or infinity")
+def test_runs_that_leave_the_finite_numbers_are_spoken_of() -> None:
+    problem, zero = exploding("f_2"), torch.zeros((), dtype=DOUBLE)
+    with pytest.warns(BiparetoWarning, match=r"the run left the finite numbers \(f_2; first at"):
+        bp.solve(problem, zero, zero, method=METHOD, steps=400)
+    with pytest.warns(BiparetoWarning, match=r"[0-9]+ of 11 runs left the finite numbers \(f_2"):
+        found = bp.front(problem, zero, zero, method=METHOD, steps=400)
+    with pytest.warns(BiparetoWarning, match=r"[0-9]+ of 11 runs left the finite numbers"):
+        found.resolve_lower()
+    with pytest.warns(BiparetoWarning, match=r"[0-9]+ of 11 runs left the finite numbers"):
+        found.hypervolume([1e3, 1e3])
+
+
+def test_numpy_in_a_loss_is_no_reason_to_fail() -> None:
+    root, where = np.sqrt(2), np.array([0, 1])
+
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([(x - root).square().sum() + y.sum(), y[where].square().sum()])
+
+    def lower(x: Tensor, y: Tensor) -> Tensor:
+        return (y - root * x).square().sum()
+
+    problem, zero = bp.Problem(upper, lower), torch.zeros(2, dtype=DOUBLE)
+    plain = bp.solve(problem, zero, zero, method=METHOD, steps=20, compile=False)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        compiled = bp.solve(problem, zero, zero, method=METHOD, steps=20, compile="eager")
+        bp.solve(problem, zero, zero, method=METHOD, steps=20, compile="eager")
+    torch.testing.assert_close(compiled.x, plain.x)
+    said = [str(w.message) for w in caught if "could not take this problem" in str(w.message)]
+    assert len(said) <= 1  # once for a problem, however often it is solved
+
+
+def test_what_fails_uncompiled_too_is_raised_as_it_is() -> None:
+    calls: list[int] = []
+
+    def lower(x: Tensor, y: Tensor) -> Tensor:
+        calls.append(1)
+        if len(calls) > 3:
+            raise ValueError("the data ran out")
+        return (y - x).square().sum()
+
+    problem = bp.Problem(lambda x, y: torch.stack([x.sum() + y.sum(), y.sum()]), lower)
+    with pytest.raises(ValueError, match="the data ran out"):
+        bp.solve(
+            problem,
+            torch.zeros(2, dtype=DOUBLE),
+            torch.zeros(2, dtype=DOUBLE),
+            method=METHOD,
+            steps=20,
+            compile="eager",
+        )
+
+
+def test_a_sampler_without_a_method_gets_algorithm_2() -> None:
+    data = torch.ones(8, 2, dtype=DOUBLE)
+    problem = bp.Problem(
+        lambda x, y, rows: torch.stack([(x - 1).square() + y.square(), (y - 1).square() + x * 0]),
+        lambda x, y, rows: (y - x * rows.mean()).square(),
+        sampler=bp.sampler.Minibatches(lower=data, upper=data, size=4),
+    )
+    zero = torch.zeros((), dtype=DOUBLE)
+    assert type(bp.solve(problem, zero, zero, steps=5).method) is bp.MBMOMEHA
+    assert type(bp.front(problem, zero, zero, steps=5).method) is bp.MBMOMEHA
+    assert type(bp.solve(problem, zero, zero, steps=5, method=bp.MOMEHA()).method) is bp.MOMEHA
+
+
+def test_warm_up_gradients_are_counted() -> None:
+    problem, x, y = nonconvex()
+    method = replace(METHOD, warmup=30)
+    assert bp.solve(problem, x, y, method=method, steps=10).oracles["lower_gradients"] == 70
+    counted = bp.oracle.Counting(problem)
+    method.prepare(counted, x, y)
+    plain = bp.oracle.Counting(problem)
+    METHOD.prepare(plain, x, y)
+    assert counted.counts["lower"] - plain.counts["lower"] == 30
+    found = bp.front(problem, x, y, preferences=bp.preferences.grid(2, 3), method=method, steps=10)
+    assert found.oracles["lower_gradients"] == 3 * 40 + 30

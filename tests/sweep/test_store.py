@@ -462,3 +462,11 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     assert done.stderr.count("the disk is full") == 1, done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["runs"] == 8
+
+
+def test_the_newest_of_several_checkpoints_is_the_step(tmp_path: Path) -> None:
+    part = SliceFolder(tmp_path)
+    assert part.step == 0
+    for step in (30, 10, 20):
+        (tmp_path / f"step-{step:09d}.safetensors").touch()
+    assert part.step == 30

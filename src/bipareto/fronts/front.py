@@ -14,11 +14,11 @@ from bipareto.fronts.adaptive import trace
 from bipareto.fronts.batch import MOST_RUNS, run_states
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.methods import Method
-from bipareto.methods.parts.preferences import as_preference, grid, named
+from bipareto.methods.parts.preferences import as_preference, covering, named
 from bipareto.problem import Problem, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import checked_options, choose_method, warn_of_runaways
-from bipareto.run.results import Callback
+from bipareto.run.results import Callback, warn_of_failures
 
 __all__ = ["front"]
 
@@ -42,8 +42,9 @@ def front(
     """Solve a problem for many preferences and seeds, all side by side.
 
     Args:
-        preferences: (P, m) rows on the simplex, e.g. `preferences.grid(2, 11)`; None is a grid of
-            11 per edge; a text is read by `preferences.named` ("random:20", "strong", a file);
+        preferences: (P, m) rows on the simplex, e.g. `preferences.grid(2, 11)`; None is
+            `preferences.covering(m)`, 11 for two objectives and at most 36 beyond while m allows
+            it; a text is read by `preferences.named` ("random:20", "strong", a file);
             "adaptive" chooses them on the way, see `bipareto.fronts.adaptive.trace`. For methods
             without preferences leave it out: one run per seed.
         budget: with "adaptive" only, the work of so many full runs for each seed.
@@ -61,9 +62,9 @@ def front(
     ...     lower=lambda x, y: (y - x)**2,
     ... )
     >>> zero = torch.zeros((), dtype=torch.float64)
-    >>> found = front(problem, zero, zero, preferences=grid(2, 3), steps=2000).resolve_lower()
+    >>> found = front(problem, zero, zero, steps=2000).resolve_lower()
     >>> found.objectives.shape
-    torch.Size([3, 2])
+    torch.Size([11, 2])
     """
     checked_options(steps, record_every, tol, compile, callbacks, progress)
     seeds = validation.seeds(seeds, most=MOST_RUNS)
@@ -89,7 +90,7 @@ def front(
         preferences = named(preferences, m, seeds[0])
     if method.uses_preference:
         wanted = list(
-            as_preference(grid(m, 11) if preferences is None else preferences, m).reshape(-1, m)
+            as_preference(covering(m) if preferences is None else preferences, m).reshape(-1, m)
         )
     elif preferences is None:
         wanted = [None]
@@ -114,4 +115,5 @@ def front(
     preference = torch.stack(
         [torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]
     ).repeat(len(seeds), 1)
+    warn_of_failures(run.failure)
     return front_of(problem, method, run, preference, run_seeds, batched)

@@ -6,6 +6,7 @@ lower level lets points lie below the true front, and every measure would reward
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import validation
 
 __all__ = ["Response", "attainment", "hypervolume", "igd_plus", "measure", "response", "spread"]
@@ -61,6 +62,13 @@ def hypervolume(objectives: Any, reference: Any) -> float:
 
     points = _finite(objectives)
     corner = _corner(reference, points.shape[1])
+    if missing := len(_rows(objectives)) - len(points):
+        warnings.warn(
+            f"{missing} of {len(points) + missing} rows hold NaN or infinity and dominate nothing; "
+            "see front.failure for the runs they come from",
+            BiparetoWarning,
+            stacklevel=2,
+        )
     return float(moocore.hypervolume(points, ref=corner)) if len(points) else 0.0
 
 

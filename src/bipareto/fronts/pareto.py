@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args, overload
+from typing import TYPE_CHECKING, Any, get_args, overload
 from zipfile import BadZipFile
 
 import numpy as np
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts import drawing, measures
+from bipareto.fronts.places import Places, place, places
 from bipareto.methods import Method
 from bipareto.methods.parts import envelope
 from bipareto.problem import Problem, tree, validation
@@ -29,9 +29,6 @@ from bipareto.run.results import Failure, Reason, Run, Solution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-#: Some of the runs: a slice, a boolean mask, or places.
-Places: TypeAlias = slice | Sequence[int] | Sequence[bool] | Tensor | np.ndarray[Any, Any]
 
 __all__ = ["ParetoFront", "front_of"]
 
@@ -111,7 +108,7 @@ class ParetoFront:
             isinstance(index, (Tensor, np.ndarray)) and index.ndim
         ):
             return self.subset(index)
-        i = self._place(index)
+        i = place(index, len(self))
         if self.run is None or self.problem is None or self.method is None:
             raise InvalidInput(
                 "this front holds no run states (it was loaded from a file or filtered); use "
@@ -122,39 +119,32 @@ class ParetoFront:
 
     def point(self, index: int) -> tuple[Tree, Tree]:
         """(x, y) of one run; of any front, loaded and filtered ones included."""
-        i = self._place(index)
+        i = place(index, len(self))
         return tree.select(self.x, i), tree.select(self.y, i)
-
-    def _place(self, index: Any) -> int:
-        """A place on the run axis, counted from its start."""
-        i = validation.count(index, "index", least=-sys.maxsize)
-        if not -len(self) <= i < len(self):
-            raise IndexError(f"index {i} is out of range for a front of {len(self)} runs")
-        return i % len(self)
 
     @property
     def oracles(self) -> dict[str, int]:
-        """What all runs have cost together: gradients of g and of the f_i, Hessian products."""
+        """What all runs have cost together: gradients of g and of the f_i, Hessian products.
+
+        The warm-up of y is one for all runs.  `tuned` makes probes of its own, which are not in it.
+        """
         if self.run is None or self.method is None:
             raise InvalidInput(
                 "this front holds no run states (it was loaded from a file or filtered), so its "
                 "cost is not known"
             )
-        steps = sum(self.run.steps)
-        return {
-            name: count * steps
-            for name, count in self.method.oracles(self.objectives.shape[1]).items()
-        }
+        return self.method.cost(self.objectives.shape[1], sum(self.run.steps))
 
     def resolve_lower(
         self, tol: float = 1e-8, max_iter: int = 200, problem: Problem | None = None
     ) -> ParetoFront:
-        """The same x with y re-solved to ||grad_y g(x, y)|| <= tol from the returned y, and the
-        objectives there.
+        """The same x with y re-solved, grad_y g(x, y) = 0, from the returned y, and the objectives
+        there.
 
         Args:
-            tol, max_iter: tolerance and Newton steps at most; runs that miss it are warned of, and
-                `lower_residual` says by how much.
+            tol, max_iter: how exactly, relative to the size of y (see `envelope.solve_lower`), and
+                Newton steps at most; runs that miss it are warned of, and `lower_residual` is
+                ||grad_y g||.
             problem: needed for a front that was loaded from a file.
         """
         problem = self.problem if problem is None else as_problem(problem)
@@ -184,6 +174,7 @@ class ParetoFront:
                 BiparetoWarning,
                 stacklevel=2,
             )
+        self._remind("their objectives are no answer, with the lower level solved or not")
         with torch.no_grad():
             objectives = _objectives(problem, self.x, solved.y, self.batched)
         return replace(self, y=solved.y, objectives=objectives, lower_residual=solved.residual)
@@ -192,7 +183,18 @@ class ParetoFront:
         """The volume of objective space that the front dominates, up to `reference` (m numbers,
         worse than the front).
         """
+        self._remind("their last values are counted like any other's")
         return measures.hypervolume(self.objectives, reference)
+
+    def _remind(self, consequence: str) -> None:
+        failed = sum(failure is not None for failure in self.failure)
+        if failed:
+            warnings.warn(
+                f"{failed} of {len(self)} runs left the finite numbers (front.failure): "
+                f"{consequence}; front.subset takes the others",
+                BiparetoWarning,
+                stacklevel=3,
+            )
 
     def nondominated(self) -> ParetoFront:
         """The runs that no other run dominates (finite ones only); of equal points the first is
@@ -214,7 +216,7 @@ class ParetoFront:
             index: a boolean mask (R,), places in any order (negative ones count from the end), or a
                 slice.
         """
-        rows = self._places(index)
+        rows = places(index, len(self))
         index = torch.tensor(rows, dtype=torch.int64)
         return replace(
             self,
@@ -230,34 +232,6 @@ class ParetoFront:
             else self.lower_residual[index.to(self.lower_residual.device)],
             run=None,
         )
-
-    def _places(self, index: Any) -> list[int]:
-        """The places that a mask, a slice or a list of places stands for."""
-        if isinstance(index, slice):
-            return list(range(len(self)))[index]
-        remedy = f"a boolean mask of {len(self)} entries, whole numbers, or a slice"
-        if isinstance(index, range):
-            index = list(index)
-        if not isinstance(index, (Tensor, np.ndarray, list, tuple)):
-            raise InvalidInput(f"index is {validation.shown(index)}; pass {remedy}")
-        try:
-            chosen = torch.as_tensor(index).cpu()
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InvalidInput(f"index is {validation.shown(index)}; pass {remedy}") from error
-        if not chosen.numel() and chosen.dim() == 1 and chosen.dtype is not torch.bool:
-            return []
-        if chosen.dim() != 1 or chosen.is_floating_point() or chosen.is_complex():
-            raise InvalidInput(
-                f"index has shape {tuple(chosen.shape)} and dtype {chosen.dtype}; pass {remedy}"
-            )
-        if chosen.dtype is torch.bool:
-            if len(chosen) != len(self):
-                raise InvalidInput(
-                    f"the mask has {len(chosen)} entries, but the front has {len(self)} runs; pass "
-                    f"{remedy}"
-                )
-            return chosen.nonzero().flatten().tolist()
-        return [self._place(i) for i in chosen.tolist()]
 
     def plot(
         self,

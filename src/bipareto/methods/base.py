@@ -160,6 +160,18 @@ class Method(ABC):
         `hessian_products`.
         """
 
+    def preparation(self, m: int) -> dict[str, int]:
+        """What `prepare` costs beside the check of the start, in the terms of `oracles`."""
+        return {}
+
+    def cost(self, m: int, steps: int, starts: int = 1) -> dict[str, int]:
+        """What `steps` steps cost, with that many preparations."""
+        before = self.preparation(m)
+        return {
+            name: count * steps + starts * before.get(name, 0)
+            for name, count in self.oracles(m).items()
+        }
+
     def structure(self) -> tuple[Any, ...]:
         """What decides the compiled graph: the class, and its fields less their numbers (those
         travel in the state).

@@ -219,6 +219,9 @@ class MOMEHA(Method):
     def oracles(self, m: int) -> dict[str, int]:
         return {"lower_gradients": 4, "upper_gradients": 2 * m, "hessian_products": 0}
 
+    def preparation(self, m: int) -> dict[str, int]:
+        return {"lower_gradients": self.warmup}
+
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
         self._warn_of_ideal(start.objectives)

@@ -139,13 +139,22 @@ class CompiledStepper(Stepper):
             try:
                 moved, info = self._call(packed, batches)
                 return packed._replace(moved=moved), info
-            except torch._dynamo.exc.TorchDynamoException as error:
+            except Exception as error:  # noqa: BLE001
+                # Whatever compilation stumbles over (NumPy in a closure fails in a guard, with an
+                # AssertionError), the plain step decides: it raises what is wrong with a loss.
+                found = self._plain(packed, batches)
                 self.broken = True
-                reason = " ".join(str(error).strip().splitlines()[:2])
+                reason = " ".join(str(error).strip().splitlines()[:2]) or type(error).__name__
                 warnings.warn(
-                    f"torch.compile could not take this problem ({reason}); going on uncompiled",
+                    f"torch.compile could not take this problem ({reason}); going on uncompiled, "
+                    "which is slower and gives the same numbers (compile=False says so from the "
+                    "start; tensors instead of NumPy arrays in the losses often help)",
                     BiparetoWarning,
                     stacklevel=2,
                 )
+                return found
+        return self._plain(packed, batches)
+
+    def _plain(self, packed: _Packed, batches: Draw) -> tuple[_Packed, Info]:
         state, info = super().advance(self.unpack(packed), batches)
         return packed._replace(moved=packed.form.pick(state, "moved")), info

@@ -19,13 +19,23 @@ import torch
 from torch import nn
 
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.methods import MOMEHA, Method
+from bipareto.methods import MBMOMEHA, MOMEHA, Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree, validation
+from bipareto.problem.base import as_problem
 from bipareto.problem.draws import draw
 from bipareto.problem.tree import Tree
 from bipareto.run.bars import bar
-from bipareto.run.results import Callback, Iterate, Record, Run, Snapshot, Solution, Watch
+from bipareto.run.results import (
+    Callback,
+    Iterate,
+    Record,
+    Run,
+    Snapshot,
+    Solution,
+    Watch,
+    warn_of_failures,
+)
 from bipareto.run.steppers import stepper
 
 __all__ = [
@@ -70,7 +80,8 @@ def solve(
         problem: f and g.
         x0, y0: where to start: a tensor, a tree of tensors, or a module.
         preference: w, m numbers > 0 that sum to 1; None is equal weights.
-        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`.
+        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`, and `MBMOMEHA.tuned` for a
+            problem with a sampler.
         steps: iterations.
         seed: which draws a problem with a sampler makes.
         compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on;
@@ -110,6 +121,7 @@ def solve(
         callbacks=callbacks,
         progress=progress,
     )
+    warn_of_failures(run.failure)
     warn_of_runaways(start.y, run, batched=False)
     return solution_of(problem, method, run, None, seed)
 
@@ -178,10 +190,13 @@ def checked_options(
 
 
 def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
-    """The given method, or MOMEHA with numbers fitted to the problem."""
+    """The given method, or MOMEHA with hyperparameters fitted to the problem; MB-MOMEHA where a
+    sampler draws its data.
+    """
     if method is not None:
         return as_method(method)
-    return MOMEHA.tuned(problem, x0, y0, steps=steps)
+    kind = MOMEHA if as_problem(problem).sampler is None else MBMOMEHA
+    return kind.tuned(problem, x0, y0, steps=steps)
 
 
 def as_method(value: Any) -> Method:
@@ -227,10 +242,7 @@ def solution_of(
         seed=seed,
         steps=run.steps[i],
         seconds=run.seconds,
-        oracles={
-            name: count * run.steps[i]
-            for name, count in method.oracles(objectives.shape[0]).items()
-        },
+        oracles=method.cost(objectives.shape[0], run.steps[i]),
         history=history,
         method=method,
         state=state,

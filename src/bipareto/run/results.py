@@ -7,6 +7,7 @@ and the `Solution`.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bipareto.errors import BiparetoWarning
 from bipareto.methods import Method
 from bipareto.methods.base import Info, State
 from bipareto.problem import Problem, tree
@@ -31,6 +33,7 @@ __all__ = [
     "Snapshot",
     "Solution",
     "Watch",
+    "warn_of_failures",
 ]
 
 Reason = Literal["steps", "converged", "callback", "interrupted", "nonfinite"]
@@ -85,6 +88,27 @@ class Failure:
             f"{self.term} was NaN or infinite at step {self.step}; the state before it is kept. "
             "Smaller steps or a larger c are the usual remedy"
         )
+
+
+def warn_of_failures(failures: Sequence[Failure | None], stacklevel: int = 3) -> None:
+    """Say, once for all runs, that some left the finite numbers: where, at which term, and what to
+    do.
+    """
+    bad = [failure for failure in failures if failure is not None]
+    if not bad:
+        return
+    first = min(bad, key=lambda failure: failure.step)
+    terms = ", ".join(sorted({failure.term for failure in bad}))
+    which = f"{len(bad)} of {len(failures)} runs" if len(failures) > 1 else "the run"
+    warnings.warn(
+        f"{which} left the finite numbers ({terms}; first at step {first.step}) and stopped there "
+        "with the state before it; the values of such a run are no answer. Where f or g is "
+        "undefined somewhere (a log or root of a negative number), write it so that it is not; "
+        "else take smaller steps, e.g. dataclasses.replace(front.method, alpha_x=...), or start "
+        "nearer. bipareto.diagnose says more",
+        BiparetoWarning,
+        stacklevel=stacklevel,
+    )
 
 
 class Ended(NamedTuple):

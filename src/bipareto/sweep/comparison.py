@@ -170,7 +170,8 @@ def _run(
             method = METHODS[name].tuned(problem, x0, y0)
             wanted = grid(problem.m, preferences) if method.uses_preference else None
             if budget == "oracles":
-                steps = max(1, int(share // gradient_cost(method, problem.m)))
+                before = sum(method.preparation(problem.m).values())
+                steps = max(1, int((share - before) // gradient_cost(method, problem.m)))
             else:
                 clock = front(
                     problem,
@@ -208,7 +209,7 @@ def _run(
             if failure
         ][:1]
         kkt = max(_kkt(problem, resolved, i) for i in range(len(resolved)))
-    counts = method.oracles(problem.m)
+    counts = method.cost(problem.m, steps)
     distance = problem.distance_to_front(resolved.objectives)
     return Contender(
         name=name,
@@ -221,8 +222,8 @@ def _run(
             envelope.gap(problem, raw.x, raw.y, min(0.9 * problem.constants.gamma_max, 1.0))
         ),
         hypervolume=_hypervolume(problem, resolved),
-        gradients=steps * (counts["lower_gradients"] + counts["upper_gradients"]),
-        hessian_products=steps * counts["hessian_products"],
+        gradients=counts["lower_gradients"] + counts["upper_gradients"],
+        hessian_products=counts["hessian_products"],
         seconds=time.perf_counter() - began,
         notes=tuple(dict.fromkeys(notes)),
     )

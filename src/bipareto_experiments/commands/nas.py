@@ -264,9 +264,9 @@ def compare(
 
     \b
     Examples:
-      bipareto experiment nas compare --seeds 1,2,3 --out runs/nas bipareto experiment nas compare
-      --methods mb-momeha --objectives loss,flops,skip,pooling --out runs/four bipareto experiment
-      nas compare --tiny --methods mb-momeha,darts --steps 4 --out runs/tiny
+      bipareto experiment nas compare --seeds 1,2,3 --out runs/nas
+      bipareto experiment nas compare --objectives loss,flops,skip,pooling --out runs/four
+      bipareto experiment nas compare --tiny --methods mb-momeha,darts --steps 4 --out runs/tiny
     """
     from bipareto_experiments.nas.settings import METHODS
     from bipareto_experiments.nas.studies import Study, compared
@@ -359,9 +359,9 @@ def tune(
 
     \b
     Examples:
-      bipareto experiment nas tune --out runs/tuning bipareto experiment nas tune --preset darts
-      --half --step alpha_y --steps 390 --out runs/tuning-y bipareto experiment nas tune --tiny
-      --methods mb-momeha --steps 4
+      bipareto experiment nas tune --out runs/tuning
+      bipareto experiment nas tune --preset darts --step alpha_y --steps 390 --out runs/tuning-y
+      bipareto experiment nas tune --tiny --methods mb-momeha --steps 4
     """
     from bipareto_experiments.nas.settings import METHODS
     from bipareto_experiments.nas.studies import Study, tuned

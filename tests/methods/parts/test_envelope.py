@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,3 +76,21 @@ def test_hard_starts_of_the_nonconvex_problem_are_solved() -> None:
     )
     assert bool(found.converged.all())
     assert found.residual.max() <= 1e-10
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1.0, 1e8])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_the_solution_does_not_depend_on_units(unit: float, scale: float) -> None:
+    # The answer (1, -2) in units of y, of a lower level of condition number 100 in units of g.
+    center, h = torch.tensor([1.0, -2.0], dtype=DOUBLE), torch.tensor([1.0, 100.0], dtype=DOUBLE)
+
+    def lower(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        r = y / unit - center * x
+        return scale * (h * (r.square() + r.pow(4))).sum()
+
+    problem = bp.Problem(lambda x, y: torch.stack([x.sum() + y.sum()]), lower)
+    found = envelope.solve_lower(
+        problem, torch.ones(1, 2, dtype=DOUBLE), torch.full((1, 2), 0.3 * unit, dtype=DOUBLE)
+    )
+    assert bool(found.converged.all())
+    torch.testing.assert_close(found.y[0] / unit, center, rtol=1e-7, atol=1e-7)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.methods.parts.preferences import as_preference, grid, named
+from bipareto.methods.parts.preferences import as_preference, covering, grid, named
 
 
 @given(st.integers(1, 4), st.integers(2, 7), st.booleans())
@@ -128,3 +128,22 @@ def test_counts_and_unknown_names() -> None:
         InvalidInput, match="not known; give a count, one of das-dennis, random, weak"
     ):
         named("simplex", 2)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5, 6, 8, 9, 12, 30])
+def test_a_covering_set_is_small_and_has_every_corner(m: int) -> None:
+    w = covering(m)
+    assert len(w) <= max(36, m + 1)
+    assert bool((w > 0).all())
+    torch.testing.assert_close(w.sum(1), torch.ones(len(w), dtype=torch.float64))
+    assert torch.equal(w.amax(0) > 0.98, torch.ones(m, dtype=torch.bool))
+    assert len(torch.unique(w, dim=0)) == len(w)
+
+
+def test_sizes_that_nobody_can_run_are_refused_with_a_way_out() -> None:
+    with pytest.raises(InvalidInput, match=r"635,745,396 points.*covering\(30\)"):
+        grid(30, 11)
+    with pytest.raises(InvalidInput, match=r"99,999,999 points"):
+        named("das-dennis:99999999", 2)
+    with pytest.raises(InvalidInput, match=r"at most 1,000,000"):
+        named("random:99999999", 2)

@@ -71,3 +71,20 @@ def test_ideal_points_are_checked() -> None:
 def test_an_unknown_name_lists_the_known() -> None:
     with pytest.raises(InvalidInput, match="stch, tchebycheff, linear"):
         scalarization.get("sum")
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=2, max_size=6), st.floats(0.01, 300.0))
+def test_aim_gives_back_the_preference_that_leads_to_a_point(
+    weights: list[float], smoothing: float
+) -> None:
+    # Weights from 1e-4 to nearly one, and smoothings from linear to sharp: the bracket of the root
+    # must hold it in all of them.
+    w = torch.tensor(weights, dtype=torch.float64)
+    w, z = w / w.sum(), torch.zeros(len(weights), dtype=torch.float64)
+    f = 0.2 + torch.arange(len(weights), dtype=torch.float64)
+    mu = torch.tensor(smoothing, dtype=torch.float64)
+    normal = w * torch.softmax(mu * w * f, 0)
+    if float((normal / normal.sum()).min()) < 1e-11:
+        return  # an objective that carries no weight leaves no trace of its preference
+    found = scalarization.aim("stch", f, normal, z, smoothing)
+    torch.testing.assert_close(found, w, rtol=1e-6, atol=1e-9)

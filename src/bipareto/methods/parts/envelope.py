@@ -45,7 +45,9 @@ def solve_lower(
     """Re-solve grad_y g(x, y) = 0 from y for a stack of runs (every leaf has a first axis R).
 
     Args:
-        tol: stop a run when ||grad_y g|| <= tol.
+        tol: relative: stop a run when what is left of ||grad_y g|| stands for a step of tol times
+            the size of y, by the smallest curvature met (never below rounding).  Units of g and of
+            y do not matter.
         max_iter: Newton steps at most.
         batched: False takes the runs one by one, for losses that `vmap` cannot batch.
     """
@@ -139,58 +141,73 @@ def _trust_region(
     tol: float,
     max_iter: int,
 ) -> LowerSolution:
-    h, r = value(v), gradient(v)
-    residual = r.norm(dim=1)
+    eps, tiny_number = torch.finfo(v.dtype).eps, torch.finfo(v.dtype).tiny
+    first, h, r = v, value(v), gradient(v)
+    residual = begun = r.norm(dim=1)
     # The first radius is the length of an exact step along the gradient: the scale on which g is
     # known to be quadratic.
-    curvature = (r * product(v, r)).sum(1).abs() / residual.pow(2).clamp_min(
-        torch.finfo(v.dtype).tiny
-    )
-    radius = 2 * residual / curvature.clamp_min(torch.finfo(v.dtype).eps)
+    curvature = (r * product(v, r)).sum(1).abs() / residual.pow(2).clamp_min(tiny_number)
+    radius = 2 * residual / curvature.clamp_min(eps * residual)
+    largest, smallest = curvature, curvature
+
+    def limit() -> Tensor:
+        """The residual that stands for a step of `tol` times the size of y, and rounding's."""
+        size = torch.maximum(v.norm(dim=1), (v - first).norm(dim=1))
+        size = torch.where(size > 0, size, radius)
+        return torch.maximum(tol * smallest, 10 * eps * largest) * size
+
+    goal = limit()
     iterations = 0
     while iterations < max_iter and bool(
-        ((residual > tol) & (radius > torch.finfo(v.dtype).eps)).any()
+        ((residual > goal) & (radius > eps * v.norm(dim=1))).any()
     ):
         iterations += 1
-        step, predicted = _steihaug(partial(product, v), r, radius, tol)
+        share = residual / begun.clamp_min(tiny_number)
+        step, predicted, along = _steihaug(partial(product, v), r, radius, goal, share)
         trial = v + step
         h_trial, r_trial = value(trial), gradient(trial)
         residual_trial = r_trial.norm(dim=1)
         actual = h - h_trial
-        ratio = actual / predicted.clamp_min(torch.finfo(v.dtype).tiny)
+        ratio = actual / predicted.clamp_min(tiny_number)
         # Below rounding of h the ratio is noise, and a smaller gradient is the better witness.
-        rounding = 10 * torch.finfo(v.dtype).eps * h.abs().clamp_min(1)
-        tiny = predicted < rounding
+        tiny = predicted < 10 * eps * h.abs()
         good = (
             torch.where(tiny, residual_trial < residual, ratio > 0.1)
             & torch.isfinite(h_trial)
-            & (residual > tol)
+            & (residual > goal)
         )
         length = step.norm(dim=1)
         grow = good & (tiny | (ratio > 0.7)) & (length > 0.8 * radius)
         radius = torch.where(
             good,
             torch.where(grow, 2 * radius, radius),
-            torch.where(residual > tol, 0.25 * length, radius),
+            torch.where(residual > goal, 0.25 * length, radius),
         )
         v = torch.where(good[:, None], trial, v)
         r = torch.where(good[:, None], r_trial, r)
         h, residual = torch.where(good, h_trial, h), torch.where(good, residual_trial, residual)
+        met = torch.where(length > 0, along.abs() / length.square().clamp_min(tiny_number), largest)
+        largest, smallest = torch.maximum(largest, met), torch.minimum(smallest, met)
+        goal = limit()
     stacked = torch.func.vmap(lambda row: tree.unravel(row, like))(v)
-    return LowerSolution(stacked, residual, residual <= tol, iterations)
+    return LowerSolution(stacked, residual, residual <= goal, iterations)
 
 
 def _steihaug(
-    product: Callable[[Tensor], Tensor], r: Tensor, radius: Tensor, tol: float
-) -> tuple[Tensor, Tensor]:
-    """Approximately minimise <r, s> + <s, H s>/2 over ||s|| <= radius, row by row; returns s and
-    the decrease it predicts.
+    product: Callable[[Tensor], Tensor], r: Tensor, radius: Tensor, goal: Tensor, share: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Approximately minimise <r, s> + <s, H s>/2 over ||s|| <= radius, row by row; returns s, the
+    decrease it predicts, and <s, H s>.
+
+    Args:
+        goal: residuals (R,) that are small enough.
+        share: ||r|| over that of the first iterate, (R,).
     """
     s, hs = torch.zeros_like(r), torch.zeros_like(r)
     residual, p = r, -r
     rr = (r * r).sum(1)
-    target = torch.minimum(0.1 * rr.sqrt(), rr).clamp_min(0.1 * tol)  # superlinear convergence
-    active = rr.sqrt() > tol
+    target = torch.maximum(share.clamp(max=0.1) * rr.sqrt(), 0.1 * goal)  # superlinear convergence
+    active = rr.sqrt() > goal
     for _ in range(min(r.shape[1], 100)):
         hp = product(p)
         php, pp, sp, ss = (p * hp).sum(1), (p * p).sum(1), (s * p).sum(1), (s * s).sum(1)
@@ -213,4 +230,5 @@ def _steihaug(
             p,
         )
         rr = torch.where(active, rr_new, rr)
-    return s, -(r * s).sum(1) - 0.5 * (s * hs).sum(1)
+    bend = (s * hs).sum(1)
+    return s, -(r * s).sum(1) - 0.5 * bend, bend

@@ -7,6 +7,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from itertools import combinations
+from math import comb
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,17 @@ from torch import Tensor
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import validation
 
-__all__ = ["FAMILIES", "as_preference", "favouring", "grid", "named", "random", "read"]
+__all__ = ["FAMILIES", "as_preference", "covering", "favouring", "grid", "named", "random", "read"]
 
 #: The paper's strengths: how far the preferred objective's weight goes from 1/m towards 1, read off
 #: its vectors for m = 4.
 STRENGTHS = {"weak": 0.08, "moderate": 0.2, "strong": 0.36, "extreme": 0.96}
 #: The paper's own preferred weights for m = 2, which do not follow from those of m = 4.
 _FOR_TWO = {"weak": 0.5, "moderate": 0.6, "strong": 0.75, "extreme": 0.9}
-#: Preferences in one set at most: as many as a front can have runs.
+#: A set with more preferences than this is a slip: nobody can run it.
 MOST = 1_000_000
+#: What `covering` makes at most beyond two objectives, and how far it stays inside the simplex.
+FEW, INSIDE = 36, 0.01
 #: What `named` knows, a file aside.
 FAMILIES = ("das-dennis", "random", *STRENGTHS)
 
@@ -43,7 +46,14 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
             [0.2500, 0.7500]], dtype=torch.float64)
     """
     boundary = validation.flag(boundary, "boundary")
-    m, n = validation.count(m, "m", least=1), validation.count(n, "n", least=2 if boundary else 1)
+    m = validation.count(m, "m", least=1, most=MOST)
+    n = validation.count(n, "n", least=2 if boundary else 1, most=10 * MOST)
+    if (count := _points(m, n)) > MOST:
+        raise InvalidInput(
+            f"grid(m={m}, n={n}) has {count:,} points; at most {MOST:,} are made. Take fewer along "
+            f"each edge, preferences.covering({m}) for a few that cover the front, or "
+            f'preferences.random({m}, 100) ("random:100")'
+        )
     least = 0 if boundary else 1
     total = n - 1 + least * m
     # Compositions of `total` into m parts >= least, by the stars-and-bars bijection; first
@@ -54,6 +64,39 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
         for cut in bars
     ]
     return torch.tensor(parts, dtype=torch.float64).flip(0) / total
+
+
+def _points(m: int, n: int) -> int:
+    """The points of a grid, comb(n + m - 2, m - 1); of a very large one as many as are too many."""
+    found, total = 1, n + m - 2
+    for k in range(min(m, n) - 1):
+        found = found * (total - k) // (k + 1)
+        if found > MOST**3:
+            break
+    return found
+
+
+def covering(m: int) -> Tensor:
+    """Few preferences that reach the ends of a front of m objectives, shape (count, m), float64.
+
+    The regular grid from corner to corner with 11 points along each edge for m = 2, and with as
+    many as make at most 36 in all for m >= 3; corners and centre alone where even three along an
+    edge are too many (m > 8).  Then w <- (1 - e) w + e/m with e = 0.01, so that every w_i > 0.
+
+    >>> [len(covering(m)) for m in (1, 2, 3, 4, 6, 12, 30)]
+    [1, 11, 36, 35, 21, 13, 31]
+    """
+    if m < 1:
+        raise InvalidInput(f"covering(m={m}): m must be at least 1")
+    sizes = [n for n in range(3, 12) if comb(n + m - 2, m - 1) <= FEW]
+    centre = torch.full((1, m), 1 / m, dtype=torch.float64)
+    if m == 1:
+        return centre
+    if sizes:
+        w = grid(m, sizes[-1], boundary=True)
+    else:
+        w = torch.cat([torch.eye(m, dtype=torch.float64), centre])
+    return (1 - INSIDE) * w + INSIDE * centre
 
 
 def random(m: int, n: int, seed: int = 0) -> Tensor:

@@ -112,7 +112,9 @@ def aim(name: str, f: Tensor, normal: Tensor, z: Tensor, mu: float) -> Tensor:
     # At the right k no weight exceeds 1, and the largest is at least 1/m.
     high = float((scale + np.log(scale) - offset).max())
     low = float((scale / len(scale) + np.log(scale / len(scale)) - offset).min())
-    found = torch.from_numpy(weights(brentq(lambda k: weights(k).sum() - 1, low, high, xtol=1e-12)))
+    # A little beyond both, because equal weights meet the bounds up to rounding.
+    k = brentq(lambda k: weights(k).sum() - 1, low - 1, high + 1, xtol=1e-12)
+    found = torch.from_numpy(weights(k))
     return found / found.sum()
 
 
