@@ -31,11 +31,12 @@ def _rows(values: Any, name: str = "objectives") -> Array:
 
 def _corner(reference: Any, m: int) -> Array:
     corner = validation.array(reference, "reference", f"{m} numbers, worse than the front").numpy()
-    if corner.shape != (m,) or not np.isfinite(corner).all():
+    if corner.shape != (m,):
         raise InvalidInput(
-            f"reference is {validation.shown(corner.tolist())}; it needs one finite number per "
-            f"objective, {m} of them"
+            f"reference has shape {corner.shape}; it needs one number per objective, ({m},)"
         )
+    if not np.isfinite(corner).all():
+        raise InvalidInput(f"reference is {corner.tolist()}; it needs finite numbers")
     return corner
 
 

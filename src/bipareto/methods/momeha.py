@@ -239,18 +239,18 @@ class MOMEHA(Method):
             return Start(start.x, y, problem.upper(start.x, y, problem.batch("upper", "full")))
 
     def _warn_of_ideal(self, f: Tensor) -> None:
-        """Warn where z is not below f at the start: a larger w_i then makes w_i (f_i - z_i)
+        """Warn where z is above f at the start: a larger w_i then makes w_i (f_i - z_i)
         smaller, and the preferred objective is served last.
         """
         z = as_ideal(self.ideal).start(f)
         wrong = [
             f"z_{i + 1} = {a:g} with f_{i + 1} = {b:g}"
             for i, (a, b) in enumerate(zip(z.tolist(), f.tolist(), strict=True))
-            if a >= b
+            if a > b
         ]
         if wrong and self.scalarization != "linear":
             warnings.warn(
-                f"the ideal point is not below the objectives at the start ({', '.join(wrong)}), "
+                f"the ideal point is above the objectives at the start ({', '.join(wrong)}), "
                 "where preferences work the wrong way round; pass a smaller ideal, or "
                 "scalarization.Tracked(margin), which stays below",
                 BiparetoWarning,

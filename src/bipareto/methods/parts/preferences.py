@@ -47,7 +47,7 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
     """
     boundary = validation.flag(boundary, "boundary")
     m = validation.count(m, "m", least=1, most=MOST)
-    n = validation.count(n, "n", least=2 if boundary else 1, most=10 * MOST)
+    n = validation.count(n, "n", least=2 if boundary else 1, most=MOST**2)
     if (count := _points(m, n)) > MOST:
         raise InvalidInput(
             f"grid(m={m}, n={n}) has {count:,} points; at most {MOST:,} are made. Take fewer along "
