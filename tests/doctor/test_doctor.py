@@ -312,4 +312,4 @@ class TestCommand:
     def test_no_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             main(["doctor", str(tmp_path)])
-        assert "holds no front.json" in capsys.readouterr().err
+        assert "holds no run (there is no manifest.json)" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from bipareto.problem import tree
 from bipareto.problems import get
 from bipareto.run.loop import drive
 from bipareto.run.results import Record, Run, Snapshot
-from bipareto.sweep import sweep
+from bipareto.sweep import reading, sweep
 from bipareto.sweep.config import SweepConfig
 from bipareto.sweep.durable import Damaged, RunLocked, StoreError, read_tensors, write_tensors
 from bipareto.sweep.store import RunFolder, SliceFolder
@@ -83,7 +83,7 @@ def test_a_run_folder_holds_what_it_promises(reference: Path) -> None:
     assert measures["lower_level"] == "solved"
     assert (reference / "front.csv").read_text().count("\n") == 9
     assert not list(reference.rglob("*.partial"))
-    assert sweep.status(reference).state == "done"
+    assert reading.status(reference).state == "done"
 
 
 @pytest.mark.parametrize("compile", [False, "aot_eager"])
@@ -131,7 +131,7 @@ def test_a_stopped_run_goes_on_where_it_was(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = stopped(tmp_path, monkeypatch)
-    found = sweep.status(path)
+    found = reading.status(path)
     assert (found.state, found.slices_done) == ("stopped", 1)
     sweep.resume(path)
     assert taken_up(path) == [[0], [0, 24], [0]]
@@ -233,7 +233,7 @@ def test_a_full_disk_is_one_clear_error(
 def test_the_second_hand_is_refused(reference: Path) -> None:
     folder = RunFolder(reference)
     with folder.locked():
-        assert sweep.status(reference).state == "running"
+        assert reading.status(reference).state == "running"
         with pytest.raises(RunLocked, match=rf"process {os.getpid()} on "):
             sweep.resume(reference)
 
@@ -341,7 +341,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
 HELD = """
 import sys, time
 from pathlib import Path
-from bipareto import sweeps
+from bipareto.sweep import sweep
 
 def held(*arguments, run_slice=sweep.run_slice, **options):
     Path(sys.argv[2]).touch()

@@ -50,25 +50,33 @@ NEAR = 0.05
 class Certificate:
     """What `certify` found at one point.  Norms are Euclidean over all of (x, y).
 
-    gap: g - v_gamma, zero exactly where grad_y g = 0. lower_residual: ||grad_y g||.
+    gap: g - v_gamma, zero exactly where grad_y g = 0.
+    lower_residual: ||grad_y g||.
     lower_curvature: "minimum", "maximum", "saddle" or "degenerate" (an eigenvalue of g_yy that is
-    zero to rounding). lower_eigenvalues: smallest and largest eigenvalue of g_yy, as far as the
-    products show. stationarity: min ||sum lambda_i grad f_i + p (grad g - grad v_gamma)||, None
-    where the constraint gradient vanishes. stationarity_multipliers: (lambda, p) of that minimum,
-    or None. paper_stationarity: the same norm at the paper's lambda = w tau/s, p = c/s; None unless
-    preference, mu and c were given. constraint_gradient: ||grad g - grad v_gamma||; Assumption 3
-    asks that it is not zero at infeasible points. kkt: min ||sum lambda_i grad f_i + [g_xy; g_yy]
-    nu|| over lambda in the simplex and nu, as far as the products reach. kkt_multipliers: lambda of
-    that minimum. kkt_lower: a lower bound on the same minimum, equal to kkt where the multipliers
-    nu are settled. qp_slack: how far the two small quadratic programs are from their own optimality
-    conditions, relative to their scale. common_descent: whether a direction is left in which all
-    objectives fall along the lower solutions: True where kkt_lower, False
-        where kkt is at least or at most tol max ||grad f_i||, None between (not settled within the
-        budget).
-    objectives: f (m,). gamma, rho_y: what the envelope was taken with, and the weak convexity that
-    was given or seen (at this point only). proximal_residual: ||grad h|| at the proximal point
-    found. gradients: gradient evaluations spent, a Hessian product counted as two. notes: what a
-    reader should know before trusting the numbers, in words.
+        zero to rounding).
+    lower_eigenvalues: smallest and largest eigenvalue of g_yy, as far as the products show.
+    stationarity: min ||sum lambda_i grad f_i + p (grad g - grad v_gamma)||, None where the
+        constraint gradient vanishes.
+    stationarity_multipliers: (lambda, p) of that minimum, or None.
+    paper_stationarity: the same norm at the paper's lambda = w tau/s, p = c/s; None unless
+        preference, mu and c were given.
+    constraint_gradient: ||grad g - grad v_gamma||; Assumption 3 asks that it is not zero at
+        infeasible points.
+    kkt: min ||sum lambda_i grad f_i + [g_xy; g_yy] nu|| over lambda in the simplex and nu, as far
+        as the products reach.
+    kkt_multipliers: lambda of that minimum.
+    kkt_lower: a lower bound on the same minimum, equal to kkt where the multipliers nu are settled.
+    qp_slack: how far the two small quadratic programs are from their own optimality conditions,
+        relative to their scale.
+    common_descent: whether a direction is left in which all objectives fall along the lower
+        solutions: True where kkt_lower, False where kkt is at least or at most tol max ||grad
+        f_i||, None between (not settled within the budget).
+    objectives: f (m,).
+    gamma, rho_y: what the envelope was taken with, and the weak convexity that was given or seen
+        (at this point only).
+    proximal_residual: ||grad h|| at the proximal point found.
+    gradients: gradient evaluations spent, a Hessian product counted as two.
+    notes: what a reader should know before trusting the numbers, in words.
     """
 
     gap: float

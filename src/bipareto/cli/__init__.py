@@ -17,11 +17,16 @@ from bipareto import __version__
 from bipareto.cli.certify import certify
 from bipareto.cli.compare import compare
 from bipareto.cli.doctor import doctor
-from bipareto.cli.front import front, solve
+from bipareto.cli.front import front
 from bipareto.cli.list import list_
+from bipareto.cli.ls import ls
 from bipareto.cli.output import fail
-from bipareto.cli.report import report, watch
-from bipareto.cli.sweep import ls, resume, sweep, tune
+from bipareto.cli.report import report
+from bipareto.cli.resume import resume
+from bipareto.cli.solve import solve
+from bipareto.cli.sweep import sweep
+from bipareto.cli.tune import tune
+from bipareto.cli.watch import watch
 from bipareto.errors import BiparetoError
 
 __all__ = ["add_command", "app", "main"]

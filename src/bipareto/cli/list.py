@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bipareto.cli.output import Output
-from bipareto.cli.values import show
+from bipareto.sweep.grammar import show
 
 __all__ = ["list_"]
 

@@ -26,6 +26,7 @@ from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.fronts.proposals import Neighbours, Proposal, aimed, between, corners, propose
 from bipareto.methods import Method
 from bipareto.methods.base import State
+from bipareto.methods.parts import scalarization
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Run
@@ -82,6 +83,8 @@ def trace(
         raise InvalidInput(
             f"starts is {validation.shown(starts)}; pass pairs of a start, e.g. [(x0, y0)]"
         )
+    if (name := getattr(method, "scalarization", None)) is not None:
+        scalarization.get(name).part("aim")
     begun = [method.prepare(problem, x, y) for x, y in pairs]
     m = begun[0].objectives.shape[0]
     if m < 2:

@@ -315,8 +315,8 @@ class ParetoFront:
         ) as error:
             kind = type(error).__name__  # numpy's own words advise to read such files unsafely
             raise InvalidInput(
-                f"{path} is not a front written by ParetoFront.save, or was cut short or damaged ({kind}); "
-                "write it again"
+                f"{path} is not a front written by ParetoFront.save, or was cut short or damaged "
+                f"({kind}); write it again"
             ) from error
         return found
 

@@ -46,10 +46,12 @@ class Start(NamedTuple):
 class Traits(NamedTuple):
     """What a method's own paper says of it, and how faithful this code is.
 
-    scenario: the setting in which its convergence is analysed. lower_level: what that asks of g(x,
-    .). nested: whether every iteration has an inner loop on the lower level. certainty: how sure we
-    are that this code is the published method, in per cent. reconstructed: what neither its paper
-    nor its authors' code could tell us and was inferred; "" for nothing.
+    scenario: the setting in which its convergence is analysed.
+    lower_level: what that asks of g(x, .).
+    nested: whether every iteration has an inner loop on the lower level.
+    certainty: how sure we are that this code is the published method, in per cent.
+    reconstructed: what neither its paper nor its authors' code could tell us and was inferred; ""
+        for nothing.
     """
 
     scenario: Literal["deterministic", "stochastic", "both"]

@@ -1,5 +1,6 @@
-"""FORUM: first-order multi-gradient descent under a value-function constraint (Ye, Lin, Cao, Zhang
-and Tsang, ECAI 2024, arXiv 2401.09257).
+"""FORUM: first-order multi-gradient descent under a value-function constraint.
+
+Ye, Lin, Cao, Zhang and Tsang, ECAI 2024, arXiv 2401.09257.
 """
 
 from __future__ import annotations
@@ -48,16 +49,18 @@ class FORUM(Method):
 
     With z = (x, y):
 
-    y~ : T steps y~ <- y~ - eta grad_y g(x, y~) from y_k q  = grad_z [ g(x, y) - g(x, y~) ]  with y~
-    constant,   F_i = grad_z f_i(x, y) pi_i = rho - <q, F_i>/||q||^2,   nu(lam) = max(sum_i lam_i
-    pi_i, 0) lam  = argmin over the simplex of || sum_i lam_i F_i + nu(lam) q ||^2 / 2 - nu(lam) rho
-    ||q||^2 / 2 lam~ <- (1 - beta_k) lam~ + beta_k lam z <- z - alpha ( sum_i lam~_i F_i + nu(lam~)
-    q )
+    y~ : T steps y~ <- y~ - eta grad_y g(x, y~) from y_k
+    q  = grad_z [ g(x, y) - g(x, y~) ]  with y~ constant,   F_i = grad_z f_i(x, y)
+    pi_i = rho - <q, F_i>/||q||^2,   nu(lam) = max(sum_i lam_i pi_i, 0)
+    lam  = argmin over the simplex of
+           || sum_i lam_i F_i + nu(lam) q ||^2 / 2 - nu(lam) rho ||q||^2 / 2
+    lam~ <- (1 - beta_k) lam~ + beta_k lam
+    z <- z - alpha ( sum_i lam~_i F_i + nu(lam~) q )
 
-    The paper solves a quadratic program in (lam, nu).  Its nu always sits at its bound, so the
+    The paper solves a quadratic program in (lam, nu). Its nu always sits at its bound, so the
     program is the one above: on the simplex, quadratic on either side of the kink nu = 0, and
-    solved exactly.  Certain at 97 % (paper and code read); the paper's equations 7 and 9 differ by
-    a factor of two in rho ||q||^2, and its code, like this, follows 9.
+    solved exactly. Certain at 97 % (paper and code read); the paper's equations 7 and 9 differ by a
+    factor of two in rho ||q||^2, and its code, like this, follows 9.
 
     Args:
         alpha_x, alpha_y: steps of x and y, numbers or schedules (one number in the paper).

@@ -1,5 +1,6 @@
-"""WC-MHGD: hypergradient descent with weighted-Chebyshev weights (Zhang, Liu, Zhang, Chen, Yang and
-Liu, arXiv 2511.07824).
+"""WC-MHGD: hypergradient descent with weighted-Chebyshev weights.
+
+Zhang, Liu, Zhang, Chen, Yang and Liu, arXiv 2511.07824.
 """
 
 from __future__ import annotations
@@ -53,15 +54,17 @@ class WCMHGD(Method):
     """Nested, second order, with preferences; theory for a strongly convex lower level and f_i > 0.
     RECONSTRUCTED.
 
-    y^D : D steps y <- y - beta grad_y g(x_t, y) from y_t, then h_i = grad_x f_i - g_xy v_i, g_yy
-    v_i = grad_y f_i K   = [ r_1 h_1, ..., r_m h_m ] lam = argmin over the simplex of || K lam ||^2
-    - u sum_i lam_i r_i f_i(x_t, y^D) x_(t+1) = x_t - alpha_x K lam
+    y^D : D steps y <- y - beta grad_y g(x_t, y) from y_t,
+          then h_i = grad_x f_i - g_xy v_i, g_yy v_i = grad_y f_i
+    K   = [ r_1 h_1, ..., r_m h_m ]
+    lam = argmin over the simplex of || K lam ||^2 - u sum_i lam_i r_i f_i(x_t, y^D)
+    x_(t+1) = x_t - alpha_x K lam
 
     Certain at 75 %: the abstract, and code and text of its authors' related methods were read.
     Inner loop, hypergradients and the preference-guided min-norm problem are as published (85 %);
     how u enters is inferred (70 %): here it rewards the worst weighted objective, u = 0 is plain
-    multi-gradient descent, and u to infinity a subgradient method on max_i r_i f_i.  A fixed point
-    has all r_i f_i with lam_i > 0 equal: the weighted-Chebyshev point.  Near it r_i f_i even out
+    multi-gradient descent, and u to infinity a subgradient method on max_i r_i f_i. A fixed point
+    has all r_i f_i with lam_i > 0 equal: the weighted-Chebyshev point. Near it r_i f_i even out
     like (1 - alpha_x u/2)^t, so keep alpha_x u below 2. The stochastic version draws every oracle
     afresh; an average of lam over the steps, as in a sibling method, is left out.
 

@@ -1,7 +1,7 @@
 """One's own loop: an object shaped like an optimizer.
 
-    optimizer = Optimizer(problem, x0, y0, preferences=[[0.3, 0.7], [0.7, 0.3]],
-    method=MBMOMEHA(...)) for batch_lower, batch_upper in my_loader:
+    optimizer = Optimizer(problem, x0, y0, MBMOMEHA(...), preferences=[[0.3, 0.7], [0.7, 0.3]])
+    for batch_lower, batch_upper in my_loader:
         seen = optimizer.step({"lower": batch_lower, "upper": batch_upper})
 
 It holds the states of one or several runs and moves them all by one step of the method; checkpoints

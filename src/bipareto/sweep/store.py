@@ -312,8 +312,8 @@ class RunFolder:
             return json.loads((self.path / "manifest.json").read_text("utf-8"))
         except FileNotFoundError as error:
             raise InvalidInput(
-                f"{self.path} holds no run of `bipareto sweep` (there is no manifest.json); begin "
-                "one with: bipareto sweep CONFIG.yaml --out FOLDER"
+                f"{self.path} holds no run (there is no manifest.json); begin one with: bipareto "
+                "front PROBLEM --out FOLDER"
             ) from error
         except ValueError as error:
             raise Damaged(

@@ -370,10 +370,10 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     accuracies, and its preferences' effect.
 
     accuracy: mean over domains, preferences and seeds; `equal` the same under equal preferences
-    alone. hypervolume: of the accuracies of one seed's backbones above chance (`reference`),
-    averaged over seeds.  A method with preferences has
-        several backbones there, one without has one; so `hypervolume_equal` is that of the backbone
-        under equal preferences alone.
+        alone.
+    hypervolume: of the accuracies of one seed's backbones above chance (`reference`), averaged over
+        seeds.  A method with preferences has several backbones there, one without has one; so
+        `hypervolume_equal` is that of the backbone under equal preferences alone.
     response: see `_response`.
     """
     from bipareto.fronts.measures import hypervolume
