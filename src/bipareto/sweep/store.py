@@ -3,6 +3,7 @@
     RUN/config.yaml              what was asked for
     RUN/manifest.json            what was decided: the method's numbers, slice size, threads,
                                  compile flag, versions
+    RUN/checksums.json           of the files of the run, see `checksums`
     RUN/lock                     held by the process that runs the sweep; it dies with it
     RUN/slices/00000/            one slice of runs that are stepped side by side
         attempts.jsonl           a line whenever somebody begins or goes on with the slice
@@ -25,7 +26,7 @@ import socket
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,13 @@ from bipareto.errors import InvalidInput
 from bipareto.methods.base import State
 from bipareto.problem import tree
 from bipareto.run.results import Ended, Failure, Record, Snapshot
+from bipareto.sweep import checksums
 from bipareto.sweep.durable import (
     Damaged,
     MetricsLog,
     Position,
     RunLocked,
+    is_locked,
     lock,
     read_tensors,
     reporting,
@@ -89,6 +92,16 @@ class SliceFolder:
         finally:
             os.close(descriptor)
 
+    def check(self) -> None:
+        """Refuse a result or a newest checkpoint that is damaged; a run at work may have just
+        removed what was there.
+        """
+        with suppress(FileNotFoundError):
+            if self.done:
+                self.read_result()
+            elif found := self.checkpoints():
+                self._own(found[-1], *read_tensors(found[-1]))
+
     def note_attempt(self, step: int) -> None:
         """Write down that this process takes up the slice at that step."""
         line = json.dumps(
@@ -115,7 +128,10 @@ class SliceFolder:
         if not self.done and not self.checkpoints():
             write_text(path, text)
             return
-        found = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        try:
+            found = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        except ValueError as error:
+            raise Damaged(f"{path} is damaged ({error}); use another folder") from error
         if differ := list(_differences(found, json.loads(text))):
             raise InvalidInput(
                 f"{self.path} holds another {what} ({'; '.join(differ)}); use another folder, or "
@@ -139,7 +155,7 @@ class SliceFolder:
         return None, complaints
 
     def _load(self, path: Path, template: State) -> Snapshot:
-        tensors, meta = read_tensors(path)
+        tensors, meta = self._own(path, *read_tensors(path))
         device = tree.first_leaf(template).device
         tensors = {name: value.to(device) for name, value in tensors.items()}
 
@@ -237,6 +253,7 @@ class SliceFolder:
                 name: str(value.dtype).removeprefix("torch.") for name, value in seen.info.items()
             },
             "metrics": list(position),
+            "of": self.identity,
         }
         write_tensors(self.path / _name_of(seen.step), tensors, meta)
         for old in self.checkpoints()[:-keep]:
@@ -244,11 +261,27 @@ class SliceFolder:
 
     def write_result(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """The end of the slice."""
-        write_tensors(self.path / "result.safetensors", tensors, meta)
+        write_tensors(self.path / "result.safetensors", tensors, {**meta, "of": self.identity})
 
     def read_result(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `write_result` wrote."""
-        return read_tensors(self.path / "result.safetensors")
+        """What `write_result` wrote; `Damaged` for the result of another slice or run."""
+        path = self.path / "result.safetensors"
+        return self._own(path, *read_tensors(path))
+
+    @property
+    def identity(self) -> str:
+        """The run and the slice that files belong to; "" where no manifest says so."""
+        manifest = self.path.parent.parent / "manifest.json"
+        if self.path.parent.name != "slices" or not manifest.exists():
+            return ""
+        return f"{checksums.digest(manifest)}/{self.path.name}"
+
+    def _own(
+        self, path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]
+    ) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        if meta.get("of", "") != self.identity:
+            raise Damaged(f"{path} belongs to another run or slice, or to an earlier version")
+        return tensors, meta
 
 
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
@@ -304,12 +337,37 @@ class RunFolder:
         with reporting(self.path / "config.yaml"):
             self.path.mkdir(parents=True, exist_ok=True)
         self.write_text("config.yaml", config)
-        self.write_text("manifest.json", json.dumps(manifest, indent=2) + "\n")
+        text = json.dumps(manifest, indent=2) + "\n"
+        # The checksums come before the manifest, which makes the folder a run.
+        checksums.write_sums(
+            self.path, {"config.yaml": config.encode(), "manifest.json": text.encode()}
+        )
+        self.write_text("manifest.json", text)
+
+    def check(self) -> None:
+        """Refuse a folder with damaged files: for commands that read it and can mend nothing."""
+        self.manifest()
+        checksums.check(self.path)
+
+    def reopen(self) -> None:
+        """Say that the run is worked on: only its configuration and manifest are as they were."""
+        checksums.seal(self.path, ["config.yaml", "manifest.json"])
+
+    def seal(self) -> None:
+        """Say that the run is done: write down the checksums of all its files."""
+        checksums.seal(self.path)
 
     def manifest(self) -> dict[str, Any]:
-        """What `create` was given."""
+        """What `create` was given, of a folder whose configuration and manifest are whole."""
         try:
-            return json.loads((self.path / "manifest.json").read_text("utf-8"))
+            found = json.loads((self.path / "manifest.json").read_text("utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("no object")
+            with suppress(checksums.Unknown):
+                checksums.check(self.path, ["config.yaml", "manifest.json"])
+            return found
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise InvalidInput(f"{self.path} is no run folder ({error.strerror})") from error
         except FileNotFoundError as error:
             raise InvalidInput(
                 f"{self.path} holds no run (there is no manifest.json); begin one with: bipareto "
@@ -330,13 +388,8 @@ class RunFolder:
         return SliceFolder(self.path / "slices" / f"{index:05d}")
 
     def running(self) -> bool:
-        """Whether a process is at work on this run."""
-        if not (self.path / "lock").exists():
-            return False
-        descriptor = lock(self.path / "lock")
-        if descriptor is not None:
-            os.close(descriptor)
-        return descriptor is None
+        """Whether a process is at work on this run; looked at without writing anything."""
+        return is_locked(self.path / "lock")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -280,8 +280,8 @@ def as_preference(value: Any, m: int) -> Tensor:
 def _limit(m: int, n: int, call: str, instead: str) -> None:
     if n > MOST or n * m > 10 * MOST:
         raise InvalidInput(
-            f"{call} are {validation.shown(n)} preferences of {m} objectives, which can be "
-            f"{MOST:,} at most; {instead}"
+            f"{call} are {validation.shown(n)} preferences of {m} objectives; at most {MOST:,} "
+            f"are made: {instead}"
         )
 
 
