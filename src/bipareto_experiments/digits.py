@@ -250,7 +250,7 @@ def run_demo(
         steps=steps,
         progress=False if quiet else None,
     )
-    if "interrupted" in raw.reason:
+    if raw.interrupted:
         raise KeyboardInterrupt  # the words below are about runs that came to their end
     found = raw.resolve_lower(tol=TOLERANCE, max_iter=NEWTON_STEPS)
     points = _points(task, found)

@@ -147,7 +147,7 @@ def front(
         for run, failure in enumerate(found.failure):
             if failure is not None:
                 out.warn(f"run {run}: {failure}")
-        if "interrupted" in found.reason:
+        if found.interrupted:
             out.warn(
                 f"interrupted after {max(done)} of {steps} steps: the points are those reached by "
                 "then"
@@ -177,7 +177,7 @@ def front(
         else f"; worst distance {shown.number(distance)} of the front's extent, worst position "
         f"error {shown.number(position)}"
     )
-    most = "up to " if budget or "interrupted" in found.reason else ""
+    most = "up to " if budget or found.interrupted else ""
     out.say(
         f"hypervolume {data['hypervolume']:.6g} up to {_corner(data['reference'])}{off}; "
         f"{len(found)} run{'s' if len(found) > 1 else ''} of {most}{steps} steps in {seconds:.1f} s"

@@ -25,7 +25,7 @@ from bipareto.fronts.measures import Array
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.fronts.proposals import Neighbours, Proposal, aimed, between, corners, propose
 from bipareto.methods import Method
-from bipareto.methods.base import State
+from bipareto.methods.base import PreferredState
 from bipareto.methods.parts import scalarization
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
@@ -109,7 +109,7 @@ def trace(
     }
     parts: list[_Found] = []
     for seed in seeds:
-        if parts and "interrupted" in parts[-1].run.reason:
+        if parts and parts[-1].run.interrupted:
             break
         done = _Found.solve(
             problem,
@@ -167,7 +167,7 @@ class _Found(NamedTuple):
         cls,
         problem: Problem,
         method: Method,
-        states: list[State],
+        states: Sequence[PreferredState],
         seeds: list[int],
         options: dict[str, Any],
     ) -> _Found:
@@ -233,7 +233,7 @@ class _Middles:
 
 def _warm_state(
     problem: Problem, method: Method, run: Run, middles: _Middles, proposal: Proposal, begin: int
-) -> State:
+) -> PreferredState:
     """The state of a proposal, between its parents, or at the one that serves its preference best;
     its schedules are at iteration `begin`.
     """

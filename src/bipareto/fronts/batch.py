@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,13 +28,18 @@ SLICE = 1024
 
 
 def run_states(
-    problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]
+    problem: Problem,
+    method: Method,
+    begun: Sequence[State],
+    seeds: list[int],
+    options: dict[str, Any],
 ) -> tuple[Run, bool]:
     """All runs in slices of equal size (each new size would compile anew), or one by one where vmap
     cannot batch.
 
     Ctrl-C ends the slice at hand and all that would come after it.
     """
+    states = list(begun)
     first = tree.stack(states[:1])
     try:
         stepper(problem, method, batched=True)(
@@ -75,7 +81,7 @@ def run_states(
 
 
 def _interrupted(runs: list[Run]) -> bool:
-    return bool(runs) and "interrupted" in runs[-1].reason
+    return bool(runs) and runs[-1].interrupted
 
 
 def _as_batch(run: Run) -> Run:

@@ -94,6 +94,11 @@ class ParetoFront:
     def __len__(self) -> int:
         return self.objectives.shape[0]
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody pressed Ctrl-C before all runs had ended."""
+        return "interrupted" in self.reason
+
     @overload
     def __getitem__(self, index: int) -> Solution: ...
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization
@@ -20,7 +21,17 @@ from bipareto.problem.base import as_problem
 from bipareto.problem.purity import check_draws
 from bipareto.problem.tree import Tree
 
-__all__ = ["Draw", "Info", "Limits", "Method", "Start", "State", "Traits"]
+__all__ = [
+    "Draw",
+    "Info",
+    "Limits",
+    "Method",
+    "PreferredState",
+    "Start",
+    "State",
+    "Traits",
+    "WeightedState",
+]
 
 #: role -> batch; empty for a problem without data.
 Draw = Mapping[str, Any]
@@ -29,8 +40,50 @@ Draw = Mapping[str, Any]
 Info = dict[str, Tensor]
 #: field -> keyword arguments of `validation.number` or `validation.count`.
 Limits = Mapping[str, Mapping[str, Any]]
-#: a named tuple of tensors with at least the fields x, y and t.
-State = Any
+
+
+class State(Protocol):
+    """What every method's state has: x_t, y_t and the step t, 0-d.
+
+    A state is a named tuple of tensors; `vmap` gives each of them a first run axis.  Methods with
+    preferences also have `preference` (m,), and `knobs`, their hyperparameters as 0-d tensors.
+    """
+
+    @property
+    def x(self) -> Tree:
+        """x_t."""
+
+    @property
+    def y(self) -> Tree:
+        """y_t."""
+
+    @property
+    def t(self) -> Tensor:
+        """t."""
+
+
+class WeightedState(State, Protocol):
+    """The state of a method whose direction weighs the objectives, with a nested lower level."""
+
+    @property
+    def weights(self) -> Tensor:
+        """lambda_t (m,)."""
+
+    @property
+    def knobs(self) -> Any:
+        """The hyperparameters as 0-d tensors; `alpha_x` is called with t."""
+
+
+class PreferredState(State, Protocol):
+    """The state of a run that has a preference."""
+
+    @property
+    def preference(self) -> Tensor:
+        """w (m,)."""
+
+
+#: the state of a method; `Method` without one stands for any
+S = TypeVar("S", bound=State, default=Any)
 
 
 class Start(NamedTuple):
@@ -62,7 +115,7 @@ class Traits(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Method(ABC):
+class Method(ABC, Generic[S]):
     """A method: structure in its class and fields, numbers in the state it makes.
 
     `step` is written for one run and is pure: no host sync, no branch on a tensor, no randomness of
@@ -89,7 +142,7 @@ class Method(ABC):
 
     def init(
         self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module, preference: Any = None
-    ) -> State:
+    ) -> S:
         """The state before the first step.
 
         Args:
@@ -130,19 +183,19 @@ class Method(ABC):
         return w.to(objectives)
 
     @abstractmethod
-    def begin(self, start: Start, preference: Any = None) -> State:
+    def begin(self, start: Start, preference: Any = None) -> S:
         """The state of one preference from a checked start."""
 
-    def relearned(self, state: State, y: Tree) -> State:
+    def relearned(self, state: S, y: Tree) -> S:
         """The state with y replaced, and all that follows y put there with it."""
-        return state._replace(y=y)
+        return cast("Any", state)._replace(y=y)
 
     @abstractmethod
-    def step(self, problem: Problem, state: State, draw: Draw | None = None) -> tuple[State, Info]:
+    def step(self, problem: Problem, state: S, draw: Draw | None = None) -> tuple[S, Info]:
         """One iteration of one run: the next state and what was seen on the way."""
 
     def report(
-        self, problem: Problem, before: State, after: State, info: Info, draw: Draw | None = None
+        self, problem: Problem, before: S, after: S, info: Info, draw: Draw | None = None
     ) -> Info:
         """What the loop records of a step from `before` to `after`: its info, with `lower` (g) and
         `residual`.

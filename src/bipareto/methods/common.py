@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
-from bipareto.methods.base import Draw, Info, Method, Start, State
+from bipareto.methods.base import Draw, Info, Method, Start, State, WeightedState
 from bipareto.methods.parts import simplex
 from bipareto.methods.parts.differentiation import Level, descend, jacobian
 from bipareto.methods.parts.hypergradient import Hypergradient, Hypergradients
@@ -76,7 +76,7 @@ def upper_of(
 
 def nested(
     problem: Problem,
-    state: State,
+    state: WeightedState,
     draw: Draw | None,
     lower_steps: int,
     lower_step: Any,
@@ -166,7 +166,7 @@ def nested_oracles(m: int, lower_steps: int, estimate: Hypergradient) -> dict[st
 
 
 def nested_report(
-    problem: Problem, before: State, after: State, info: Info, draw: Draw | None
+    problem: Problem, before: WeightedState, after: State, info: Info, draw: Draw | None
 ) -> Info:
     """g and ||grad_y g|| at (x_t, y_(t+1)), where the objectives were taken, and the larger of that
     and the direction's norm.

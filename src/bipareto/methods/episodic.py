@@ -38,7 +38,7 @@ class EpisodicState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Episodic(Method):
+class Episodic(Method[EpisodicState]):
     """In every episode: forget y, learn it anew on the lower level alone, then step jointly.
 
     y = y_0;   y <- y - eta grad_y g(x, y)   `warmup` times;

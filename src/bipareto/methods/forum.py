@@ -44,7 +44,7 @@ class ForumState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FORUM(Method):
+class FORUM(Method[ForumState]):
     """First order, without preferences; theory for a strongly convex lower level.
 
     With z = (x, y):

@@ -45,7 +45,7 @@ class GmobaState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GMOBA(Method):
+class GMOBA(Method[GmobaState]):
     """Single loop, second order, without preferences; theory for a strongly convex lower level.
     RECONSTRUCTED.
 

@@ -42,7 +42,7 @@ class MehaState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MEHA(Method):
+class MEHA(Method[MehaState]):
     """One upper objective F, weakly convex lower level; the paper's form, in which 1/c_k multiplies
     F.
 

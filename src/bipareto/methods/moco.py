@@ -53,7 +53,7 @@ class MocoState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MoCo(Method):
+class MoCo(Method[MocoState]):
     """Nested, second order, stochastic, without preferences; theory for a strongly convex lower
     level.  Bilevel form RECONSTRUCTED.
 

@@ -69,7 +69,7 @@ class MomehaState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MOMEHA(Method):
+class MOMEHA(Method[MomehaState]):
     """Algorithm 1: single-loop, Hessian-free, with preferences, for a nonconvex lower level.
 
     With the defaults its numbers are plain ones; `MOMEHA.tuned(problem, x0, y0)` fits them to a

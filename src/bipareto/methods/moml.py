@@ -40,7 +40,7 @@ class MomlState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MOML(Method):
+class MOML(Method[MomlState]):
     """Nested, second order, without preferences; theory for a lower level with one minimiser.
 
     y^0 = y_t,  y^(j+1) = y^j - eta grad_y g(x_t, y^j)  for j < K

@@ -50,7 +50,7 @@ class WcmhgdState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WCMHGD(Method):
+class WCMHGD(Method[WcmhgdState]):
     """Nested, second order, with preferences; theory for a strongly convex lower level and f_i > 0.
     RECONSTRUCTED.
 

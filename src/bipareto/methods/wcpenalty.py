@@ -51,7 +51,7 @@ class WcpenaltyState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WCPenalty(Method):
+class WCPenalty(Method[WcpenaltyState]):
     """Single loop, second order, with preferences; for a convex lower level and f_i > 0.
     RECONSTRUCTED.
 

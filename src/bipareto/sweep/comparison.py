@@ -201,7 +201,7 @@ def _run(
                 compile=compile,
                 progress=progress,
             )
-            if "interrupted" in raw.reason:
+            if raw.interrupted:
                 raise KeyboardInterrupt
             resolved = raw.resolve_lower()
         except BiparetoError as error:

@@ -285,8 +285,7 @@ def require_yaml() -> Any:
         import yaml
     except ImportError as error:
         raise InvalidInput(
-            "configurations are YAML files, which need pyyaml; get it with: pip install "
-            "'bipareto[store]'"
+            "configurations are YAML files, which need pyyaml; get it with: pip install pyyaml"
         ) from error
     return yaml
 

@@ -121,7 +121,7 @@ def _safetensors() -> ModuleType:
     except ImportError as error:
         raise InvalidInput(
             "run folders keep tensors in safetensors files; get what reads them with: pip install "
-            "'bipareto[store]'"
+            "safetensors"
         ) from error
     return safetensors
 

@@ -274,7 +274,7 @@ def _run_held(
             label=f"runs {runs[0] + 1}-{runs[-1] + 1} of {manifest['runs']}",
             resume=snapshot,
         )
-    if "interrupted" in run.reason:
+    if run.interrupted:
         raise StoreError(f"interrupted; go on with: bipareto resume {folder.path}")
     write_result(plan, folder, index, run, stacked=batched)
     return complaints

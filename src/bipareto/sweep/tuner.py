@@ -168,7 +168,7 @@ def _run_together(sweep: SweepConfig, setup: Setup, methods: list[Method]) -> li
         callbacks=(),
         progress=False,
     )
-    if "interrupted" in run.reason:
+    if run.interrupted:
         raise KeyboardInterrupt  # the study must not learn from runs that were cut short
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)

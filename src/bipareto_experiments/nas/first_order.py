@@ -21,7 +21,7 @@ from bipareto.methods.parts.schedule import Schedule
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["FirstOrder", "FirstOrderState"]
+__all__ = ["FirstOrder", "FirstOrderState", "WeightsAlone"]
 
 
 class FirstOrderKnobs(NamedTuple):
@@ -127,3 +127,25 @@ class FirstOrder(Method):
             "lower": common.lower_of(problem, draw)(before.x, before.y),
             "residual": residual,
         }
+
+
+@dataclass(frozen=True)
+class WeightsAlone(FirstOrder):
+    """The same without the step of x: weights of a supernet at its first logits, for a random
+    search among its cells.
+    """
+
+    def step(
+        self, problem: Problem, state: FirstOrderState, draw: Draw | None = None
+    ) -> tuple[FirstOrderState, Info]:
+        x, y, mean, square, momentum, t, knobs = state
+        lower = common.lower_of(problem, draw)
+        d_y = oracle.grad(lambda v: lower(x, v), y)
+        momentum = tree.map_(lambda a, d: knobs.beta * a + d, momentum, d_y)
+        f = common.upper_of(problem, draw, sum(role.startswith("x-upper") for role in draw or {}))(
+            x, y
+        )
+        new = FirstOrderState(
+            x, tree.descend(y, knobs.alpha_y(t), momentum), mean, square, momentum, t + 1, knobs
+        )
+        return new, {"objectives": f}
