@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from bipareto.methods import MOML as MOML
     from bipareto.methods import WCMHGD as WCMHGD
     from bipareto.methods import MoCo as MoCo
+    from bipareto.methods import Twin as Twin
     from bipareto.methods import WCPenalty as WCPenalty
     from bipareto.methods.parts import preferences as preferences
     from bipareto.methods.parts import scalarization as scalarization
@@ -61,6 +62,7 @@ _HOMES = {
     "ParetoFront": "fronts.pareto:ParetoFront",
     "Problem": "problem:Problem",
     "Solution": "run.results:Solution",
+    "Twin": "methods:Twin",
     "WCMHGD": "methods:WCMHGD",
     "WCPenalty": "methods:WCPenalty",
     "certify": "certificate.certificate:certify",

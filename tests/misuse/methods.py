@@ -39,6 +39,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "exact_weights": "flag",
         "warmup": "count",
     },
+    "twin": {"rho": "positive", "alpha_x": "positive", "beta": "momentum", "epsilon": "positive"},
     "meha": {
         "gamma": "positive",
         "eta": "positive",

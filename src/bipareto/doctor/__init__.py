@@ -2,22 +2,8 @@
 
 `diagnose` looks at a finished front or solution, `Watch` is a callback that does the same on the
 way and warns, and `bipareto doctor RUN` reads a folder.  Every diagnosis is made from measured
-numbers at the states of the runs, on all the data:
-
-- *steps-too-large*: a run left the finite numbers, or moves of x, y or theta turn back on
-  themselves without becoming smaller.
-- *theta-lags*: theta is further from the proximal point theta*(x, y) than half the distance that it
-  is there to measure.
-- *lower-maximum*: y stands where g has negative curvature and hardly any slope; the envelope's
-  constraint holds there too.
-- *penalty-too-weak*: solving the lower level again changes the objectives visibly, and the gap g -
-  v_gamma has not been falling.
-- *penalty-too-strong*: the objectives stand still although all of them could fall together.
-- *features-collapse*: g has lost its curvature in y since the start and the objectives have not
-  gained: x makes y useless.
-- *scale-drowns*: one objective is so much larger that another is not served even where the
-  preference asks for it most.
-- *preference-without-effect*: different preferences end at one point.
+numbers at the states of the runs, on all the data; `LOOKS` has all kinds of them, most urgent
+first.
 """
 
 from __future__ import annotations
@@ -31,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bipareto.doctor.checks import LOOKS
-from bipareto.doctor.evidence import Case, Diagnosis
+from bipareto.doctor.evidence import Case, Diagnosis, Look
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import Method
@@ -39,7 +25,16 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Record, Solution
 
-__all__ = ["Case", "Diagnosis", "Watch", "diagnose", "examine"]
+__all__ = ["LOOKS", "Case", "Diagnosis", "Look", "Watch", "diagnose", "examine"]
+
+__doc__ = (
+    (__doc__ or "")
+    + "\n"
+    + "\n".join(
+        f"- *{name}*: " + " ".join(seen.disease for seen in LOOKS if seen.name == name)
+        for name in dict.fromkeys(seen.name for seen in LOOKS)
+    )
+)
 
 
 def diagnose(
@@ -205,7 +200,7 @@ def examine(case: Case) -> list[Diagnosis]:
     found: list[Diagnosis] = []
     rest = case  # one object as long as nothing is found: it keeps what it has computed
     for look in LOOKS:
-        if seen := look(rest):
+        if seen := look.examine(rest):
             found += seen
             rest = replace(
                 case, ignored=frozenset(r for diagnosis in found for r in diagnosis.runs)

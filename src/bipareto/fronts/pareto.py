@@ -25,6 +25,7 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import solution_of
+from bipareto.run.race import Race
 from bipareto.run.results import Failure, Reason, Run, Solution
 
 if TYPE_CHECKING:
@@ -90,6 +91,8 @@ class ParetoFront:
     batched: bool = True
     #: ||grad_y g|| (R,) after `resolve_lower`, else None
     lower_residual: Tensor | None = None
+    #: what was tried before the runs, where the method was found by a race, else None
+    race: Race | None = None
 
     def __len__(self) -> int:
         return self.objectives.shape[0]

@@ -19,13 +19,14 @@ import torch
 from torch import nn
 
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.methods import MBMOMEHA, MOMEHA, Method
+from bipareto.methods import MBMOMEHA, MOMEHA, Method, Twin
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.draws import draw
 from bipareto.problem.tree import Tree
 from bipareto.run.bars import bar
+from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
 from bipareto.run.results import (
     Callback,
     Iterate,
@@ -80,8 +81,9 @@ def solve(
         problem: f and g.
         x0, y0: where to start: a tensor, a tree of tensors, or a module.
         preference: w, m numbers > 0 that sum to 1; None is equal weights.
-        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`, and `MBMOMEHA.tuned` for a
-            problem with a sampler.
+        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`; `MBMOMEHA.tuned` for a problem
+            with a sampler; and where that draws batches of data, `Twin` with the hyperparameters
+            that win a race (docs/networks.md).
         steps: iterations.
         seed: which draws a problem with a sampler makes.
         compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on;
@@ -190,12 +192,18 @@ def checked_options(
 
 
 def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
-    """The given method, or MOMEHA with hyperparameters fitted to the problem; MB-MOMEHA where a
-    sampler draws its data.
+    """The given method, or one fitted to the problem: MOMEHA by probes, MB-MOMEHA where a sampler
+    draws, and `Twin` by a race where what is drawn are batches of data.
     """
     if method is not None:
         return as_method(method)
-    kind = MOMEHA if as_problem(problem).sampler is None else MBMOMEHA
+    as_problem(problem)
+    if comes_in_batches(problem):
+        x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
+        plan = plan_of(x, problem.check(x, y), 1, steps)
+        raced = raced_or_rules(problem, x, y, plan)
+        return Twin.tuned(problem, x, y, steps=steps) if raced is None else raced.method(steps)
+    kind = MOMEHA if problem.sampler is None else MBMOMEHA
     return kind.tuned(problem, x0, y0, steps=steps)
 
 

@@ -483,6 +483,15 @@ def test_the_plane_shows_what_counts_for_the_hypervolume_and_the_front_of_it() -
     )
 
 
+def test_a_curve_is_of_the_preferences_for_an_objective_or_of_those_that_weigh_it_most() -> None:
+    records = [{"preference": w} for w in ([0.75, 0.25], [0.6, 0.4], [0.5, 0.5])]
+    assert figures._preferring(records, 0) == records[:2]
+    assert figures._preferring(records, 1) == records[2:]
+    assert figures._preferring([*records, {"preference": [0.25, 0.75]}], 1) == [
+        {"preference": [0.25, 0.75]}
+    ]
+
+
 def test_parallel_coordinates_run_from_the_worst_to_the_best_of_each_objective() -> None:
     names, found = ["loss", "flops", "skip"], [[1.0, 0.5, 0.2], [3.0, 0.1, 0.2], [2.0, 0.2, 0.1]]
     records = [
