@@ -27,7 +27,7 @@ import torch
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods.parts.preferences import random as draw
 from bipareto.report.page import build, write_page
-from bipareto.report.runs import read_runs
+from bipareto.sweep.reading import read_runs
 
 ARGUMENTS = [
     "--no-sandbox",

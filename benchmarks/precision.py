@@ -31,7 +31,7 @@ from bipareto_experiments.data import MissingData, load
 from bipareto_experiments.devices import machine_of
 from bipareto_experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto_experiments.nas.problem import Halves, Search
-from bipareto_experiments.nas.settings import METHODS, Settings, configured
+from bipareto_experiments.nas.settings import TUNED, Settings, configured
 
 NETWORKS = {"nas-bench-201": FastNasBench201, "darts": FastDarts}
 PREFERENCE, SEED, FAR = (0.6, 0.4), 1, 5000
@@ -136,7 +136,7 @@ def main() -> None:
         "methods": {},
     }
     print(f"{'method':24s} {'precision':10s} {'move of x':>10s} {'move of y':>10s}", flush=True)
-    for name, method in (pair for known in METHODS for pair in variants(known).items()):
+    for name, method in (pair for known in TUNED for pair in variants(known).items()):
         apart: dict[str, list[list[float]]] = {label: [] for label in problems}
         for t in range(FAR, FAR + asked.draws):
             truth = stepped(problems["float32"], method, double(x), double(y), t)

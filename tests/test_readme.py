@@ -36,7 +36,7 @@ def run(path: Path) -> Iterator[dict[str, Any]]:
 def test_the_readmes_blocks_run_one_after_the_other() -> None:
     first, second, third, modules = run(README)
     front = first["front"]
-    assert front.lower_residual.max() <= 1e-8
+    assert front.lower_residual.max() <= 1e-7  # a tolerance relative to the first
     one, other = front.objectives.T
     # The first preference weighs f_1 most: along the grid f_1 rises and f_2 falls.
     assert bool((one.diff() > 0).all())
@@ -47,8 +47,8 @@ def test_the_readmes_blocks_run_one_after_the_other() -> None:
     # The newcomer's script: a front of modules with BatchNorm and DataLoaders, in at most fifteen
     # statements.
     assert len(ast.parse(blocks(README)[3]).body) <= 15
-    assert blocks(README)[3].count(".to(") == 2  # the two models
-    front, net = modules["front"], modules["net_y"]
+    assert blocks(README)[3].count(".to(") == 2  # the model and the weights
+    front, net = modules["front"], modules["net"]
     assert front.batched
     assert torch.isfinite(front.objectives).all()
     # Beyond the noise of three hundred steps on batches: the ends of the front trade one domain for

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bipareto import errors as errors
     from bipareto import methods as methods
     from bipareto import problems as problems
+    from bipareto import report as report
     from bipareto.certificate.certificate import certify as certify
     from bipareto.doctor import diagnose as diagnose
     from bipareto.fronts.front import front as front
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from bipareto.methods import MOML as MOML
     from bipareto.methods import WCMHGD as WCMHGD
     from bipareto.methods import MoCo as MoCo
+    from bipareto.methods import Twin as Twin
     from bipareto.methods import WCPenalty as WCPenalty
     from bipareto.methods.parts import preferences as preferences
     from bipareto.methods.parts import scalarization as scalarization
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from bipareto.problem import oracle as oracle
     from bipareto.problem import parallel as parallel
     from bipareto.problem import sampler as sampler
+    from bipareto.run import monitors as monitors
+    from bipareto.run import trackers as trackers
     from bipareto.run.loop import solve as solve
     from bipareto.run.optimizer import Optimizer as Optimizer
     from bipareto.run.results import Solution as Solution
@@ -58,6 +62,7 @@ _HOMES = {
     "ParetoFront": "fronts.pareto:ParetoFront",
     "Problem": "problem:Problem",
     "Solution": "run.results:Solution",
+    "Twin": "methods:Twin",
     "WCMHGD": "methods:WCMHGD",
     "WCPenalty": "methods:WCPenalty",
     "certify": "certificate.certificate:certify",
@@ -66,14 +71,17 @@ _HOMES = {
     "errors": "errors",
     "front": "fronts.front:front",
     "methods": "methods",
+    "monitors": "run.monitors",
     "oracle": "problem.oracle",
     "parallel": "problem.parallel",
     "preferences": "methods.parts.preferences",
     "problems": "problems",
+    "report": "report",
     "sampler": "problem.sampler",
     "scalarization": "methods.parts.scalarization",
     "schedule": "methods.parts.schedule",
     "solve": "run.loop:solve",
+    "trackers": "run.trackers",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605
 

@@ -385,7 +385,7 @@ def _run_one(
         compile="replay" if task.x0.is_cuda else False,
         record_every=max(1, steps // 50),
     )
-    if "interrupted" in found.reason:
+    if found.interrupted:
         raise KeyboardInterrupt  # half of a run is not to stand among the others
     seconds = time.perf_counter() - began
     accuracy = {

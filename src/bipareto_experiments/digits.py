@@ -66,10 +66,12 @@ class DigitsTask:
     """The problem with its start, and what is needed to judge an answer.
 
     problem, x0 (600,), y0: as `bipareto.front` takes them; y0 = {"W1": (8, 64), "b1": (8, 1), "W2":
-    (10, 8), "b2": (10, 1)}. train (2, 300), validation (2, 200), test (2, 398): which images of the
-    data set each domain uses, domain by domain. labels, noisy, domain (600,): the label each
-    training sample was given, whether it is wrong, and its domain, in the order of x. test_images
-    (2, 64, 398), test_labels (2, 398): for `accuracy`.
+        (10, 8), "b2": (10, 1)}.
+    train (2, 300), validation (2, 200), test (2, 398): which images of the data set each domain
+        uses, domain by domain.
+    labels, noisy, domain (600,): the label each training sample was given, whether it is wrong, and
+        its domain, in the order of x.
+    test_images (2, 64, 398), test_labels (2, 398): for `accuracy`.
     """
 
     problem: Problem
@@ -248,7 +250,7 @@ def run_demo(
         steps=steps,
         progress=False if quiet else None,
     )
-    if "interrupted" in raw.reason:
+    if raw.interrupted:
         raise KeyboardInterrupt  # the words below are about runs that came to their end
     found = raw.resolve_lower(tol=TOLERANCE, max_iter=NEWTON_STEPS)
     points = _points(task, found)

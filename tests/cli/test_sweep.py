@@ -47,7 +47,7 @@ def test_mistakes_are_one_line(
     assert call("sweep", config, "--out", tmp_path / "run") == 2
     assert "stpes is not a key that is known here; did you mean steps?" in capsys.readouterr().err
     assert call("resume", tmp_path / "none") == 2
-    assert "holds no run of `bipareto sweep`" in capsys.readouterr().err
+    assert "holds no run (there is no manifest.json)" in capsys.readouterr().err
     (tmp_path / "nas").mkdir()
     (tmp_path / "nas" / "experiment.json").write_text('{"experiment": "nas"}')
     assert call("resume", tmp_path / "nas") == 2

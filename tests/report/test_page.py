@@ -13,11 +13,13 @@ import torch
 
 import bipareto as bp
 from bipareto import problems
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods.parts.preferences import grid
 from bipareto.report.page import build, write_page
-from bipareto.report.runs import ReportRun, read_runs
+from bipareto.sweep.config import ProblemConfig, SweepConfig, dump
+from bipareto.sweep.reading import StoredRun, read_runs
+from bipareto.sweep.store import RunFolder
 from browser import chromium, opened
 
 pytest.importorskip("plotly", reason="pages need plotly")
@@ -48,11 +50,9 @@ def made(
         seconds=1.5,
         lower_residual=torch.zeros(runs),
     ).save(folder / "front.npz")
-    asked = {
-        "problem": {"name": "quadratic", "dim": 4, "m": m},
-        "method": {"name": "momeha", "gamma": 0.5},
-    }
-    (folder / "front.json").write_text(json.dumps(asked))
+    config = SweepConfig(ProblemConfig("quadratic", {"dim": 4, "m": m}))
+    manifest = {"runs": runs, "slice": runs, "slices": 1, "m": m, "method": {"gamma": 0.5}}
+    RunFolder(folder).create(dump(config), manifest)
     lines = [
         {
             "step": 10 * k,
@@ -62,11 +62,13 @@ def made(
         }
         for k in range(1, 30)
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    records = RunFolder(folder).slice(0).path / "metrics.jsonl"
+    records.parent.mkdir(parents=True)
+    records.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
-def page(runs: list[ReportRun], target: Path) -> Path:
+def page(runs: list[StoredRun], target: Path) -> Path:
     write_page(build(runs, title="a title", version="0"), target)
     return target
 
@@ -83,23 +85,25 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def plane(
     browser: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Any, ReportRun]]:
+) -> Iterator[tuple[Any, StoredRun]]:
     """Two objectives, nine preferences, the run at 1 not finite; the browser prefers dark."""
     folder = tmp_path_factory.mktemp("plane")
     (read,) = read_runs(made(folder / "a", 2, 9))
     broken = read.front.objectives.clone()
     broken[1] = torch.nan
-    run = ReportRun(
+    run = StoredRun(
         **{**vars(read), "front": ParetoFront(**{**vars(read.front), "objectives": broken})}
     )
-    with opened(browser, page([run], folder / "a.html"), color_scheme="dark") as tab:
+    with pytest.warns(BiparetoWarning, match="1 of 9 rows hold NaN or infinity"):
+        shown = page([run], folder / "a.html")
+    with opened(browser, shown, color_scheme="dark") as tab:
         yield tab, run
 
 
 @pytest.fixture(scope="module")
 def space(
     browser: Any, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Any, ReportRun]]:
+) -> Iterator[tuple[Any, StoredRun]]:
     """Three objectives."""
     folder = tmp_path_factory.mktemp("space")
     (run,) = read_runs(made(folder / "a", 3, 4))
@@ -116,7 +120,7 @@ def two(
     (first,) = read_runs(made(folder / "a", 2, 5, seeds=(0, 1)))
     (second,) = read_runs(made(folder / "b", 2, 5, seeds=(0, 1, 2), shift=0.05))
     report = build(
-        [ReportRun(**{**vars(first), "name": HOSTILE, "config": HOSTILE}), second],
+        [StoredRun(**{**vars(first), "name": HOSTILE, "config": HOSTILE}), second],
         title=HOSTILE,
         version="0",
     )
@@ -141,7 +145,7 @@ def background(tab: Any) -> str:
     return tab.evaluate("getComputedStyle(document.body).backgroundColor")
 
 
-def test_a_click_selects_a_point_and_its_line_of_code_works(plane: tuple[Any, ReportRun]) -> None:
+def test_a_click_selects_a_point_and_its_line_of_code_works(plane: tuple[Any, StoredRun]) -> None:
     tab, _ = plane
     # Where Plotly has drawn the point: SVG has an element for each that is finite.
     mark = (
@@ -163,7 +167,7 @@ def test_a_click_selects_a_point_and_its_line_of_code_works(plane: tuple[Any, Re
     torch.testing.assert_close(names["y"], wanted.y)
 
 
-def test_the_slider_picks_the_nearest_solution_that_is_finite(plane: tuple[Any, ReportRun]) -> None:
+def test_the_slider_picks_the_nearest_solution_that_is_finite(plane: tuple[Any, StoredRun]) -> None:
     tab, run = plane
     w = run.front.preference[:, 0]
     for value in (0.12, 0.44, 0.69):
@@ -176,7 +180,7 @@ def test_the_slider_picks_the_nearest_solution_that_is_finite(plane: tuple[Any, 
     assert "Point 2 of" in panel(tab)
 
 
-def test_arrow_keys_go_from_point_to_point(plane: tuple[Any, ReportRun]) -> None:
+def test_arrow_keys_go_from_point_to_point(plane: tuple[Any, StoredRun]) -> None:
     tab, _ = plane
     tab.focus("#plot-front")
     for key, point in (
@@ -194,7 +198,7 @@ def test_arrow_keys_go_from_point_to_point(plane: tuple[Any, ReportRun]) -> None
     assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-def test_everything_can_be_reached_by_tab(plane: tuple[Any, ReportRun]) -> None:
+def test_everything_can_be_reached_by_tab(plane: tuple[Any, StoredRun]) -> None:
     tab, _ = plane
     tab.evaluate("document.activeElement.blur()")
     reached = set()
@@ -209,7 +213,7 @@ def test_everything_can_be_reached_by_tab(plane: tuple[Any, ReportRun]) -> None:
     assert all(labels)
 
 
-def test_dark_light_and_paper(plane: tuple[Any, ReportRun]) -> None:
+def test_dark_light_and_paper(plane: tuple[Any, StoredRun]) -> None:
     tab, _ = plane
     assert background(tab) == "rgb(20, 23, 28)"
     tab.click("#theme")
@@ -234,7 +238,7 @@ def test_dark_light_and_paper(plane: tuple[Any, ReportRun]) -> None:
     assert background(tab) == "rgb(20, 23, 28)"
 
 
-def test_three_objectives_have_space_parallels_and_radar(space: tuple[Any, ReportRun]) -> None:
+def test_three_objectives_have_space_parallels_and_radar(space: tuple[Any, StoredRun]) -> None:
     tab, run = space
     kinds = tab.evaluate(
         "['front', 'parallel', 'radar'].map(n => document.getElementById('plot-' + "

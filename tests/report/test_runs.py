@@ -11,9 +11,9 @@ import pytest
 
 import bipareto as bp
 from bipareto.errors import InvalidInput
-from bipareto.report.curves import Source, read_curves
-from bipareto.report.runs import read_runs
+from bipareto.report.curves import read_curves
 from bipareto.sweep.progress import last_record, progress
+from bipareto.sweep.reading import Source, read_runs
 from bipareto.sweep.store import RunFolder
 from helpers import answer, call
 

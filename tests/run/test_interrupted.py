@@ -122,8 +122,20 @@ def test_the_doctor_says_when_there_is_nothing_to_look_at(
     press: Callable[[int], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     press(2)  # the first is a try
-    for words, code in ((["front", "quadratic", "--dim", "3", "--no-compile"], 0), (["doctor"], 2)):
+    words = ["front", "quadratic", "--dim", "3", "--no-compile", "--out", str(tmp_path / "a")]
+    for command, said in (
+        (words, f"go on with: bipareto resume {tmp_path / 'a'}"),
+        (["doctor", str(tmp_path / "a")], "is not finished; go on with: bipareto resume"),
+    ):
         with pytest.raises(SystemExit) as left:
-            main([*words, *(["--out"] if words[0] == "front" else []), str(tmp_path)])
-        assert left.value.code == code
-    assert "stopped before anything was recorded" in capsys.readouterr().err
+            main(command)
+        assert left.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+def test_a_solution_without_records_is_nothing_to_examine(press: Callable[[int], None]) -> None:
+    press(1)
+    known = bp.problems.get("quadratic", dim=3)
+    found = bp.solve(known, known.x0, known.y0, compile=False)
+    with pytest.raises(bp.errors.InvalidInput, match="stopped before anything was recorded"):
+        bp.diagnose(found)

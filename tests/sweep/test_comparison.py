@@ -69,7 +69,7 @@ def test_the_command_writes_a_table_a_file_and_a_picture(
     data = json.loads(shown.out.strip().splitlines()[-1])
     assert {row["method"] for row in data["methods"]} == {"momeha", "wc-penalty"}
     assert "hypervolume" in shown.err
-    assert {p.name for p in tmp_path.iterdir()} == {"comparison.json", "comparison.png", "fronts"}
+    assert {p.name for p in tmp_path.iterdir()} == {"comparison.json", "comparison.png", "methods"}
 
 
 def test_a_front_can_be_certified_from_its_folder(

@@ -19,7 +19,8 @@ from bipareto.methods.parts.scalarization import Fixed, Tracked
 from bipareto.methods.parts.schedule import Complement, Constant, Cosine, Power
 from bipareto.sweep import plan, sweep
 from bipareto.sweep.config import SearchConfig, SweepConfig, TuneConfig, dump, load, to_dict
-from bipareto.sweep.typed import dump_number, load_number, parse
+from bipareto.sweep.grammar import dump_number, load_number
+from bipareto.sweep.typed import parse
 
 SMALL: dict[str, Any] = {
     "problem": {"name": "quadratic", "options": {"dim": 2}},
@@ -306,7 +307,7 @@ def test_any_numbers_of_a_method_build_or_are_refused(numbers: dict[str, Any]) -
 def test_families_of_preferences_by_name() -> None:
     from bipareto.methods import MOMEHA
     from bipareto.methods.parts.preferences import named
-    from bipareto.sweep.plan import preferences_of
+    from bipareto.sweep.builder import preferences_of
 
     for family, wanted in (
         ("random", named("random:7", 3)),

@@ -125,10 +125,11 @@ def test_slices_fit_the_memory_and_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = replace(CONFIG, slice=None)
-    assert plan.begin(free)[1]["slice"] == 6
-    assert plan.begin(replace(free, engine=EngineConfig("processes", workers=2)))[1]["slice"] == 3
+    assert plan.begin(free).manifest["slice"] == 6
+    processes = replace(free, engine=EngineConfig("processes", workers=2))
+    assert plan.begin(processes).manifest["slice"] == 3
     monkeypatch.setattr("bipareto.sweep.plan.PER_RUN", 10**15)
-    assert plan.begin(free)[1]["slice"] == 1
+    assert plan.begin(free).manifest["slice"] == 1
 
 
 def test_a_problem_of_ones_own(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from bipareto.problem import tree
 from bipareto.problems import get
 from bipareto.run.loop import drive
 from bipareto.run.results import Record, Run, Snapshot
-from bipareto.sweep import sweep
+from bipareto.sweep import reading, sweep
 from bipareto.sweep.config import SweepConfig
 from bipareto.sweep.durable import Damaged, RunLocked, StoreError, read_tensors, write_tensors
 from bipareto.sweep.store import RunFolder, SliceFolder
@@ -83,7 +84,7 @@ def test_a_run_folder_holds_what_it_promises(reference: Path) -> None:
     assert measures["lower_level"] == "solved"
     assert (reference / "front.csv").read_text().count("\n") == 9
     assert not list(reference.rglob("*.partial"))
-    assert sweep.status(reference).state == "done"
+    assert reading.status(reference).state == "done"
 
 
 @pytest.mark.parametrize("compile", [False, "aot_eager"])
@@ -131,7 +132,7 @@ def test_a_stopped_run_goes_on_where_it_was(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = stopped(tmp_path, monkeypatch)
-    found = sweep.status(path)
+    found = reading.status(path)
     assert (found.state, found.slices_done) == ("stopped", 1)
     sweep.resume(path)
     assert taken_up(path) == [[0], [0, 24], [0]]
@@ -233,7 +234,7 @@ def test_a_full_disk_is_one_clear_error(
 def test_the_second_hand_is_refused(reference: Path) -> None:
     folder = RunFolder(reference)
     with folder.locked():
-        assert sweep.status(reference).state == "running"
+        assert reading.status(reference).state == "running"
         with pytest.raises(RunLocked, match=rf"process {os.getpid()} on "):
             sweep.resume(reference)
 
@@ -286,11 +287,37 @@ def test_other_versions_are_told(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = stopped(tmp_path, monkeypatch)
-    manifest = RunFolder(path).manifest()
-    manifest["versions"]["torch"] = "1.0"
-    RunFolder(path).write_text("manifest.json", json.dumps(manifest))
-    with pytest.warns(BiparetoWarning, match=r"torch 1\.0 -> "):
+    now = sweep.versions()
+    monkeypatch.setattr(sweep, "versions", lambda: now | {"torch": "9.9"})
+    with pytest.warns(BiparetoWarning, match=r"torch .* -> 9\.9"):
         sweep.resume(path)
+
+
+def test_a_result_of_another_slice_or_run_is_computed_again(
+    reference: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    sweep.sweep(CONFIG, path)
+    parts = [RunFolder(path).slice(i).path / "result.safetensors" for i in range(2)]
+    first, second = (part.read_bytes() for part in parts)
+    parts[0].write_bytes(second)
+    parts[1].write_bytes(first)
+    with pytest.raises(Damaged, match=r"00000/result.safetensors is damaged"):
+        reading.read_runs(path)
+    with pytest.warns(BiparetoWarning, match="belongs to another run or slice"):
+        sweep.resume(path)
+    assert (path / "front.csv").read_bytes() == (reference / "front.csv").read_bytes()
+
+
+def test_reading_writes_nothing(reference: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(reference, path)
+    (path / "lock").unlink()
+    before = sorted(path.rglob("*"))
+    reading.status(path)
+    reading.read_runs(path)
+    reading.case(path)
+    assert sorted(path.rglob("*")) == before
 
 
 def test_tensor_files_keep_values_kinds_and_strides(tmp_path: Path) -> None:
@@ -319,7 +346,7 @@ def test_without_safetensors_the_remedy_is_named(
         lambda: write_tensors(tmp_path / "a", {}, {}),
         lambda: read_tensors(tmp_path / "a"),
     ):
-        with pytest.raises(InvalidInput, match=r"pip install 'bipareto\[store\]'"):
+        with pytest.raises(InvalidInput, match="pip install safetensors"):
             ask()
     assert not list(tmp_path.iterdir())
 
@@ -341,7 +368,7 @@ def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
 HELD = """
 import sys, time
 from pathlib import Path
-from bipareto import sweeps
+from bipareto.sweep import sweep
 
 def held(*arguments, run_slice=sweep.run_slice, **options):
     Path(sys.argv[2]).touch()

@@ -35,7 +35,8 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.methods.parts.scalarization import as_ideal
-from bipareto.problem import Problem, tree
+from bipareto.problem import Problem, tree, validation
+from bipareto.problem.base import as_problem
 
 __all__ = ["Certificate", "certify"]
 
@@ -49,25 +50,33 @@ NEAR = 0.05
 class Certificate:
     """What `certify` found at one point.  Norms are Euclidean over all of (x, y).
 
-    gap: g - v_gamma, zero exactly where grad_y g = 0. lower_residual: ||grad_y g||.
+    gap: g - v_gamma, zero exactly where grad_y g = 0.
+    lower_residual: ||grad_y g||.
     lower_curvature: "minimum", "maximum", "saddle" or "degenerate" (an eigenvalue of g_yy that is
-    zero to rounding). lower_eigenvalues: smallest and largest eigenvalue of g_yy, as far as the
-    products show. stationarity: min ||sum lambda_i grad f_i + p (grad g - grad v_gamma)||, None
-    where the constraint gradient vanishes. stationarity_multipliers: (lambda, p) of that minimum,
-    or None. paper_stationarity: the same norm at the paper's lambda = w tau/s, p = c/s; None unless
-    preference, mu and c were given. constraint_gradient: ||grad g - grad v_gamma||; Assumption 3
-    asks that it is not zero at infeasible points. kkt: min ||sum lambda_i grad f_i + [g_xy; g_yy]
-    nu|| over lambda in the simplex and nu, as far as the products reach. kkt_multipliers: lambda of
-    that minimum. kkt_lower: a lower bound on the same minimum, equal to kkt where the multipliers
-    nu are settled. qp_slack: how far the two small quadratic programs are from their own optimality
-    conditions, relative to their scale. common_descent: whether a direction is left in which all
-    objectives fall along the lower solutions: True where kkt_lower, False
-        where kkt is at least or at most tol max ||grad f_i||, None between (not settled within the
-        budget).
-    objectives: f (m,). gamma, rho_y: what the envelope was taken with, and the weak convexity that
-    was given or seen (at this point only). proximal_residual: ||grad h|| at the proximal point
-    found. gradients: gradient evaluations spent, a Hessian product counted as two. notes: what a
-    reader should know before trusting the numbers, in words.
+        zero to rounding).
+    lower_eigenvalues: smallest and largest eigenvalue of g_yy, as far as the products show.
+    stationarity: min ||sum lambda_i grad f_i + p (grad g - grad v_gamma)||, None where the
+        constraint gradient vanishes.
+    stationarity_multipliers: (lambda, p) of that minimum, or None.
+    paper_stationarity: the same norm at the paper's lambda = w tau/s, p = c/s; None unless
+        preference, mu and c were given.
+    constraint_gradient: ||grad g - grad v_gamma||; Assumption 3 asks that it is not zero at
+        infeasible points.
+    kkt: min ||sum lambda_i grad f_i + [g_xy; g_yy] nu|| over lambda in the simplex and nu, as far
+        as the products reach.
+    kkt_multipliers: lambda of that minimum.
+    kkt_lower: a lower bound on the same minimum, equal to kkt where the multipliers nu are settled.
+    qp_slack: how far the two small quadratic programs are from their own optimality conditions,
+        relative to their scale.
+    common_descent: whether a direction is left in which all objectives fall along the lower
+        solutions: True where kkt_lower, False where kkt is at least or at most tol max ||grad
+        f_i||, None between (not settled within the budget).
+    objectives: f (m,).
+    gamma, rho_y: what the envelope was taken with, and the weak convexity that was given or seen
+        (at this point only).
+    proximal_residual: ||grad h|| at the proximal point found.
+    gradients: gradient evaluations spent, a Hessian product counted as two.
+    notes: what a reader should know before trusting the numbers, in words.
     """
 
     gap: float
@@ -162,8 +171,16 @@ def certify(
     >>> certificate.kkt < 1e-12, certificate.lower_curvature, certificate.common_descent
     (True, 'minimum', False)
     """
+    as_problem(problem)
     x, y = tree.as_tree(x, "x"), tree.as_tree(y, "y")
-    _check_numbers(gamma, rho_y, mu, c)
+    gamma, rho_y, mu, c = _checked(gamma, rho_y, mu, c)
+    tol, budget, seed = (
+        validation.number(tol, "tol", least=0),
+        validation.count(budget, "budget", least=1, most=validation.MOST_STEPS),
+        validation.seed(seed),
+    )
+    scalarizations.get(scalarization)
+    problem.check_pure(x, y)
     at = Point(problem, x, y, budget)
     notes: list[str] = []
     weights = (
@@ -244,17 +261,21 @@ def certify(
     )
 
 
-def _check_numbers(
+def _checked(
     gamma: float | None, rho_y: float | None, mu: float | None, c: float | None
-) -> None:
-    for name, value in (("gamma", gamma), ("mu", mu), ("c", c)):
-        if value is not None and not value > 0:
-            raise InvalidInput(f"{name} = {value}; it must be > 0")
+) -> tuple[float | None, ...]:
+    """These four, where they are given, as numbers > 0; rho_y may be 0."""
+    gamma, mu, c = (
+        None if value is None else validation.number(value, name, above=0)
+        for name, value in (("gamma", gamma), ("mu", mu), ("c", c))
+    )
+    rho_y = None if rho_y is None else validation.number(rho_y, "rho_y", least=0)
     if gamma is not None and rho_y is not None and rho_y > 0 and gamma >= 1 / (2 * rho_y):
         raise InvalidInput(
             f"gamma = {gamma:g} is not below 1/(2 rho_y) = {1 / (2 * rho_y):g} (rho_y = "
             f"{rho_y:g}); take e.g. {0.45 / rho_y:g}"
         )
+    return gamma, rho_y, mu, c
 
 
 def _paper_weights(f: Tensor, preference: Any, mu: float, ideal: Any, name: str) -> Tensor:

@@ -17,11 +17,16 @@ from bipareto import __version__
 from bipareto.cli.certify import certify
 from bipareto.cli.compare import compare
 from bipareto.cli.doctor import doctor
-from bipareto.cli.front import front, solve
+from bipareto.cli.front import front
 from bipareto.cli.list import list_
+from bipareto.cli.ls import ls
 from bipareto.cli.output import fail
-from bipareto.cli.report import report, watch
-from bipareto.cli.sweep import ls, resume, sweep, tune
+from bipareto.cli.report import report
+from bipareto.cli.resume import resume
+from bipareto.cli.solve import solve
+from bipareto.cli.sweep import sweep
+from bipareto.cli.tune import tune
+from bipareto.cli.watch import watch
 from bipareto.errors import BiparetoError
 
 __all__ = ["add_command", "app", "main"]
@@ -111,4 +116,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=arguments, prog_name="bipareto")
     except BiparetoError as error:
         fail(str(error))
+        sys.exit(2)
+    except OSError as error:
+        # A file in the place of a folder, a folder that is read-only, a name that is too long.
+        if error.filename is None:
+            raise
+        fail(f"{str(error.filename)[:200]}: {error.strerror}; give another file or folder")
         sys.exit(2)

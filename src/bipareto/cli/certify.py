@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +21,7 @@ __all__ = ["certify"]
 
 def certify(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A folder that `bipareto front --out` wrote.")
+        Path, typer.Argument(metavar="RUN", help="A run folder: of `front`, `solve`, `sweep`.")
     ],
     index: Annotated[
         int | None,
@@ -59,25 +58,37 @@ def certify(
       bipareto front pl-sin2 --out runs/a && bipareto certify runs/a
       bipareto certify runs/a --index 5
     """
-    from bipareto import problems
-    from bipareto.certificate import certificate
-    from bipareto.fronts.pareto import ParetoFront
-    from bipareto.problem import tree
+    from bipareto.sweep.reading import run_folders
 
     out = Output(as_json, quiet)
-    asked = _asked(run)
-    known = problems.get(asked["problem"].pop("name"), **asked["problem"])
-    found = ParetoFront.load(run / "front.npz")
+    found = {str(folder): _certified(out, folder, index, gamma) for folder in run_folders(run)}
+    parts = [
+        {"run": path, "certificates": [{"index": i, **asdict(c)} for i, c in points.items()]}
+        for path, points in found.items()
+    ]
+    out.result(parts[0] if len(parts) == 1 else {"run": str(run), "runs": parts})
+
+
+def _certified(
+    out: Output, run: Path, index: int | None, gamma: float | None
+) -> dict[int, Certificate]:
+    """The certificates of one run folder, shown as they are made."""
+    from bipareto.certificate import certificate
+    from bipareto.methods import MOMEHA
+    from bipareto.sweep.reading import plan_of, read_runs
+
+    plan, found = plan_of(run), read_runs(run)[0].front
+    problem, name = plan.setup.problem, plan.config.problem.name
     if index is not None and not 0 <= index < len(found):
         raise InvalidInput(f"--index {index}: the front in {run} has runs 0 to {len(found) - 1}")
-    envelope_gamma = gamma if gamma is not None else asked["method"].get("gamma")
+    # Other methods have a gamma of another meaning.
+    own = plan.method.gamma if isinstance(plan.method, MOMEHA) else None
+    envelope_gamma = own if gamma is None else gamma
     certificates = {}
     for i in range(len(found)) if index is None else [index]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BiparetoWarning)  # the same sentences are in the notes
-            certificates[i] = certificate.certify(
-                known, tree.select(found.x, i), tree.select(found.y, i), envelope_gamma
-            )
+            certificates[i] = certificate.certify(problem, *found.point(i), envelope_gamma)
     if index is not None:
         out.say(str(certificates[index]))
     else:
@@ -104,17 +115,12 @@ def certify(
             "stationarity",
             "gradients",
         ]
-        out.table(f"{known.name}: certificates of {len(rows)} points", header, rows, left=2)
+        out.table(f"{name}: certificates of {len(rows)} points", header, rows, left=2)
         out.say(_verdict(list(certificates.values())))
     for i, c in certificates.items():
         for note in c.notes:
             out.warn(f"run {i}: {note}")
-    out.result(
-        {
-            "run": str(run),
-            "certificates": [{"index": i, **asdict(c)} for i, c in certificates.items()],
-        }
-    )
+    return certificates
 
 
 def _verdict(certificates: list[Certificate]) -> str:
@@ -135,18 +141,3 @@ def _verdict(certificates: list[Certificate]) -> str:
         f"The lower level is at a minimum at {minima} of {points} points, "
         f"with ||grad_y g|| {residual:.1e} at most. {gain}"
     )
-
-
-def _asked(run: Path) -> dict[str, Any]:
-    """What the front was asked for, from its front.json."""
-    try:
-        asked: dict[str, Any] = json.loads((run / "front.json").read_text(encoding="utf-8"))
-        return {"problem": dict(asked["problem"]), "method": dict(asked["method"])}
-    except FileNotFoundError as error:
-        raise InvalidInput(
-            f"{run} holds no front.json; give a folder that `bipareto front ... --out DIR` wrote"
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(
-            f"{run / 'front.json'} cannot be read ({error}); write the front again"
-        ) from error

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.front import known_problem
+from bipareto.cli.asked import problem_asked
 from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
+from bipareto.sweep.config import MethodConfig, PreferencesConfig, SweepConfig
+
+if TYPE_CHECKING:
+    from bipareto.methods import Method
 
 __all__ = ["compare"]
 
@@ -75,7 +80,7 @@ def compare(
     then by the worst kkt residual, both with the lower level solved again.
 
     With --out: comparison.json, comparison.png (all fronts over the exact one)
-    and fronts/ for `bipareto report DIR`.
+    and methods/, a run folder for each, for `bipareto report DIR`.
 
     \b
     Examples:
@@ -86,10 +91,19 @@ def compare(
     import json
 
     from bipareto.sweep import comparison
+    from bipareto.sweep.builder import build
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="comparison.json")
-    known, asked = known_problem(problem, option, dim, noise)
+    if out_dir is not None and (out_dir / "comparison.json").exists():
+        raise InvalidInput(f"--out {out_dir} holds a comparison already; choose another folder")
+    asked = problem_asked(problem, option, dim, noise)
+    known = build(asked, [0]).known
+    if known is None:
+        raise InvalidInput(
+            f"{problem} has no known front, which a comparison measures against; trace it with "
+            "each method: bipareto front ... --method NAME"
+        )
     names = (
         comparison.applicable(known)
         if methods == "all"
@@ -154,7 +168,7 @@ def compare(
     for remark in remarks:
         out.warn(remark)
     result = {
-        "problem": asked,
+        "problem": {"name": asked.name, **asked.options},
         "budget": budget,
         "amount": amount,
         "seeds": seeds,
@@ -163,8 +177,8 @@ def compare(
         "methods": data,
     }
     if out_dir is not None:
-        from bipareto.fronts.tables import write_metrics
         from bipareto.report import plot_comparison
+        from bipareto.sweep.sweep import keep
 
         (out_dir / "comparison.json").write_text(
             json.dumps(values.finite(result), indent=2) + "\n", encoding="utf-8"
@@ -174,13 +188,24 @@ def compare(
             known,
             out_dir / "comparison.png",
         )
-        ensure_folder(out_dir / "fronts")
         for c in found:
-            if c.front is not None:
-                c.front.save(out_dir / "fronts" / f"{c.name}.npz")
-                write_metrics(c.front, out_dir / "fronts" / f"{c.name}.jsonl")
+            if c.returned is not None and c.method is not None:
+                config = SweepConfig(
+                    problem=replace(asked, starts=start or "fixed"),
+                    method=MethodConfig(c.name, "plain", _hyperparameters(c.method)),
+                    preferences=PreferencesConfig(count=preferences),
+                    seeds=tuple(seeds),
+                    steps=c.steps,
+                    compile=compiled,
+                )
+                keep(config, c.returned, out_dir / "methods" / c.name)
         out.say(
-            f"wrote comparison.json, comparison.png and fronts/ to {out_dir}; look at it: bipareto "
-            f"report {out_dir}"
+            f"wrote comparison.json, comparison.png and methods/ to {out_dir}; look at it: "
+            f"bipareto report {out_dir}"
         )
     out.result(result)
+
+
+def _hyperparameters(method: Method) -> dict[str, Any]:
+    """All of a method's hyperparameters, as `method.set` of a configuration has them."""
+    return {f.name: getattr(method, f.name) for f in fields(method)}

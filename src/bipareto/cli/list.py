@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from bipareto.cli.output import Output
-from bipareto.cli.values import show
+from bipareto.sweep.grammar import show
 
 __all__ = ["list_"]
 
@@ -17,13 +17,14 @@ def list_(
         bool, typer.Option("--json", help="Print one JSON object instead of tables.")
     ] = False,
 ) -> None:
-    """Show the problems with known fronts, and the methods.
+    """Show the problems with known fronts, the methods, and the doctor's diagnoses.
 
     \b
     Examples:
       bipareto list
       bipareto list --json
     """
+    from bipareto.doctor import LOOKS
     from bipareto.methods import METHODS
     from bipareto.problems import PROBLEMS, options
 
@@ -36,8 +37,9 @@ def list_(
         {"name": name, "summary": _first_line(cls), "numbers": _plain(_defaults(cls))}
         for name, cls in METHODS.items()
     ]
+    diagnoses = [{"name": seen.name, "summary": seen.disease} for seen in LOOKS]
     if as_json:
-        out.result({"problems": known, "methods": methods})
+        out.result({"problems": known, "methods": methods, "diagnoses": diagnoses})
         return
     header = ["name", "what", "options (-o key=value) and defaults"]
     out.table(
@@ -47,6 +49,8 @@ def list_(
         "numbers (--set key=value) and defaults; without --set they are tuned to the problem"
     )
     out.table("Methods", header, [_row(entry, "numbers") for entry in methods], left=3)
+    rows = [[entry["name"], entry["summary"]] for entry in diagnoses]
+    out.table("Diagnoses of `bipareto doctor RUN`", ["name", "what"], rows, left=2)
     out.say(
         "RECONSTRUCTED: parts of the method are not in what could be read of its paper and code; "
         "docs/methods.md says which."

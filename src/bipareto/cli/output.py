@@ -134,9 +134,10 @@ class Output:
 
 #: the file that says whose a folder is, and whose
 OWNERS = {
-    "front.json": "a front",
     "comparison.json": "a comparison",
-    "manifest.json": "a sweep",
+    # of versions whose fronts had no run folder
+    "front.json": "a front",
+    "manifest.json": "a run",
     "experiment.json": "an experiment",
     "results.json": "an experiment",
 }

@@ -1,8 +1,7 @@
-"""`bipareto report` and `bipareto watch`: fronts one can look at."""
+"""`bipareto report`: a page of fronts."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +12,9 @@ from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from bipareto.sweep.reading import StoredRun
 
-    from bipareto.report.runs import ReportRun
-    from bipareto.sweep.progress import Progress
-
-__all__ = ["report", "watch"]
+__all__ = ["report"]
 
 
 def report(
@@ -72,7 +68,7 @@ def report(
     """
     from bipareto import __version__
     from bipareto.report.page import build, write_page
-    from bipareto.report.runs import read_runs
+    from bipareto.sweep.reading import read_runs
 
     out = Output(as_json, quiet)
     if form not in ("pdf", "png", "svg"):
@@ -105,7 +101,7 @@ def report(
     )
 
 
-def _figures(found: list[ReportRun], data: dict[str, Any], folder: Path, form: str) -> list[str]:
+def _figures(found: list[StoredRun], data: dict[str, Any], folder: Path, form: str) -> list[str]:
     """The figures of the page, drawn by matplotlib."""
     from bipareto import report as drawn
     from bipareto.report.curves import read_curves
@@ -143,112 +139,3 @@ def _figures(found: list[ReportRun], data: dict[str, Any], folder: Path, form: s
             exact=data["exact_hypervolume"],
         )
     return [str(path) for path in written]
-
-
-def watch(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a sweep.")],
-    every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often to look.")
-    ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Watch a sweep while it runs.
-
-    Shows its progress, the hypervolume so far and the slowest slice, and leaves
-    when the sweep is done.  It only reads; stop it as you like.  With --json it
-    looks once.
-
-    \b
-    Examples:
-      bipareto watch runs/a
-      bipareto watch runs/a --once
-    """
-    from bipareto.sweep.progress import progress
-
-    out = Output(as_json)
-    seen = progress(run)
-    if as_json or once or not out.console.is_terminal:
-        out.console.print(_view(seen))
-    else:
-        from rich.live import Live
-
-        with Live(_view(seen), console=out.console, refresh_per_second=4) as live:
-            while seen.state == "running":
-                time.sleep(every)
-                seen = progress(run)
-                live.update(_view(seen))
-    data = seen._asdict() | {
-        "path": str(seen.path),
-        "slices": [part._asdict() for part in seen.slices],
-    }
-    out.result(data | {"slowest": None if seen.slowest is None else seen.slowest._asdict()})
-
-
-def _view(seen: Progress) -> RenderableType:
-    from rich.console import Group
-    from rich.progress_bar import ProgressBar
-    from rich.table import Table
-    from rich.text import Text
-
-    lines = Table.grid(padding=(0, 2))
-    left = max(
-        (part.left for part in seen.slices if part.left is not None and part.state != "done"),
-        default=None,
-    )
-    rows: list[tuple[str, Any]] = [
-        (
-            "run",
-            Text(f"{seen.path}: {seen.method} on {seen.problem}, {seen.runs} runs, {seen.state}"),
-        ),
-        (
-            "progress",
-            Text(
-                f"{seen.done:.1%} of all steps"
-                + (
-                    ""
-                    if left is None or seen.state != "running"
-                    else f", about {_clock(left)} left"
-                )
-            ),
-        ),
-        ("", ProgressBar(total=1.0, completed=seen.done, width=50)),
-    ]
-    if seen.hypervolume is not None and seen.reference is not None:
-        corner = ", ".join(f"{value:.5g}" for value in seen.reference)
-        rows.append(
-            (
-                "hypervolume",
-                Text(f"{seen.hypervolume:.6g} so far, up to ({corner}), {seen.reference_is}"),
-            )
-        )
-    if seen.slowest is not None:
-        slow = seen.slowest
-        rows.append(
-            (
-                "slowest",
-                Text(
-                    f"slice {slow.number}, runs {slow.first}-{slow.last}: step {slow.step} of "
-                    f"{slow.steps}, {_clock(slow.left)} left"
-                ),
-            )
-        )
-    if seen.worst is not None:
-        rows.append(("farthest", Text(f"run {seen.worst[0]}, residual {seen.worst[1]:.3g}")))
-    for name, value in rows:
-        lines.add_row(name, value)
-    done = sum(part.state == "done" for part in seen.slices)
-    return Group(lines, Text(f"{done} of {len(seen.slices)} slices done"))
-
-
-def _clock(seconds: float | None) -> str:
-    if seconds is None:
-        return "?"
-    minutes, rest = divmod(round(seconds), 60)
-    return (
-        f"{minutes // 60} h {minutes % 60:02d} min"
-        if minutes >= 60
-        else f"{minutes} min {rest:02d} s"
-        if minutes
-        else f"{rest} s"
-    )

@@ -2,27 +2,14 @@
 
 `diagnose` looks at a finished front or solution, `Watch` is a callback that does the same on the
 way and warns, and `bipareto doctor RUN` reads a folder.  Every diagnosis is made from measured
-numbers at the states of the runs, on all the data:
-
-- *steps-too-large*: a run left the finite numbers, or moves of x, y or theta turn back on
-  themselves without becoming smaller.
-- *theta-lags*: theta is further from the proximal point theta*(x, y) than half the distance that it
-  is there to measure.
-- *lower-maximum*: y stands where g has negative curvature and hardly any slope; the envelope's
-  constraint holds there too.
-- *penalty-too-weak*: solving the lower level again changes the objectives visibly, and the gap g -
-  v_gamma has not been falling.
-- *penalty-too-strong*: the objectives stand still although all of them could fall together.
-- *features-collapse*: g has lost its curvature in y since the start and the objectives have not
-  gained: x makes y useless.
-- *scale-drowns*: one objective is so much larger that another is not served even where the
-  preference asks for it most.
-- *preference-without-effect*: different preferences end at one point.
+numbers at the states of the runs, on all the data; `LOOKS` has all kinds of them, most urgent
+first.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,15 +17,24 @@ import torch
 from torch import Tensor
 
 from bipareto.doctor.checks import LOOKS
-from bipareto.doctor.evidence import Case, Diagnosis
+from bipareto.doctor.evidence import Case, Diagnosis, Look
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import Method
-from bipareto.problem import Problem, tree
+from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Record, Solution
 
-__all__ = ["Case", "Diagnosis", "Watch", "diagnose", "examine"]
+__all__ = ["LOOKS", "Case", "Diagnosis", "Look", "Watch", "diagnose", "examine"]
+
+__doc__ = (
+    (__doc__ or "")
+    + "\n"
+    + "\n".join(
+        f"- *{name}*: " + " ".join(seen.disease for seen in LOOKS if seen.name == name)
+        for name in dict.fromkeys(seen.name for seen in LOOKS)
+    )
+)
 
 
 def diagnose(
@@ -64,7 +60,28 @@ def diagnose(
     return examine(_case_of(found, start))
 
 
+def _as_start(start: Any, found: ParetoFront | Solution) -> tuple[Tree, Tree]:
+    """(x0, y0), of the shapes that the runs have."""
+    if not isinstance(start, Sequence) or isinstance(start, str) or len(start) != 2:
+        raise InvalidInput(f"start is {validation.shown(start)}; pass the pair (x0, y0)")
+    runs = int(isinstance(found, ParetoFront))
+    pair = tree.as_tree(start[0], "x0"), tree.as_tree(start[1], "y0")
+    for name, given, held in zip(("x0", "y0"), pair, (found.x, found.y), strict=True):
+        shapes = [leaf.shape for leaf in tree.leaves(given)]
+        if shapes != [leaf.shape[runs:] for leaf in tree.leaves(held)]:
+            raise InvalidInput(
+                f"start's {name} has shapes {list(map(tuple, shapes))}, which are not those of the "
+                "runs; pass the start that these had"
+            )
+    return pair
+
+
 def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> Case:
+    validation.instance(
+        found, "found", (ParetoFront, Solution), "pass what bipareto.front or solve returned"
+    )
+    if start is not None:
+        start = _as_start(start, found)
     if isinstance(found, Solution):
         if found.problem is None:
             raise InvalidInput(
@@ -183,7 +200,7 @@ def examine(case: Case) -> list[Diagnosis]:
     found: list[Diagnosis] = []
     rest = case  # one object as long as nothing is found: it keeps what it has computed
     for look in LOOKS:
-        if seen := look(rest):
+        if seen := look.examine(rest):
             found += seen
             rest = replace(
                 case, ignored=frozenset(r for diagnosis in found for r in diagnosis.runs)

@@ -1,17 +1,18 @@
-"""The single looks: each takes a case and returns the diagnoses it finds, none for a healthy
-one.
+"""The single looks: each takes a case and returns the diagnoses it finds, none for a healthy one.
+
+A look carries its name, what the trouble is (its docstring) and the remedy; `bipareto list` and the
+module's own text are made of them.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
 
 import torch
 
 from bipareto.certificate import certificate
-from bipareto.doctor.evidence import Case, Diagnosis, extreme_curvatures
+from bipareto.doctor.evidence import LOOKS, Case, Diagnosis, diagnosed, extreme_curvatures, look
 from bipareto.errors import BiparetoWarning
 from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope, scalarization
@@ -46,28 +47,9 @@ UNSERVED = 0.01
 ONE_POINT = 1e-3
 
 
-def _diagnosis(
-    name: str, seen_by_run: Mapping[int, Mapping[str, float]], seen: str, remedy: str
-) -> list[Diagnosis]:
-    """One diagnosis for the runs that have it, with the numbers of the worst (the first key of its
-    numbers decides); none for none.
-    """
-    if not seen_by_run:
-        return []
-    worst = max(seen_by_run.values(), key=lambda numbers: abs(next(iter(numbers.values()))))
-    numbers = {key: float(value) for key, value in worst.items()}
-    return [
-        Diagnosis(
-            name,
-            tuple(sorted(seen_by_run)),
-            seen.format(**numbers),
-            remedy.format(**numbers),
-            numbers,
-        )
-    ]
-
-
+@look("steps-too-large")
 def _left_the_numbers(case: Case) -> list[Diagnosis]:
+    """A run left the finite numbers."""
     bad = {
         r: {"step": float(failure.step)}
         for r, failure in enumerate(case.failure)
@@ -75,7 +57,7 @@ def _left_the_numbers(case: Case) -> list[Diagnosis]:
     }
     terms = sorted({failure.term for failure in case.failure if failure is not None})
     remedy = "divide alpha_theta, alpha_x and alpha_y by ten, or take the numbers of MOMEHA.tuned"
-    return _diagnosis(
+    return diagnosed(
         "steps-too-large",
         bad,
         f"{', '.join(terms)} left the finite numbers (step {{step:.0f}})",
@@ -83,9 +65,11 @@ def _left_the_numbers(case: Case) -> list[Diagnosis]:
     )
 
 
+@look("steps-too-large")
 def _back_and_forth(case: Case) -> list[Diagnosis]:
-    """Walk on from the last state, on all the data, and compare the net displacement with the
-    path.
+    """Moves of x, y or theta turn back on themselves without becoming smaller.
+
+    Walks on from the last state, on all the data, and compares the net displacement with the path.
     """
     if not hasattr(case.state, "theta") or not case.alive:
         # the others take their weights from small quadratic programs and zigzag by nature
@@ -114,7 +98,7 @@ def _back_and_forth(case: Case) -> list[Diagnosis]:
                 }
                 blocks[r] = name
     names = ", ".join(f"alpha_{name}" for name in sorted(set(blocks.values())))
-    return _diagnosis(
+    return diagnosed(
         "steps-too-large",
         found,
         f"{', '.join(sorted(set(blocks.values())))} goes back and forth: {PROBE_STEPS} more steps "
@@ -125,6 +109,7 @@ def _back_and_forth(case: Case) -> list[Diagnosis]:
 
 
 def _walk(case: Case) -> list[State]:
+    assert case.state is not None
     m = case.objectives.shape[1]
     batches = (
         {role: case.problem.batch(level_of(role), "full") for role in case.method.roles(m)}
@@ -144,7 +129,11 @@ def _walk(case: Case) -> list[State]:
     return walk
 
 
+@look("theta-lags")
 def _theta_lags(case: Case) -> list[Diagnosis]:
+    """Theta is further from the proximal point theta*(x, y) than half the distance that it is there
+    to measure.
+    """
     theta, gamma = getattr(case.state, "theta", None), case.number("gamma")
     fitted = isinstance(getattr(case.state, "coordinates", None), Coordinates)
     if theta is None or gamma is None or not case.alive or fitted:
@@ -162,7 +151,7 @@ def _theta_lags(case: Case) -> list[Diagnosis]:
         for r in case.alive:
             if gamma[r] == value and lag[r] > LAG * there[r] and lag[r] > 0.02 * (1 + size[r]):
                 found[r] = {"lag": float(lag[r]), "there": float(there[r])}
-    return _diagnosis(
+    return diagnosed(
         "theta-lags",
         found,
         "||theta - theta*|| = {lag:.3g}, while ||y - theta*|| = {there:.3g} is what theta is to "
@@ -176,7 +165,11 @@ def _curves_down(case: Case, r: int) -> bool:
     return low < -NEGATIVE * max(abs(low), abs(high))
 
 
+@look("lower-maximum")
 def _lower_maximum(case: Case) -> list[Diagnosis]:
+    """y stands where g has negative curvature and hardly any slope; the envelope's constraint holds
+    there too.
+    """
     found: dict[int, dict[str, float]] = {}
     batch = case.problem.batch("lower", "full")
     for r, (low, high) in case.curvature.items():
@@ -202,7 +195,7 @@ def _lower_maximum(case: Case) -> list[Diagnosis]:
             fall = float(case.problem.lower(x, y, batch) - case.problem.lower(x, left, batch))
         if float(slope.norm()) / scale < 0.25 * float((solved - flat).norm()) and fall > 0:
             found[r] = {"low": low, "high": high, "fall": fall, "slope": float(slope.norm())}
-    return _diagnosis(
+    return diagnosed(
         "lower-maximum",
         found,
         "g curves downwards at y (from {low:.3g} to {high:.3g}) with slope {slope:.3g}: a maximum "
@@ -213,7 +206,11 @@ def _lower_maximum(case: Case) -> list[Diagnosis]:
     )
 
 
+@look("penalty-too-weak")
 def _penalty_too_weak(case: Case) -> list[Diagnosis]:
+    """Solving the lower level again changes the objectives visibly, and the gap g - v_gamma has not
+    been falling.
+    """
     gap = case.history.get("gap")
     if gap is None or not case.alive:
         return []
@@ -236,7 +233,7 @@ def _penalty_too_weak(case: Case) -> list[Diagnosis]:
         # another trouble.
         if change[r] > WORSE and late[r] > HALVES * early[r].abs() and not _curves_down(case, r)
     }
-    return _diagnosis(
+    return diagnosed(
         "penalty-too-weak",
         found,
         "an objective worsens by {change:.3g} % of its span when the lower level is solved again, "
@@ -244,6 +241,39 @@ def _penalty_too_weak(case: Case) -> list[Diagnosis]:
         "g - v_gamma does not fall (median {early:.3g} in the first quarter of the run, {late:.3g} "
         "in the last; c = {c:.3g})",
         "raise c tenfold, or let it grow: c=Power(10 * c_0, 0.45)",
+    )
+
+
+@look("features-collapse")
+def _features_collapse(case: Case) -> list[Diagnosis]:
+    """g has lost its curvature in y since the start and the objectives have not gained: x makes y
+    useless.
+    """
+    if case.start is None or not case.alive:
+        return []
+    x0, y0 = case.start
+    one = tree.map_(lambda leaf: leaf[None], x0), tree.map_(lambda leaf: leaf[None], y0)
+    begun = tree.select(
+        envelope.solve_lower(case.problem, *one, tol=1e-6, max_iter=30, batched=False).y, 0
+    )
+    with torch.no_grad():
+        before = case.problem.upper(x0, begun, case.problem.batch("upper", "full")).double()
+    first = extreme_curvatures(case.problem, x0, begun)[1]
+    found: dict[int, dict[str, float]] = {}
+    for r in case.alive:
+        now = extreme_curvatures(case.problem, *case.point(r, case.solved.y))[1]
+        # Not one objective better than before x was ever moved.
+        if now < LOST * first and bool((case.resolved[r] > 0.99 * before).all()):
+            found[r] = {"ratio": first / max(now, 1e-300), "now": now, "first": first}
+    return diagnosed(
+        "features-collapse",
+        found,
+        "g's curvature in y has fallen from {first:.3g} to {now:.3g} and no objective is better "
+        "than at the start: x "
+        "closes the gap by making y useless",
+        "warm y up before x moves (warmup=300), lower c tenfold and alpha_x, or keep x from "
+        "switching data off "
+        "(softmax weights instead of sigmoids, say)",
     )
 
 
@@ -257,7 +287,9 @@ def _standing_still(case: Case) -> dict[int, float]:
     return {r: float(moved[r]) for r in case.alive if moved[r] < STILL and len(half) > 1}
 
 
+@look("penalty-too-strong")
 def _penalty_too_strong(case: Case) -> list[Diagnosis]:
+    """The objectives stand still although all of them could fall together."""
     c = case.number("c")
     if c is None or not case.alive:
         return []
@@ -271,7 +303,7 @@ def _penalty_too_strong(case: Case) -> list[Diagnosis]:
         share = seen.kkt_lower / slopes if slopes > 0 else 0.0
         if seen.common_descent and share > VISIBLE:
             found[r] = {"share": 100 * share, "moved": 100 * moved, "c": float(c[r])}
-    return _diagnosis(
+    return diagnosed(
         "penalty-too-strong",
         found,
         "in the second half of the run the objectives moved by {moved:.2g} % only, although a "
@@ -290,36 +322,11 @@ def _slopes(problem: Problem, x: Tree, y: Tree) -> float:
     )
 
 
-def _features_collapse(case: Case) -> list[Diagnosis]:
-    if case.start is None or not case.alive:
-        return []
-    x0, y0 = case.start
-    one = tree.map_(lambda leaf: leaf[None], x0), tree.map_(lambda leaf: leaf[None], y0)
-    begun = tree.select(
-        envelope.solve_lower(case.problem, *one, tol=1e-6, max_iter=30, batched=False).y, 0
-    )
-    with torch.no_grad():
-        before = case.problem.upper(x0, begun, case.problem.batch("upper", "full")).double()
-    first = extreme_curvatures(case.problem, x0, begun)[1]
-    found: dict[int, dict[str, float]] = {}
-    for r in case.alive:
-        now = extreme_curvatures(case.problem, *case.point(r, case.solved.y))[1]
-        # Not one objective better than before x was ever moved.
-        if now < LOST * first and bool((case.resolved[r] > 0.99 * before).all()):
-            found[r] = {"ratio": first / max(now, 1e-300), "now": now, "first": first}
-    return _diagnosis(
-        "features-collapse",
-        found,
-        "g's curvature in y has fallen from {first:.3g} to {now:.3g} and no objective is better "
-        "than at the start: x "
-        "closes the gap by making y useless",
-        "warm y up before x moves (warmup=300), lower c tenfold and alpha_x, or keep x from "
-        "switching data off "
-        "(softmax weights instead of sigmoids, say)",
-    )
-
-
+@look("scale-drowns")
 def _scale_drowns(case: Case) -> list[Diagnosis]:
+    """One objective is so much larger that another is not served even where the preference asks for
+    it most.
+    """
     if not case.alive or bool(case.preference.isnan().any()) or case.objectives.shape[1] < 2:
         return []
     mu, ideal = case.number("mu"), getattr(case.state, "ideal", None)
@@ -347,7 +354,7 @@ def _scale_drowns(case: Case) -> list[Diagnosis]:
                 "large": float(above[-1].max()),
                 "small": float(above[-1, i]),
             }
-    return _diagnosis(
+    return diagnosed(
         "scale-drowns",
         found,
         "objective {i:.0f} ({small:.3g} above the ideal point) carries at most {share:.2g} % of "
@@ -358,7 +365,9 @@ def _scale_drowns(case: Case) -> list[Diagnosis]:
     )
 
 
+@look("preference-without-effect")
 def _no_effect(case: Case) -> list[Diagnosis]:
+    """Different preferences end at one point."""
     w, runs = case.preference, case.alive
     if bool(w.isnan().any()) or len(runs) < 2 or w.shape[1] < 2:
         return []
@@ -376,7 +385,7 @@ def _no_effect(case: Case) -> list[Diagnosis]:
         }
         for r in runs
     }
-    return _diagnosis(
+    return diagnosed(
         "preference-without-effect",
         found,
         "preferences {spread:.2g} apart give objectives within {width:.2g} % of each other (mu = "
@@ -384,17 +393,3 @@ def _no_effect(case: Case) -> list[Diagnosis]:
         "raise mu (4 m over the mean objective is a good start) and the steps; if that changes "
         "nothing, the objectives do not conflict",
     )
-
-
-#: in the order of urgency: what an earlier one explains is not looked at again
-LOOKS: tuple[Callable[[Case], list[Diagnosis]], ...] = (
-    _left_the_numbers,
-    _back_and_forth,
-    _theta_lags,
-    _lower_maximum,
-    _penalty_too_weak,
-    _features_collapse,
-    _penalty_too_strong,
-    _scale_drowns,
-    _no_effect,
-)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Failure
 
-__all__ = ["Case", "Diagnosis", "extreme_curvatures"]
+__all__ = ["LOOKS", "Case", "Diagnosis", "Look", "diagnosed", "extreme_curvatures", "look"]
 
 
 @dataclass(frozen=True)
@@ -150,3 +151,53 @@ def extreme_curvatures(problem: Problem, x: Tree, y: Tree) -> tuple[float, float
     return curvature.lanczos(
         curvature.hessian(curvature.lower_in_y(problem, x, y), flat), start, 20
     )
+
+
+def diagnosed(
+    name: str, seen_by_run: Mapping[int, Mapping[str, float]], seen: str, remedy: str
+) -> list[Diagnosis]:
+    """One diagnosis for the runs that have it, with the numbers of the worst (the first key of its
+    numbers decides); none for none.
+    """
+    if not seen_by_run:
+        return []
+    worst = max(seen_by_run.values(), key=lambda numbers: abs(next(iter(numbers.values()))))
+    numbers = {key: float(value) for key, value in worst.items()}
+    return [
+        Diagnosis(
+            name,
+            tuple(sorted(seen_by_run)),
+            seen.format(**numbers),
+            remedy.format(**numbers),
+            numbers,
+        )
+    ]
+
+
+class Look(NamedTuple):
+    """One kind of trouble: its name, what it is in a sentence, and what finds it in a case."""
+
+    name: str
+    disease: str
+    examine: Callable[[Case], list[Diagnosis]]
+
+
+#: in the order of urgency: what an earlier one explains is not looked at again
+LOOKS: list[Look] = []
+
+
+def look(
+    name: str,
+) -> Callable[[Callable[[Case], list[Diagnosis]]], Callable[[Case], list[Diagnosis]]]:
+    """Enter a function of a case among the looks; its docstring says what the trouble is.
+
+    Args:
+        name: of its diagnoses.
+    """
+
+    def enter(examine: Callable[[Case], list[Diagnosis]]) -> Callable[[Case], list[Diagnosis]]:
+        first = (examine.__doc__ or "").strip().split("\n\n")[0]
+        LOOKS.append(Look(name, " ".join(first.split()), examine))
+        return examine
+
+    return enter

@@ -20,13 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.fronts.batch import join_runs, run_states
+from bipareto.fronts.batch import MOST_RUNS, join_runs, run_states
 from bipareto.fronts.measures import Array
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.fronts.proposals import Neighbours, Proposal, aimed, between, corners, propose
 from bipareto.methods import Method
-from bipareto.methods.base import State
-from bipareto.problem import Problem, tree
+from bipareto.methods.base import PreferredState
+from bipareto.methods.parts import scalarization
+from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Run
 
@@ -75,9 +76,16 @@ def trace(
             f"{type(method).__name__} has no preferences to adapt; use a method that has, such as "
             "MOMEHA"
         )
-    if not 0 < warm <= 1:
-        raise InvalidInput(f"warm = {warm}; it must be above 0 and at most 1")
-    begun = [method.prepare(problem, x, y) for x, y in starts]
+    warm = validation.number(warm, "warm", above=0, most=1)
+    budget = validation.count(budget, "budget", least=1, most=MOST_RUNS)
+    pairs = starts if isinstance(starts, Sequence) else ()
+    if not pairs or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise InvalidInput(
+            f"starts is {validation.shown(starts)}; pass pairs of a start, e.g. [(x0, y0)]"
+        )
+    if (name := getattr(method, "scalarization", None)) is not None:
+        scalarization.get(name).part("aim")
+    begun = [method.prepare(problem, x, y) for x, y in pairs]
     m = begun[0].objectives.shape[0]
     if m < 2:
         raise InvalidInput(
@@ -101,7 +109,7 @@ def trace(
     }
     parts: list[_Found] = []
     for seed in seeds:
-        if parts and "interrupted" in parts[-1].run.reason:
+        if parts and parts[-1].run.interrupted:
             break
         done = _Found.solve(
             problem,
@@ -159,7 +167,7 @@ class _Found(NamedTuple):
         cls,
         problem: Problem,
         method: Method,
-        states: list[State],
+        states: Sequence[PreferredState],
         seeds: list[int],
         options: dict[str, Any],
     ) -> _Found:
@@ -225,7 +233,7 @@ class _Middles:
 
 def _warm_state(
     problem: Problem, method: Method, run: Run, middles: _Middles, proposal: Proposal, begin: int
-) -> State:
+) -> PreferredState:
     """The state of a proposal, between its parents, or at the one that serves its preference best;
     its schedules are at iteration `begin`.
     """

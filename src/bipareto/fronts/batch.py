@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,20 +19,27 @@ from bipareto.run.loop import drive, not_begun
 from bipareto.run.results import Run
 from bipareto.run.steppers import stepper
 
-__all__ = ["join_runs", "run_states"]
+__all__ = ["MOST_RUNS", "join_runs", "run_states"]
 
+#: Runs of one front at most.
+MOST_RUNS = 1_000_000
 #: Runs that are stepped side by side at most; larger sweeps go slice by slice.
 SLICE = 1024
 
 
 def run_states(
-    problem: Problem, method: Method, states: list[State], seeds: list[int], options: dict[str, Any]
+    problem: Problem,
+    method: Method,
+    begun: Sequence[State],
+    seeds: list[int],
+    options: dict[str, Any],
 ) -> tuple[Run, bool]:
     """All runs in slices of equal size (each new size would compile anew), or one by one where vmap
     cannot batch.
 
     Ctrl-C ends the slice at hand and all that would come after it.
     """
+    states = list(begun)
     first = tree.stack(states[:1])
     try:
         stepper(problem, method, batched=True)(
@@ -73,7 +81,7 @@ def run_states(
 
 
 def _interrupted(runs: list[Run]) -> bool:
-    return bool(runs) and "interrupted" in runs[-1].reason
+    return bool(runs) and runs[-1].interrupted
 
 
 def _as_batch(run: Run) -> Run:

@@ -13,13 +13,16 @@ from torch import nn
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.adaptive import trace
 from bipareto.fronts.arrival import missing, warn_of_missing
-from bipareto.fronts.batch import run_states
+from bipareto.fronts.batch import MOST_RUNS, run_states
+from bipareto.fronts.networks import front_of_race
 from bipareto.fronts.pareto import ParetoFront, front_of
-from bipareto.methods import Method
+from bipareto.methods import Method, Twin
 from bipareto.methods.parts.preferences import as_preference, covering, named
-from bipareto.problem import Problem
+from bipareto.problem import Problem, tree, validation
+from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
-from bipareto.run.loop import choose_method
+from bipareto.run.loop import checked_options, choose_method, warn_of_runaways
+from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
 from bipareto.run.results import Callback, warn_of_failures
 
 __all__ = ["front"]
@@ -73,11 +76,10 @@ def front(
     >>> found.objectives.shape
     torch.Size([11, 2])
     """
-    chosen = method is None
-    method = choose_method(method, problem, x0, y0, steps)
-    seeds = [int(seed) for seed in seeds]
-    if not seeds:
-        raise InvalidInput("seeds is empty; pass at least one, e.g. seeds=[0]")
+    checked_options(steps, record_every, tol, compile, callbacks, progress)
+    as_problem(problem)
+    chosen = method is None and not comes_in_batches(problem)
+    seeds = validation.seeds(seeds, most=MOST_RUNS)
     options: dict[str, Any] = {
         "steps": steps,
         "compile": compile,
@@ -91,6 +93,19 @@ def front(
             f'budget = {budget} with preferences = {preferences!r}; preferences="adaptive" and '
             "budget=N go together"
         )
+    if method is None and budget is None and comes_in_batches(problem):
+        x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
+        m = problem.check(x, y)
+        if isinstance(preferences, str):
+            preferences = named(preferences, m, seeds[0])
+        wanted_rows = covering(m) if preferences is None else preferences
+        rows = as_preference(wanted_rows, m).reshape(-1, m)
+        plan = plan_of(x, m, len(rows), steps)
+        raced = raced_or_rules(problem, x, y, plan, seeds[0], rows)
+        if raced is not None:
+            return front_of_race(problem, x, y, rows, seeds, raced, plan, options)
+        method = Twin.tuned(problem, x, y, steps=steps)
+    method = choose_method(method, problem, x0, y0, steps)
     if budget is not None:
         return trace(problem, [(x0, y0)], budget=budget, method=method, seeds=seeds, **options)
     start = method.prepare(problem, x0, y0)
@@ -108,12 +123,19 @@ def front(
             f"{type(method).__name__} has no preferences; call front without them (one run per "
             "seed), or use MOMEHA"
         )
+    if len(wanted) * len(seeds) > MOST_RUNS:
+        raise InvalidInput(
+            f"{len(wanted):,} preferences and {len(seeds):,} seeds are "
+            f"{len(wanted) * len(seeds):,} runs, which can be {MOST_RUNS:,} at most: their states "
+            "would not fit into memory; take fewer, or one part after the other"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)  # zeros were warned of above, once for all
         begun = [method.begin(start, w) for w in wanted]
     states = begun * len(seeds)
     run_seeds = [seed for seed in seeds for _ in begun]
     run, batched = run_states(problem, method, states, run_seeds, options | {"m": m})
+    warn_of_runaways(start.y, run, batched=True)
     preference = torch.stack(
         [torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]
     ).repeat(len(seeds), 1)

@@ -11,6 +11,7 @@ from bipareto.methods.meha import MEHA
 from bipareto.methods.moco import MoCo
 from bipareto.methods.momeha import MOMEHA
 from bipareto.methods.moml import MOML
+from bipareto.methods.twin import Twin
 from bipareto.methods.wcmhgd import WCMHGD
 from bipareto.methods.wcpenalty import WCPenalty
 
@@ -26,6 +27,7 @@ __all__ = [
     "Episodic",
     "Method",
     "MoCo",
+    "Twin",
     "WCPenalty",
 ]
 
@@ -39,4 +41,5 @@ METHODS: dict[str, type[Method]] = {
     "moco": MoCo,
     "wc-mhgd": WCMHGD,
     "wc-penalty": WCPenalty,
+    "twin": Twin,
 }

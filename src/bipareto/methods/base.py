@@ -5,26 +5,86 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import TypeVar
 
 from bipareto.errors import InvalidInput
+from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.coordinates import Coordinates, Plain
+from bipareto.methods.parts.hypergradient import MOST_REPEATS, Hypergradient
 from bipareto.methods.parts.preferences import as_preference
-from bipareto.problem import Problem, tree
+from bipareto.methods.parts.schedule import as_schedule
+from bipareto.problem import Problem, tree, validation
+from bipareto.problem.base import as_problem
+from bipareto.problem.purity import check_draws
 from bipareto.problem.tree import Tree
 
-__all__ = ["Draw", "Info", "Method", "Start", "State", "Traits"]
+__all__ = [
+    "Draw",
+    "Info",
+    "Limits",
+    "Method",
+    "PreferredState",
+    "Start",
+    "State",
+    "Traits",
+    "WeightedState",
+]
 
 #: role -> batch; empty for a problem without data.
 Draw = Mapping[str, Any]
 #: what a step saw: `objectives` (m,) at (x_t, y_t), and what else the method has at hand, as
 #: tensors.
 Info = dict[str, Tensor]
-#: a named tuple of tensors with at least the fields x, y and t.
-State = Any
+#: field -> keyword arguments of `validation.number` or `validation.count`.
+Limits = Mapping[str, Mapping[str, Any]]
+
+
+class State(Protocol):
+    """What every method's state has: x_t, y_t and the step t, 0-d.
+
+    A state is a named tuple of tensors; `vmap` gives each of them a first run axis.  Methods with
+    preferences also have `preference` (m,), and `knobs`, their hyperparameters as 0-d tensors.
+    """
+
+    @property
+    def x(self) -> Tree:
+        """x_t."""
+
+    @property
+    def y(self) -> Tree:
+        """y_t."""
+
+    @property
+    def t(self) -> Tensor:
+        """t."""
+
+
+class WeightedState(State, Protocol):
+    """The state of a method whose direction weighs the objectives, with a nested lower level."""
+
+    @property
+    def weights(self) -> Tensor:
+        """lambda_t (m,)."""
+
+    @property
+    def knobs(self) -> Any:
+        """The hyperparameters as 0-d tensors; `alpha_x` is called with t."""
+
+
+class PreferredState(State, Protocol):
+    """The state of a run that has a preference."""
+
+    @property
+    def preference(self) -> Tensor:
+        """w (m,)."""
+
+
+#: the state of a method; `Method` without one stands for any
+S = TypeVar("S", bound=State, default=Any)
 
 
 class Start(NamedTuple):
@@ -41,10 +101,12 @@ class Start(NamedTuple):
 class Traits(NamedTuple):
     """What a method's own paper says of it, and how faithful this code is.
 
-    scenario: the setting in which its convergence is analysed. lower_level: what that asks of g(x,
-    .). nested: whether every iteration has an inner loop on the lower level. certainty: how sure we
-    are that this code is the published method, in per cent. reconstructed: what neither its paper
-    nor its authors' code could tell us and was inferred; "" for nothing.
+    scenario: the setting in which its convergence is analysed.
+    lower_level: what that asks of g(x, .).
+    nested: whether every iteration has an inner loop on the lower level.
+    certainty: how sure we are that this code is the published method, in per cent.
+    reconstructed: what neither its paper nor its authors' code could tell us and was inferred; ""
+        for nothing.
     """
 
     scenario: Literal["deterministic", "stochastic", "both"]
@@ -55,7 +117,7 @@ class Traits(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Method(ABC):
+class Method(ABC, Generic[S]):
     """A method: structure in its class and fields, numbers in the state it makes.
 
     `step` is written for one run and is pure: no host sync, no branch on a tensor, no randomness of
@@ -66,10 +128,23 @@ class Method(ABC):
     uses_preference: ClassVar[bool] = True
     #: what its paper says of it
     traits: ClassVar[Traits]
+    #: bounds of hyperparameters, as `validation.number` and `validation.count` take them, where
+    #: they are not the usual ones:
+    #: real numbers and schedules > 0, counts from 0 to `MOST_REPEATS`
+    limits: ClassVar[Limits] = {}
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            bounds = dict(self.limits.get(field.name, {}))
+            object.__setattr__(
+                self,
+                field.name,
+                _checked(field.name, str(field.type), getattr(self, field.name), bounds),
+            )
 
     def init(
         self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module, preference: Any = None
-    ) -> State:
+    ) -> S:
         """The state before the first step.
 
         Args:
@@ -84,7 +159,8 @@ class Method(ABC):
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         """Check the start once for all preferences."""
         x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
-        problem.check(x, y)
+        m = as_problem(problem).check(x, y)
+        check_draws(problem, self.roles(m))
         with torch.no_grad():
             return Start(x, y, problem.upper(x, y, problem.batch("upper", "full")))
 
@@ -101,22 +177,27 @@ class Method(ABC):
             if preference is None
             else as_preference(preference, m)
         )
+        if w.dim() != 1:
+            raise InvalidInput(
+                f"preference has shape {tuple(w.shape)}, but one run has one, m = {m} numbers; "
+                "bipareto.front takes several"
+            )
         return w.to(objectives)
 
     @abstractmethod
-    def begin(self, start: Start, preference: Any = None) -> State:
+    def begin(self, start: Start, preference: Any = None) -> S:
         """The state of one preference from a checked start."""
 
-    def relearned(self, state: State, y: Tree) -> State:
+    def relearned(self, state: S, y: Tree) -> S:
         """The state with y replaced, and all that follows y put there with it."""
-        return state._replace(y=y)
+        return cast("Any", state)._replace(y=y)
 
     @abstractmethod
-    def step(self, problem: Problem, state: State, draw: Draw | None = None) -> tuple[State, Info]:
+    def step(self, problem: Problem, state: S, draw: Draw | None = None) -> tuple[S, Info]:
         """One iteration of one run: the next state and what was seen on the way."""
 
     def report(
-        self, problem: Problem, before: State, after: State, info: Info, draw: Draw | None = None
+        self, problem: Problem, before: S, after: S, info: Info, draw: Draw | None = None
     ) -> Info:
         """What the loop records of a step from `before` to `after`: its info, with `lower` (g) and
         `residual`.
@@ -130,11 +211,11 @@ class Method(ABC):
         """After which of `steps` steps the loop calls `renewed`; never, for most methods."""
         return ()
 
-    def renewed(self, problem: Problem, state: State) -> State:
+    def renewed(self, problem: Problem, state: S) -> S:
         """States of runs, with a first axis R, fitted again to where the runs are."""
         return state
 
-    def shortened(self, state: State) -> State:
+    def shortened(self, state: S) -> S:
         """The state with shorter steps, for a run that left the finite numbers from here."""
         return state
 
@@ -166,6 +247,17 @@ class Method(ABC):
         """
         return (type(self), *(_shape_of(getattr(self, f.name)) for f in fields(self)))
 
+    @staticmethod
+    def tuning_options(problem: Any, steps: Any, seed: Any) -> tuple[int | None, int]:
+        """The step budget and the seed of `tuned`; they and the problem are checked."""
+        as_problem(problem)
+        budget = (
+            None
+            if steps is None
+            else validation.count(steps, "steps", least=1, most=validation.MOST_STEPS)
+        )
+        return budget, validation.seed(seed)
+
     @classmethod
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
@@ -175,6 +267,31 @@ class Method(ABC):
             f"{cls.__name__} has no tuning rule; give its numbers, e.g. "
             f"{cls.__name__}({', '.join(f.name + '=...' for f in fields(cls))})"
         )
+
+
+def _checked(name: str, kind: str, value: Any, bounds: dict[str, Any]) -> Any:
+    """A hyperparameter in the form that its annotation promises."""
+    if value is None and "None" in kind:
+        return None
+    kind = kind.removesuffix(" | None")
+    real = bounds or {"above": 0}
+    if kind == "float":
+        return validation.number(value, name, **real)
+    if kind == "Schedule | float":
+        return as_schedule(value, name, **real)
+    if kind == "int":
+        return validation.count(value, name, **{"most": MOST_REPEATS} | bounds)
+    if kind == "bool":
+        return validation.flag(value, name)
+    if kind == "Hypergradient":
+        return validation.instance(
+            value, name, Hypergradient, "pass a way to estimate them, such as hypergradient.CG(10)"
+        )
+    if kind.startswith("Ideal"):
+        return scalarization.as_ideal(value)
+    if name == "scalarization":
+        scalarization.get(value)
+    return value
 
 
 def _shape_of(value: Any) -> Any:

@@ -1,18 +1,18 @@
-"""FORUM: first-order multi-gradient descent under a value-function constraint (Ye, Lin, Cao, Zhang
-and Tsang, ECAI 2024, arXiv 2401.09257).
+"""FORUM: first-order multi-gradient descent under a value-function constraint.
+
+Ye, Lin, Cao, Zhang and Tsang, ECAI 2024, arXiv 2401.09257.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts import simplex
 from bipareto.methods.parts.differentiation import descend
 from bipareto.methods.parts.schedule import Power, Schedule
@@ -44,21 +44,23 @@ class ForumState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FORUM(Method):
+class FORUM(Method[ForumState]):
     """First order, without preferences; theory for a strongly convex lower level.
 
     With z = (x, y):
 
-    y~ : T steps y~ <- y~ - eta grad_y g(x, y~) from y_k q  = grad_z [ g(x, y) - g(x, y~) ]  with y~
-    constant,   F_i = grad_z f_i(x, y) pi_i = rho - <q, F_i>/||q||^2,   nu(lam) = max(sum_i lam_i
-    pi_i, 0) lam  = argmin over the simplex of || sum_i lam_i F_i + nu(lam) q ||^2 / 2 - nu(lam) rho
-    ||q||^2 / 2 lam~ <- (1 - beta_k) lam~ + beta_k lam z <- z - alpha ( sum_i lam~_i F_i + nu(lam~)
-    q )
+    y~ : T steps y~ <- y~ - eta grad_y g(x, y~) from y_k
+    q  = grad_z [ g(x, y) - g(x, y~) ]  with y~ constant,   F_i = grad_z f_i(x, y)
+    pi_i = rho - <q, F_i>/||q||^2,   nu(lam) = max(sum_i lam_i pi_i, 0)
+    lam  = argmin over the simplex of
+           || sum_i lam_i F_i + nu(lam) q ||^2 / 2 - nu(lam) rho ||q||^2 / 2
+    lam~ <- (1 - beta_k) lam~ + beta_k lam
+    z <- z - alpha ( sum_i lam~_i F_i + nu(lam~) q )
 
-    The paper solves a quadratic program in (lam, nu).  Its nu always sits at its bound, so the
+    The paper solves a quadratic program in (lam, nu). Its nu always sits at its bound, so the
     program is the one above: on the simplex, quadratic on either side of the kink nu = 0, and
-    solved exactly.  Certain at 97 % (paper and code read); the paper's equations 7 and 9 differ by
-    a factor of two in rho ||q||^2, and its code, like this, follows 9.
+    solved exactly. Certain at 97 % (paper and code read); the paper's equations 7 and 9 differ by a
+    factor of two in rho ||q||^2, and its code, like this, follows 9.
 
     Args:
         alpha_x, alpha_y: steps of x and y, numbers or schedules (one number in the paper).
@@ -72,6 +74,7 @@ class FORUM(Method):
 
     uses_preference = False
     traits = Traits("deterministic", "strongly convex", nested=True, certainty=97)
+    limits: ClassVar[Limits] = {"inner_steps": {"least": 1}}
 
     alpha_x: Schedule | float = 1e-3
     alpha_y: Schedule | float = 1e-3
@@ -80,14 +83,6 @@ class FORUM(Method):
     rho: float = 0.1
     beta: Schedule | float = Power(1.0, -0.75)
     normalize: bool = False
-
-    def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x", "alpha_y", "beta"])
-        if self.inner_steps < 1 or not self.rho > 0:
-            raise InvalidInput(
-                f"inner_steps = {self.inner_steps}, rho = {self.rho}; FORUM needs inner_steps >= 1 "
-                "and rho > 0"
-            )
 
     @classmethod
     def paper(cls) -> Self:
@@ -106,6 +101,7 @@ class FORUM(Method):
         With constant steps the violation stays at the size of a step, because the constraint's
         normal turns as it vanishes.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         alpha = Power(0.5 / max(found.slope, found.largest), -0.5)
         return cls(

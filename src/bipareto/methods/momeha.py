@@ -9,15 +9,15 @@ is descended by one step each in theta, x and y.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from bipareto.errors import InvalidInput
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
-from bipareto.methods.common import positive_schedules
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.momeha_state import Knobs, MomehaState, Momentum, towards
 from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.coordinates import Coordinates, Plain
@@ -27,14 +27,14 @@ from bipareto.methods.theory import admissible
 from bipareto.methods.theory.constants import Deterministic
 from bipareto.methods.theory.stochastic import Stochastic
 from bipareto.methods.tuning import functions, units
-from bipareto.problem import Problem, oracle, tree
+from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.tree import Tree
 
 __all__ = ["MOMEHA", "Knobs", "MomehaState", "Momentum", "towards"]
 
 
 @dataclass(frozen=True)
-class MOMEHA(Method):
+class MOMEHA(Method[MomehaState]):
     """Algorithm 1: single-loop, Hessian-free, with preferences, for a nonconvex lower level.
 
     With the defaults this is the algorithm as it is written below; `MOMEHA.tuned(problem, x0, y0)`
@@ -67,6 +67,9 @@ class MOMEHA(Method):
     """
 
     traits = Traits("deterministic", "nonconvex", nested=False, certainty=100)
+    limits: ClassVar[Limits] = {
+        "warmup": {"most": 1_000_000, "instead": "a y0 that solves the lower level needs none"}
+    }
 
     gamma: float = 0.1
     mu: float = 4.0
@@ -81,17 +84,10 @@ class MOMEHA(Method):
     coordinates: str = "plain"
 
     def __post_init__(self) -> None:
-        for name in ("gamma", "mu"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise InvalidInput(f"{name} = {value}; it must be > 0")
-        positive_schedules(self, ("alpha_theta", "alpha_x", "alpha_y", "c"))
-        object.__setattr__(self, "ideal", as_ideal(self.ideal))
-        scalarization.get(self.scalarization)
-        if self.coordinates not in ("plain", "fitted"):
-            raise InvalidInput(f"coordinates = {self.coordinates!r}; choose plain or fitted")
-        if not bool((torch.as_tensor(self.extent) > 0).all()):
-            raise InvalidInput(f"extent = {self.extent}; every objective's must be > 0")
+        super().__post_init__()
+        validation.choice(self.coordinates, "coordinates", ["plain", "fitted"])
+        for value in self.extent if isinstance(self.extent, tuple) else (self.extent,):
+            validation.number(value, "extent", above=0)
 
     @classmethod
     def paper(cls, preset: str = "sensitivity") -> Self:
@@ -107,11 +103,7 @@ class MOMEHA(Method):
             },
             "comparison": {"alpha_theta": 0.05, "alpha_x": 0.1, "alpha_y": 0.05, "c": 1.0},
         }
-        if preset not in presets:
-            raise InvalidInput(
-                f"preset {preset!r} is not known; choose one of {', '.join(presets)}"
-            )
-        return cls(gamma=8.0, mu=4.0, **presets[preset])
+        return cls(gamma=8.0, mu=4.0, **presets[validation.choice(preset, "preset", presets)])
 
     @classmethod
     def tuned(
@@ -120,6 +112,7 @@ class MOMEHA(Method):
         """Hyperparameters from a look at g and f and from the step budget: see
         `bipareto.methods.tuning.units`, and `tuning.envelope_methods` for large problems.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         return cls(**functions.tune_momeha(problem, x0, y0, steps=steps, seed=seed))
 
     @classmethod
@@ -209,6 +202,7 @@ class MOMEHA(Method):
 
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
+        self._warn_of_ideal(start.objectives)
         x, y, f = start.x, start.y, start.objectives
         frame: Coordinates | Plain = Plain()
         if self.coordinates == "fitted":
@@ -236,6 +230,25 @@ class MOMEHA(Method):
                 "objectives; pass one number, or one for each"
             )
         return extent.expand(f.shape).clone()
+
+    def _warn_of_ideal(self, f: Tensor) -> None:
+        """Warn where z is above f at the start: a larger w_i then makes w_i (f_i - z_i)
+        smaller, and the preferred objective is served last.
+        """
+        z = as_ideal(self.ideal).start(f)
+        wrong = [
+            f"z_{i + 1} = {a:g} with f_{i + 1} = {b:g}"
+            for i, (a, b) in enumerate(zip(z.tolist(), f.tolist(), strict=True))
+            if a > b
+        ]
+        if wrong and self.scalarization != "linear":
+            warnings.warn(
+                f"the ideal point is above the objectives at the start ({', '.join(wrong)}), "
+                "where preferences work the wrong way round; pass a smaller ideal, or "
+                "scalarization.Tracked(margin), which stays below",
+                BiparetoWarning,
+                stacklevel=4,
+            )
 
     def begin(self, start: Start, preference: Any = None) -> MomehaState:
         f, ideal = start.objectives, as_ideal(self.ideal)

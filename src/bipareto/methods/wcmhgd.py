@@ -1,17 +1,17 @@
-"""WC-MHGD: hypergradient descent with weighted-Chebyshev weights (Zhang, Liu, Zhang, Chen, Yang and
-Liu, arXiv 2511.07824).
+"""WC-MHGD: hypergradient descent with weighted-Chebyshev weights.
+
+Zhang, Liu, Zhang, Chen, Yang and Liu, arXiv 2511.07824.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
-from bipareto.errors import InvalidInput
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts.hypergradient import (
     CG,
     FiniteDifference,
@@ -50,19 +50,21 @@ class WcmhgdState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WCMHGD(Method):
+class WCMHGD(Method[WcmhgdState]):
     """Nested, second order, with preferences; theory for a strongly convex lower level and f_i > 0.
     RECONSTRUCTED.
 
-    y^D : D steps y <- y - beta grad_y g(x_t, y) from y_t, then h_i = grad_x f_i - g_xy v_i, g_yy
-    v_i = grad_y f_i K   = [ r_1 h_1, ..., r_m h_m ] lam = argmin over the simplex of || K lam ||^2
-    - u sum_i lam_i r_i f_i(x_t, y^D) x_(t+1) = x_t - alpha_x K lam
+    y^D : D steps y <- y - beta grad_y g(x_t, y) from y_t,
+          then h_i = grad_x f_i - g_xy v_i, g_yy v_i = grad_y f_i
+    K   = [ r_1 h_1, ..., r_m h_m ]
+    lam = argmin over the simplex of || K lam ||^2 - u sum_i lam_i r_i f_i(x_t, y^D)
+    x_(t+1) = x_t - alpha_x K lam
 
     Certain at 75 %: the abstract, and code and text of its authors' related methods were read.
     Inner loop, hypergradients and the preference-guided min-norm problem are as published (85 %);
     how u enters is inferred (70 %): here it rewards the worst weighted objective, u = 0 is plain
-    multi-gradient descent, and u to infinity a subgradient method on max_i r_i f_i.  A fixed point
-    has all r_i f_i with lam_i > 0 equal: the weighted-Chebyshev point.  Near it r_i f_i even out
+    multi-gradient descent, and u to infinity a subgradient method on max_i r_i f_i. A fixed point
+    has all r_i f_i with lam_i > 0 equal: the weighted-Chebyshev point. Near it r_i f_i even out
     like (1 - alpha_x u/2)^t, so keep alpha_x u below 2. The stochastic version draws every oracle
     afresh; an average of lam over the steps, as in a sibling method, is left out.
 
@@ -83,6 +85,7 @@ class WCMHGD(Method):
         certainty=75,
         reconstructed="how u enters the weights' program",
     )
+    limits: ClassVar[Limits] = {"u": {"least": 0}}
 
     alpha_x: Schedule | float = 0.01
     u: float = 10.0
@@ -92,13 +95,6 @@ class WCMHGD(Method):
     qp_steps: int | None = None
     qp_lr: float = 0.01
     qp_warm_start: bool = False
-
-    def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x", "beta"])
-        if self.u < 0 or self.lower_steps < 0:
-            raise InvalidInput(
-                f"u = {self.u}, lower_steps = {self.lower_steps}; neither may be negative"
-            )
 
     @classmethod
     def paper(cls) -> Self:
@@ -127,6 +123,7 @@ class WCMHGD(Method):
         """D and CG fitted to the lower level's condition, alpha_x from the hypergradient's slope, u
         = 1/alpha_x.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         return cls(
             alpha_x=found.step(problem),

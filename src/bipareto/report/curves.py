@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bipareto.errors import InvalidInput
+from bipareto.sweep.reading import Source
 
-__all__ = ["Curves", "Source", "read_curves"]
+__all__ = ["Curves", "read_curves"]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -29,15 +30,6 @@ POINTS = 800
 #: What is drawn, in this order, where a method records it; a method without a measure of
 #: stationarity has a residual.
 _QUANTITIES = ("objectives", "gap", "stationarity")
-
-
-class Source(NamedTuple):
-    """A file of records, and how many of its runs count (a padded slice holds copies behind
-    them).
-    """
-
-    path: Path
-    runs: int
 
 
 @dataclass(frozen=True)

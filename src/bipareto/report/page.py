@@ -25,7 +25,7 @@ from bipareto.fronts.drawing import COLOURS, styles
 from bipareto.fronts.measures import hypervolume, igd_plus
 from bipareto.problem import tree
 from bipareto.report.curves import Curves, read_curves
-from bipareto.report.runs import ReportRun
+from bipareto.sweep.reading import StoredRun
 
 __all__ = ["Report", "build", "write_page"]
 
@@ -39,7 +39,7 @@ Report = dict[str, Any]
 
 
 def build(
-    runs: Sequence[ReportRun], *, title: str, version: str, certified: bool | None = None
+    runs: Sequence[StoredRun], *, title: str, version: str, certified: bool | None = None
 ) -> Report:
     """The data of a page.
 
@@ -82,7 +82,7 @@ def build(
     }
 
 
-def _reference(runs: Sequence[ReportRun], same: bool) -> tuple[list[float], str]:
+def _reference(runs: Sequence[StoredRun], same: bool) -> tuple[list[float], str]:
     if same and runs[0].known is not None:
         return runs[
             0
@@ -97,7 +97,7 @@ def _reference(runs: Sequence[ReportRun], same: bool) -> tuple[list[float], str]
 
 
 def _run(
-    run: ReportRun,
+    run: StoredRun,
     names: Sequence[str],
     reference: list[float],
     target: Tensor | None,
@@ -147,7 +147,7 @@ def _run(
     }
 
 
-def _certificates(run: ReportRun, certified: bool | None) -> list[Report | None] | None:
+def _certificates(run: StoredRun, certified: bool | None) -> list[Report | None] | None:
     """One per point, None for points that are not finite; None altogether where they are not wanted
     or the problem is not known.
     """
@@ -174,7 +174,7 @@ def _certificates(run: ReportRun, certified: bool | None) -> list[Report | None]
     ]
 
 
-def _certificate(run: ReportRun, i: int, gamma: float | None) -> Report | None:
+def _certificate(run: StoredRun, i: int, gamma: float | None) -> Report | None:
     x, y = run.front.point(i)
     if run.known is None or not all(bool(leaf.isfinite().all()) for leaf in tree.leaves((x, y))):
         return None

@@ -194,6 +194,11 @@ class Run:
     seconds: float
     compiled: bool
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether somebody pressed Ctrl-C before all runs had ended."""
+        return "interrupted" in self.reason
+
 
 class Watch:
     """What the loop sees at the end of each block, and the runs that have already ended."""

@@ -37,16 +37,20 @@ CALIBRATION = 40
 
 @dataclass(frozen=True)
 class Contender:
-    """One method's result: its resolved front and what was measured of it, or why there is none.
+    """One method's result: its resolved front, the front as it was returned, and what was measured
+    of them, or why there is none.
 
     distance, kkt, gap: the worst over its runs; distance to the exact front relative to its extent,
-    the certificate's residual at the resolved points, and g - v_gamma at the points as they were
-    returned. gradients, hessian_products: spent per run. notes: what the method warned of.
+        the certificate's residual at
+    the resolved points, and g - v_gamma at the points as they were returned.
+    gradients, hessian_products: spent per run.
+    notes: what the method warned of.
     """
 
     name: str
     method: Method | None
     front: ParetoFront | None
+    returned: ParetoFront | None
     steps: int
     distance: float
     kkt: float
@@ -146,7 +150,7 @@ def compare(
 
 def _absent(name: str, seconds: float, reason: str) -> Contender:
     return Contender(
-        name, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
+        name, None, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
     )
 
 
@@ -197,7 +201,7 @@ def _run(
                 compile=compile,
                 progress=progress,
             )
-            if "interrupted" in raw.reason:
+            if raw.interrupted:
                 raise KeyboardInterrupt
             resolved = raw.resolve_lower()
         except BiparetoError as error:
@@ -215,6 +219,7 @@ def _run(
         name=name,
         method=method,
         front=resolved,
+        returned=raw,
         steps=steps,
         distance=_worst(distance),
         kkt=kkt,

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from bipareto.errors import InvalidInput
-from bipareto.run.trackers import TrackerName
-from bipareto.sweep.typed import dump_number, parse, require
+from bipareto.sweep.grammar import dump_number, require
+from bipareto.sweep.typed import parse
 
 __all__ = [
     "CheckpointConfig",
@@ -50,9 +50,9 @@ class ProblemConfig:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: "fixed" starts every seed at the problem's own start, "random" at one drawn from the seed
-    #: (known problems only)
-    starts: Literal["fixed", "random"] = "fixed"
+    #: "fixed" starts every seed at the problem's own start; known problems also have "random", one
+    #: drawn from the seed, and N, their N-th random start for every seed
+    starts: Literal["fixed", "random"] | int = "fixed"
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,18 @@ class PreferencesConfig:
     """A family of preferences (see `preferences.named`) or the given vectors.
 
     "das-dennis" is a regular grid with `count` preferences along each edge of the simplex, "random"
-    draws `count` of them; the paper's strengths have one vector per objective.
+    draws `count` of them; the paper's strengths have one vector per objective.  "adaptive" chooses
+    them on the way, for the work of `budget` full runs; such a front is made in one piece, without
+    checkpoints.
     """
 
-    family: Literal["das-dennis", "random", "weak", "moderate", "strong", "extreme"] = "das-dennis"
+    family: Literal["das-dennis", "random", "weak", "moderate", "strong", "extreme", "adaptive"] = (
+        "das-dennis"
+    )
     count: int = 11
     boundary: bool = False
     vectors: tuple[tuple[float, ...], ...] | None = None
+    budget: int | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -83,6 +88,12 @@ class PreferencesConfig:
             "preferences.count",
             self.count,
             "at least 1 (2 with boundary: true)",
+        )
+        require(
+            (self.budget is not None) == (self.family == "adaptive"),
+            "preferences.budget",
+            self.budget,
+            "given with family: adaptive, and only there",
         )
         if self.vectors is not None:
             require(
@@ -157,7 +168,7 @@ class SweepConfig:
     engine: EngineConfig = EngineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     #: also send records to RUN/tensorboard, or to MLflow; changes no number
-    track: TrackerName | None = None
+    track: Literal["tensorboard", "mlflow"] | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -274,8 +285,7 @@ def require_yaml() -> Any:
         import yaml
     except ImportError as error:
         raise InvalidInput(
-            "configurations are YAML files, which need pyyaml; get it with: pip install "
-            "'bipareto[store]'"
+            "configurations are YAML files, which need pyyaml; get it with: pip install pyyaml"
         ) from error
     return yaml
 

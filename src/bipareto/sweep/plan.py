@@ -7,172 +7,40 @@ its run folder.
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import os
 import platform
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bipareto.errors import BiparetoWarning, InvalidInput, NotBatchable
+from bipareto.errors import BiparetoWarning, NotBatchable
 from bipareto.fronts.batch import SLICE
 from bipareto.methods import METHODS, Method
 from bipareto.methods.base import State
-from bipareto.methods.parts.preferences import as_preference, grid, named
-from bipareto.problem import Problem, tree
+from bipareto.problem import tree
 from bipareto.problem.draws import draw
-from bipareto.problem.tree import Tree
-from bipareto.problems import KnownProblem, get, options
 from bipareto.run.loop import COMPILE_FROM
 from bipareto.run.steppers import stepper
 from bipareto.sweep import engines
-from bipareto.sweep.config import MethodConfig, ProblemConfig, SweepConfig, load
+from bipareto.sweep.builder import Setup, build, method_of, preferences_of
+from bipareto.sweep.config import SweepConfig, load
+from bipareto.sweep.grammar import dump_number, load_number
 from bipareto.sweep.store import RunFolder
-from bipareto.sweep.typed import check_options, dump_number, load_number
 
-__all__ = [
-    "Plan",
-    "Setup",
-    "begin",
-    "build",
-    "method_of",
-    "preferences_of",
-    "read_plan",
-    "versions",
-]
+__all__ = ["Plan", "begin", "manifest_of", "read_plan", "versions"]
 
 #: What a run needs at the height of a step, in multiples of its state: gradients, graph and
 #: records.
 PER_RUN = 40
-
-
-class Setup(NamedTuple):
-    """A problem and where its runs start, for each seed of a sweep."""
-
-    problem: Problem
-    starts: list[tuple[Tree, Tree]]
-
-    @property
-    def known(self) -> KnownProblem | None:
-        """The problem as one with a known front, or None."""
-        return self.problem if isinstance(self.problem, KnownProblem) else None
-
-
-def build(config: ProblemConfig, seeds: Sequence[int]) -> Setup:
-    """The problem of a configuration.
-
-    Args:
-        config: its name and options.
-        seeds: one start is made for each.
-    """
-    if ":" in config.name:
-        problem, x0, y0 = _user_problem(config)
-        if config.starts == "random":
-            raise InvalidInput(
-                "problem.starts is 'random', which only known problems have; use fixed, or draw "
-                "the start in your function"
-            )
-        return Setup(problem, [(x0, y0)] * len(seeds))
-    check_options(
-        "problem.options", f"problem {config.name!r}", config.options, options(config.name)
-    )
-    with _naming("problem.options", config.options):
-        known = get(config.name, **config.options)
-    return Setup(
-        known,
-        [
-            known.start(seed) if config.starts == "random" else (known.x0, known.y0)
-            for seed in seeds
-        ],
-    )
-
-
-@contextmanager
-def _naming(path: str, given: Mapping[str, Any]) -> Iterator[None]:
-    """Give errors of what is built from a section the name of that section."""
-    try:
-        yield
-    except (
-        InvalidInput,
-        TypeError,
-        ValueError,
-        ArithmeticError,
-        RuntimeError,
-        MemoryError,
-    ) as error:
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InvalidInput(f"{path} {dict(given)!r} cannot be used: {text}") from error
-
-
-def _user_problem(config: ProblemConfig) -> tuple[Problem, Tree, Tree]:
-    module, _, name = config.name.partition(":")
-    try:
-        make: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidInput(
-            f"problem.name {config.name!r} cannot be imported ({error}); write "
-            "package.module:function"
-        ) from error
-    with _naming("problem.options", config.options):
-        made = make(**config.options)
-    if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], Problem)):
-        raise InvalidInput(
-            f"problem.name {config.name!r} returned {type(made).__name__}; it must return "
-            "(problem, x0, y0)"
-        )
-    return made
-
-
-def method_of(config: MethodConfig, setup: Setup, steps: int) -> Method:
-    """The method with its numbers: tuned, plain or the paper's, with those of `set` on top."""
-    if config.name not in METHODS:
-        raise InvalidInput(f"method.name is {config.name!r}; choose one of {', '.join(METHODS)}")
-    kind = METHODS[config.name]
-    check_options(
-        "method.set",
-        f"method {config.name!r}",
-        config.set,
-        {f.name: f.default for f in fields(kind) if f.default is not MISSING},
-    )
-    x0, y0 = (setup.known.x0, setup.known.y0) if setup.known else setup.starts[0]
-    with _naming(f"method.set (numbers: {config.numbers})", config.set):
-        if config.numbers == "tuned":
-            start = kind.tuned(setup.problem, x0, y0, steps=steps)
-        elif config.numbers == "plain":
-            start = kind()
-        elif hasattr(kind, "paper"):
-            start = kind.paper()
-        else:
-            raise InvalidInput(f"{config.name} has no numbers of a paper; use plain")
-        return replace(start, **config.set)
-
-
-def preferences_of(config: SweepConfig, method: Method, m: int) -> list[Tensor | None]:
-    """One vector per run of a seed; [None] for a method without preferences."""
-    if not method.uses_preference:
-        if config.preferences.vectors is not None:
-            raise InvalidInput(
-                f"preferences.vectors is given, but {config.method.name} has no preferences; leave "
-                "it out"
-            )
-        return [None]
-    given = config.preferences
-    if given.vectors is None and given.family == "das-dennis":
-        return list(grid(m, given.count, boundary=given.boundary))
-    if given.vectors is None:
-        return list(named(f"random:{given.count}" if given.family == "random" else given.family, m))
-    with _naming("preferences.vectors", {"vectors": given.vectors}):
-        return list(as_preference(given.vectors, m).reshape(-1, m))
 
 
 @dataclass
@@ -190,28 +58,44 @@ class Plan:
         size = self.manifest["slice"]
         return list(range(index * size, min((index + 1) * size, self.manifest["runs"])))
 
-    def states(self, runs: Sequence[int]) -> list[State]:
-        """The first state of each of these runs."""
-        per_seed = len(self.preferences)
-        starts = {
-            s: self.method.prepare(self.setup.problem, *self.setup.starts[s])
-            for s in {run // per_seed for run in runs}
-        }
-        with warnings.catch_warnings():
-            warnings.simplefilter(
-                "ignore", BiparetoWarning
-            )  # zeros were warned of when the preferences were made
-            return [
-                self.method.begin(starts[run // per_seed], self.preferences[run % per_seed])
-                for run in runs
-            ]
+    def preference(self, run: int) -> Tensor | None:
+        """The preference of a run; None for a method without."""
+        if chosen := self.manifest.get("chosen"):
+            rows = chosen["preferences"]
+            return None if rows is None else torch.tensor(rows[run], dtype=torch.float64)
+        return self.preferences[run % len(self.preferences)]
+
+    def preference_rows(self, runs: Sequence[int]) -> Tensor:
+        """The preferences of these runs as rows (len(runs), m), NaN for a method without."""
+        nothing = torch.full((self.manifest["m"],), torch.nan, dtype=torch.float64)
+        rows = [self.preference(run) for run in runs]
+        return torch.stack([nothing if w is None else w for w in rows])
 
     def seeds(self, runs: Sequence[int]) -> list[int]:
         """The seed of each of these runs."""
+        if chosen := self.manifest.get("chosen"):
+            return [chosen["seeds"][run] for run in runs]
         return [self.config.seeds[run // len(self.preferences)] for run in runs]
 
+    def states(self, runs: Sequence[int]) -> list[State]:
+        """The first state of each of these runs."""
+        seeds = self.seeds(runs)
+        starts = {
+            seed: self.method.prepare(
+                self.setup.problem, *self.setup.starts[self.config.seeds.index(seed)]
+            )
+            for seed in set(seeds)
+        }
+        with warnings.catch_warnings():
+            # Zeros were warned of when the preferences were made.
+            warnings.simplefilter("ignore", BiparetoWarning)
+            return [
+                self.method.begin(starts[seed], self.preference(run))
+                for seed, run in zip(seeds, runs, strict=True)
+            ]
 
-def begin(config: SweepConfig) -> tuple[Plan, dict[str, Any]]:
+
+def begin(config: SweepConfig) -> Plan:
     """Decide all that decides numbers."""
     setup = build(config.problem, config.seeds)
     method = method_of(config.method, setup, config.steps)
@@ -230,25 +114,44 @@ def begin(config: SweepConfig) -> tuple[Plan, dict[str, Any]]:
             f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=3
         )
         batched, size = False, 1
-    size = min(size, runs)
-    manifest = {
+    return Plan(
+        setup,
+        method,
+        wanted,
+        config,
+        manifest_of(config, method, start.objectives, runs, min(size, runs), batched),
+    )
+
+
+def manifest_of(
+    config: SweepConfig, method: Method, objectives: Tensor, runs: int, size: int, batched: bool
+) -> dict[str, Any]:
+    """What was decided, as JSON.
+
+    Args:
+        config: what was asked for.
+        method: with its hyperparameters.
+        objectives: f (m,) at a start, for its size, dtype and device.
+        runs: how many.
+        size: of a slice.
+        batched: whether the runs of a slice are stepped side by side.
+    """
+    compiles = config.steps >= COMPILE_FROM[batched]
+    return {
         "format": 1,
         "runs": runs,
-        "m": m,
+        "m": objectives.shape[0],
         "slice": size,
         "slices": math.ceil(runs / size),
         "batched": batched,
         "steps": config.steps,
         "threads": config.threads,
-        "compile": config.steps >= COMPILE_FROM[batched]
-        if config.compile is None
-        else config.compile,
-        "dtype": str(start.objectives.dtype),
-        "device": str(start.objectives.device),
+        "compile": compiles if config.compile is None else config.compile,
+        "dtype": str(objectives.dtype),
+        "device": str(objectives.device),
         "method": {f.name: dump_number(getattr(method, f.name)) for f in fields(method)},
         "versions": versions(),
     }
-    return Plan(setup, method, wanted, config, manifest), manifest
 
 
 def _slice_size(state: State, runs: int, config: SweepConfig) -> int:
@@ -296,4 +199,6 @@ def _plan_of(path: Path, manifest_text: str) -> Plan:
     method = METHODS[config.method.name](
         **{name: load_number(value, name) for name, value in manifest["method"].items()}
     )
-    return Plan(setup, method, preferences_of(config, method, manifest["m"]), config, manifest)
+    chosen = "chosen" in manifest
+    wanted = [] if chosen else preferences_of(config, method, manifest["m"])
+    return Plan(setup, method, wanted, config, manifest)

@@ -8,43 +8,40 @@ leave every bit as it is.
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from bipareto.doctor import Case
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.fronts import measures
+from bipareto.fronts.front import front
 from bipareto.fronts.pareto import ParetoFront
-from bipareto.fronts.tables import write_csv
+from bipareto.fronts.tables import write_metrics
 from bipareto.problem import tree
-from bipareto.problem.tree import Tree
-from bipareto.problems import KnownProblem
 from bipareto.run.loop import drive
-from bipareto.run.results import Callback, Failure, Run, Snapshot
+from bipareto.run.results import Callback, Snapshot
 from bipareto.run.trackers import open_tracker, prepare_tracker
 from bipareto.sweep import engines
+from bipareto.sweep.builder import build, method_of, preferences_of
+from bipareto.sweep.collecting import collect, write_result
 from bipareto.sweep.config import EngineConfig, SweepConfig, dump, load
-from bipareto.sweep.durable import Damaged, StoreError, write_atomic
-from bipareto.sweep.plan import Plan, begin, read_plan, versions
+from bipareto.sweep.durable import Damaged, StoreError
+from bipareto.sweep.plan import Plan, begin, manifest_of, read_plan, versions
 from bipareto.sweep.store import RunFolder
 
-__all__ = ["Status", "case", "resume", "run_slice", "status", "sweep"]
+__all__ = ["keep", "resume", "run_slice", "sweep", "traced"]
 
 
 def sweep(
     config: SweepConfig,
     path: str | PathLike[str],
     *,
+    callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     told: Callable[[int, int], None] | None = None,
 ) -> ParetoFront:
@@ -53,21 +50,97 @@ def sweep(
     Args:
         config: what to run.
         path: the folder; it must not hold a run yet.
+        callbacks: as in `solve`, with the local engine; they are forgotten when a run is resumed.
         progress: as in `solve`.
         told: called with (slices done, slices) whenever one is done.
+
+    Adaptive preferences are chosen in one piece: such a front is kept once it is whole.
     """
+    if callbacks and config.engine.name != "local":
+        raise InvalidInput(
+            f"callbacks cannot be called from the workers of engine {config.engine.name!r}; use "
+            "engine local"
+        )
     folder = RunFolder(Path(path))
+    if config.preferences.family == "adaptive":
+        _refuse_another(folder)
+        return keep(config, traced(config, callbacks=callbacks, progress=progress), path)
     with folder.locked():
-        if folder.exists():
-            raise InvalidInput(
-                f"{path} holds a run already; go on with it: bipareto resume {path}, or choose "
-                "another folder"
-            )
+        _refuse_another(folder)
         if config.track is not None:
             prepare_tracker(config.track, folder.path)
-        _, manifest = begin(config)
+        plan = begin(config)
+        folder.create(dump(config), plan.manifest)
+        return _finish(folder, config.engine, progress, told, callbacks)
+
+
+def _refuse_another(folder: RunFolder) -> None:
+    if folder.exists():
+        raise InvalidInput(
+            f"{folder.path} holds a run already; go on with it: bipareto resume {folder.path}, or "
+            "choose another folder"
+        )
+
+
+def traced(
+    config: SweepConfig, *, callbacks: Sequence[Callback] = (), progress: bool | None = None
+) -> ParetoFront:
+    """The front of a configuration without a folder, its lower level not solved again."""
+    setup = build(config.problem, config.seeds)
+    if any(start is not setup.starts[0] for start in setup.starts):
+        raise InvalidInput("problem.starts differ by seed; such fronts are made in a folder, --out")
+    method = method_of(config.method, setup, config.steps)
+    x0, y0 = setup.starts[0]
+    adaptive = config.preferences.family == "adaptive"
+    preferences: Any = "adaptive"
+    if not adaptive:
+        m = setup.known.m if setup.known else setup.problem.check(x0, y0)
+        rows = [w for w in preferences_of(config, method, m) if w is not None]
+        preferences = torch.stack(rows) if rows else None
+    return front(
+        setup.problem,
+        x0,
+        y0,
+        preferences=preferences,
+        budget=config.preferences.budget,
+        seeds=config.seeds,
+        method=method,
+        steps=config.steps,
+        compile=config.compile,
+        record_every=config.record_every,
+        tol=config.tol,
+        callbacks=callbacks,
+        progress=progress,
+    )
+
+
+def keep(config: SweepConfig, found: ParetoFront, path: str | PathLike[str]) -> ParetoFront:
+    """Write a front that is already there as a finished run folder; returns it with the lower
+    level solved.
+
+    Args:
+        config: how it was made.
+        found: what `front` returned.
+        path: the folder; it must not hold a run yet.
+    """
+    if found.run is None or found.method is None:
+        raise InvalidInput("this front holds no run states; keep what bipareto.front returned")
+    folder = RunFolder(Path(path))
+    with folder.locked():
+        _refuse_another(folder)
+        runs = len(found)
+        manifest = manifest_of(config, found.method, found.objectives[0], runs, runs, found.batched)
+        manifest["chosen"] = {
+            "preferences": found.preference.tolist() if found.method.uses_preference else None,
+            "seeds": found.seed.tolist(),
+        }
         folder.create(dump(config), manifest)
-        return _finish(folder, config.engine, progress, told)
+        part = folder.slice(0)
+        with part.held():
+            part.note_attempt(0)
+            write_metrics(found, part.path / "metrics.jsonl")
+            write_result(read_plan(folder), folder, 0, found.run, stacked=True)
+        return collect(folder)
 
 
 def resume(
@@ -111,13 +184,16 @@ def _finish(
     engine: EngineConfig,
     progress: bool | None,
     told: Callable[[int, int], None] | None,
+    callbacks: Sequence[Callback] = (),
 ) -> ParetoFront:
     manifest = folder.manifest()
+    folder.reopen()
     waiting = [index for index in range(manifest["slices"]) if not _is_done(folder, index)]
     work = partial(
         run_slice,
         str(folder.path.resolve()),
         progress=progress if engine.name == "local" else False,
+        callbacks=callbacks,
     )
     done = manifest["slices"] - len(waiting)
     if waiting:
@@ -127,7 +203,7 @@ def _finish(
                 warnings.warn(f"{text}; the one before it was used", BiparetoWarning, stacklevel=3)
             if told is not None:
                 told(done, manifest["slices"])
-    return _collect(folder)
+    return collect(folder)
 
 
 def _is_done(folder: RunFolder, index: int) -> bool:
@@ -144,13 +220,15 @@ def _is_done(folder: RunFolder, index: int) -> bool:
     return True
 
 
-def run_slice(path: str, index: int, progress: bool | None = False) -> list[str]:
+def run_slice(
+    path: str, index: int, progress: bool | None = False, callbacks: Sequence[Callback] = ()
+) -> list[str]:
     """Run one slice to its end from wherever it stands, and write its result.
 
     Args:
         path: the run folder.
         index: which slice.
-        progress: as in `solve`.
+        progress, callbacks: as in `solve`.
 
     Returns:
         what was wrong with checkpoints, in words.
@@ -161,12 +239,14 @@ def run_slice(path: str, index: int, progress: bool | None = False) -> list[str]
     torch.set_num_threads(plan.manifest["threads"])
     try:
         with part.held():
-            return [] if part.done else _run_held(plan, folder, index, progress)
+            return [] if part.done else _run_held(plan, folder, index, progress, callbacks)
     finally:
         torch.set_num_threads(before)
 
 
-def _run_held(plan: Plan, folder: RunFolder, index: int, progress: bool | None) -> list[str]:
+def _run_held(
+    plan: Plan, folder: RunFolder, index: int, progress: bool | None, callbacks: Sequence[Callback]
+) -> list[str]:
     config, manifest, part = plan.config, plan.manifest, folder.slice(index)
     runs = plan.runs(index)
     padded = runs + runs[-1:] * (manifest["slice"] - len(runs))
@@ -189,14 +269,14 @@ def _run_held(plan: Plan, folder: RunFolder, index: int, progress: bool | None) 
             compile=manifest["compile"],
             record_every=config.record_every,
             tol=config.tol,
-            callbacks=[record, *track],
+            callbacks=[record, *track, *callbacks],
             progress=progress,
             label=f"runs {runs[0] + 1}-{runs[-1] + 1} of {manifest['runs']}",
             resume=snapshot,
         )
-    if "interrupted" in run.reason:
+    if run.interrupted:
         raise StoreError(f"interrupted; go on with: bipareto resume {folder.path}")
-    _write_result(plan, folder, index, run)
+    write_result(plan, folder, index, run, stacked=batched)
     return complaints
 
 
@@ -224,225 +304,3 @@ def _tracking(
         parameters=plan.manifest["method"],
     ) as tracker:
         yield [tracker]
-
-
-def _write_result(plan: Plan, folder: RunFolder, index: int, run: Run) -> None:
-    runs, batched = plan.runs(index), plan.manifest["batched"]
-    state = (
-        tree.select(run.state, slice(len(runs)))
-        if batched
-        else tree.map_(lambda leaf: leaf[None], run.state)
-    )
-    front = _front(
-        plan, state.x, state.y, runs, run.reason[: len(runs)], run.failure[: len(runs)], run.seconds
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", BiparetoWarning
-        )  # the residuals are stored, and the whole front warns once
-        solved = front.resolve_lower()
-    tensors = {
-        f"{name}.{i}": leaf
-        for name in ("x", "y")
-        for i, leaf in enumerate(tree.leaves(getattr(solved, name)))
-    }
-    tensors |= {f"returned.{i}": leaf for i, leaf in enumerate(tree.leaves(state.y))}
-    tensors |= {f"state.{i}": leaf.contiguous() for i, leaf in enumerate(tree.leaves(state))}
-    tensors |= {"objectives": solved.objectives}
-    if solved.lower_residual is not None:
-        tensors["lower_residual"] = solved.lower_residual
-    failure = [None if f is None else [f.step, f.term] for f in front.failure]
-    folder.slice(index).write_result(
-        tensors,
-        {
-            "runs": runs,
-            "reason": front.reason,
-            "failure": failure,
-            "steps": run.steps[: len(runs)],
-            "seconds": run.seconds,
-        },
-    )
-
-
-def _front(
-    plan: Plan,
-    x: Tree,
-    y: Tree,
-    runs: Sequence[int],
-    reason: Sequence[Any],
-    failure: Sequence[Failure | None],
-    seconds: float,
-) -> ParetoFront:
-    """A front of the given runs, its objectives still to be computed."""
-    m = plan.manifest["m"]
-    vectors = [plan.preferences[run % len(plan.preferences)] for run in runs]
-    return ParetoFront(
-        x=x,
-        y=y,
-        objectives=torch.empty(len(runs), m),
-        preference=torch.stack(
-            [torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in vectors]
-        ),
-        seed=torch.tensor(plan.seeds(runs)),
-        reason=tuple(reason),
-        failure=tuple(failure),
-        seconds=seconds,
-        method=plan.method,
-        problem=plan.setup.problem,
-        batched=plan.manifest["batched"],
-    )
-
-
-def _collect(folder: RunFolder) -> ParetoFront:
-    """All slices as one front, written to the folder with its measures."""
-    plan = read_plan(folder)
-    read = [folder.slice(index).read_result() for index in range(plan.manifest["slices"])]
-    tensors = {name: torch.cat([part[name] for part, _ in read]) for name in read[0][0]}
-    start = plan.setup.starts[0]
-    x, y = (
-        tree.rebuild(like, [tensors[f"{name}.{i}"] for i in range(len(tree.leaves(like)))])
-        for name, like in zip("xy", start, strict=True)
-    )
-    metas = [meta for _, meta in read]
-    failure = [None if f is None else Failure(*f) for meta in metas for f in meta["failure"]]
-    front = _front(
-        plan,
-        x,
-        y,
-        range(plan.manifest["runs"]),
-        [r for meta in metas for r in meta["reason"]],
-        failure,
-        sum(meta["seconds"] for meta in metas),
-    )
-    front = replace(
-        front, objectives=tensors["objectives"], lower_residual=tensors.get("lower_residual")
-    )
-    known = plan.setup.known
-    distance = None if known is None else known.distance_to_front(front.objectives)
-    write_atomic(folder.path / "front.csv", lambda partial: write_csv(front, partial, distance))
-    write_atomic(folder.path / "front.npz", front.save)
-    folder.write_text("measures.json", json.dumps(_measured(front, known), indent=2) + "\n")
-    return front
-
-
-def case(path: str | PathLike[str]) -> Case:
-    """A finished sweep as the doctor takes it: the last states of all runs, and what was recorded
-    of them.
-    """
-    folder = RunFolder(Path(path))
-    folder.manifest()
-    plan = read_plan(folder)
-    parts = [folder.slice(index) for index in range(plan.manifest["slices"])]
-    if not all(part.done for part in parts):
-        raise InvalidInput(f"{path} is not finished; go on with: bipareto resume {path}")
-    read = [part.read_result() for part in parts]
-    template = tree.stack(plan.states([0]))
-    state = tree.rebuild(
-        template,
-        [
-            torch.cat([tensors[f"state.{i}"] for tensors, _ in read])
-            for i in range(len(tree.leaves(template)))
-        ],
-    )
-    rows = [
-        [json.loads(line) for line in (part.path / "metrics.jsonl").read_text("utf-8").splitlines()]
-        for part in parts
-    ]
-    records = min(map(len, rows))
-    history = {
-        name: torch.cat(
-            [_recorded(found[:records], name, len(plan.runs(i))) for i, found in enumerate(rows)],
-            dim=1,
-        )
-        for name in rows[0][0]
-        if name != "step"
-    }
-    wanted = [plan.preferences[run % len(plan.preferences)] for run in range(plan.manifest["runs"])]
-    nothing = torch.full((plan.manifest["m"],), torch.nan, dtype=torch.float64)
-    failure = [None if f is None else Failure(*f) for _, meta in read for f in meta["failure"]]
-    return Case(
-        plan.setup.problem,
-        plan.method,
-        state.x,
-        state.y,
-        torch.stack([nothing if w is None else w for w in wanted]),
-        history,
-        failure,
-        state,
-        plan.setup.starts[0],
-        plan.manifest["batched"],
-    )
-
-
-def _recorded(rows: list[dict[str, Any]], name: str, runs: int) -> Tensor:
-    """What was recorded of a slice's runs, without its padding: (records, runs, ...)."""
-    values = torch.tensor([row[name] for row in rows], dtype=torch.float64)
-    m = values.shape[-1] if name in ("objectives", "weights") else 1
-    return (
-        values.reshape(len(rows), -1, m)[:, :runs].squeeze(-1)
-        if m == 1
-        else values.reshape(len(rows), -1, m)[:, :runs]
-    )
-
-
-def _measured(front: ParetoFront, known: KnownProblem | None) -> dict[str, Any]:
-    """The measures, up to the known reference point or, without one, a tenth beyond the worst
-    values found.
-    """
-    f = front.objectives[torch.isfinite(front.objectives).all(1)]
-    if known is not None:
-        return measures.measure(front, known.reference, known.front()) | {
-            "reference_is": "the exact front's worst values plus a tenth of its ranges"
-        }
-    reference = (
-        f.amax(0) + 0.1 * (f.amax(0) - f.amin(0))
-        if len(f)
-        else torch.full((front.objectives.shape[1],), torch.nan)
-    )
-    return measures.measure(front, reference.cpu()) | {
-        "reference_is": "the worst values found plus a tenth of their ranges: not comparable "
-        "between runs"
-    }
-
-
-class Status(NamedTuple):
-    """Where a run stands: "done", "running" or "stopped", slices done, and the share of all
-    steps.
-    """
-
-    path: Path
-    problem: str
-    method: str
-    runs: int
-    state: str
-    slices_done: int
-    slices: int
-    progress: float
-
-
-def status(path: str | PathLike[str]) -> Status:
-    """Look at a run without disturbing it."""
-    folder = RunFolder(Path(path))
-    manifest, config = folder.manifest(), load(SweepConfig, folder.config)
-    parts = [folder.slice(index) for index in range(manifest["slices"])]
-    done = [part.done for part in parts]
-    steps = sum(
-        config.steps if finished else part.step for part, finished in zip(parts, done, strict=True)
-    )
-    state = (
-        "running"
-        if folder.running()
-        else "done"
-        if (folder.path / "front.csv").exists() and all(done)
-        else "stopped"
-    )
-    return Status(
-        folder.path,
-        config.problem.name,
-        config.method.name,
-        manifest["runs"],
-        state,
-        sum(done),
-        len(parts),
-        steps / (config.steps * len(parts)),
-    )

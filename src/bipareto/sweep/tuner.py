@@ -22,8 +22,8 @@ from bipareto.methods.parts import envelope
 from bipareto.problem import tree
 from bipareto.run.loop import drive
 from bipareto.run.results import Run
+from bipareto.sweep.builder import Setup, build, method_of, preferences_of
 from bipareto.sweep.config import SearchConfig, SweepConfig, TuneConfig, dump
-from bipareto.sweep.plan import Setup, build, method_of, preferences_of
 from bipareto.sweep.store import RunFolder
 from bipareto.sweep.typed import check_options
 
@@ -168,7 +168,7 @@ def _run_together(sweep: SweepConfig, setup: Setup, methods: list[Method]) -> li
         callbacks=(),
         progress=False,
     )
-    if "interrupted" in run.reason:
+    if run.interrupted:
         raise KeyboardInterrupt  # the study must not learn from runs that were cut short
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)

@@ -7,27 +7,17 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bipareto.errors import InvalidInput
+from bipareto.sweep.grammar import dump_number, load_number, refuse
 
-__all__ = ["check_options", "dump_number", "forms", "load_number", "parse", "require", "wanted"]
+__all__ = ["check_options", "parse", "wanted"]
 
 T = TypeVar("T")
-
-
-def require(holds: bool, path: str, found: Any, wanted: str) -> None:
-    """Refuse what was found at a path unless the condition holds."""
-    if not holds:
-        raise InvalidInput(f"{path} is {_show(found)}; it must be {wanted}")
-
-
-def _show(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def parse(kind: type[T], data: Any) -> T:
@@ -54,11 +44,11 @@ def _read(kind: Any, data: Any, path: str) -> Any:
         return (
             data
             if isinstance(data, str) and data in arguments
-            else _refuse(path, data, f"one of {', '.join(arguments)}")
+            else refuse(path, data, f"one of {', '.join(arguments)}")
         )
     if origin is tuple:
         if not isinstance(data, (list, tuple)):
-            return _refuse(path, data, f"a list, each entry {_name(arguments[0])}")
+            return refuse(path, data, f"a list, each entry {_name(arguments[0])}")
         return tuple(_read(arguments[0], item, f"{path}[{i}]") for i, item in enumerate(data))
     if origin is not None and issubclass(origin, Mapping):
         return _read_mapping(arguments[1], data, path)
@@ -68,7 +58,7 @@ def _read(kind: Any, data: Any, path: str) -> Any:
 def _read_dataclass(kind: Any, data: Any, path: str) -> Any:
     hints = get_type_hints(kind)
     if not isinstance(data, Mapping):
-        return _refuse(path, data, f"a mapping with the keys {', '.join(hints)}")
+        return refuse(path, data, f"a mapping with the keys {', '.join(hints)}")
     for key in data:
         if key not in hints:
             near = get_close_matches(str(key), hints, n=1)
@@ -96,7 +86,7 @@ def _read_dataclass(kind: Any, data: Any, path: str) -> Any:
 
 def _read_mapping(kind: Any, data: Any, path: str) -> dict[str, Any]:
     if not isinstance(data, Mapping):
-        return _refuse(path, data, "a mapping from names to values")
+        return refuse(path, data, "a mapping from names to values")
     for key in data:
         if not isinstance(key, str):
             raise InvalidInput(f"{_join(path, key)} has a key that is no text; write a name")
@@ -116,7 +106,7 @@ def _read_union(kinds: tuple[Any, ...], data: Any, path: str) -> Any:
         takes_text = kind is str or get_origin(kind) is Literal
         if (kind is bool) == isinstance(data, bool) and takes_text == isinstance(data, str):
             return _read(kind, data, path)
-    return _refuse(path, data, " or ".join(map(_name, kinds)))
+    return refuse(path, data, " or ".join(map(_name, kinds)))
 
 
 def _read_scalar(kind: Any, data: Any, path: str) -> Any:
@@ -125,36 +115,10 @@ def _read_scalar(kind: Any, data: Any, path: str) -> Any:
             number = float(data)
         except OverflowError:
             number = math.inf
-        return number if math.isfinite(number) else _refuse(path, data, "a finite number")
+        return number if math.isfinite(number) else refuse(path, data, "a finite number")
     if kind is not float and type(data) is kind:
         return data
-    return _refuse(path, data, _name(kind))
-
-
-def _refuse(path: str, data: Any, wanted: str) -> Any:
-    found = {
-        str: "text",
-        bool: "a truth value",
-        type(None): "nothing",
-        list: "a list",
-        dict: "a mapping",
-    }.get(type(data), type(data).__name__)
-    hint = (
-        ", without the quotes"
-        if isinstance(data, str) and "number" in wanted and _is_number(data)
-        else ""
-    )
-    raise InvalidInput(
-        f"{path or 'the configuration'} is {_show(data)} ({found}); it must be {wanted}{hint}"
-    )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
+    return refuse(path, data, _name(kind))
 
 
 def _name(kind: Any) -> str:
@@ -183,68 +147,6 @@ def _join(path: str, key: Any) -> str:
 
 
 # Numbers of methods and options of problems: plain values, and forms such as {power: [5, 0.45]}.
-
-
-def forms() -> dict[str, Callable[..., Any]]:
-    """The small values of the library by their lower-case names: schedules, ideal points,
-    hypergradients.
-    """
-    from bipareto.methods.parts import hypergradient
-    from bipareto.methods.parts.scalarization import Fixed, Tracked
-    from bipareto.methods.parts.schedule import Complement, Constant, Cosine, Delayed, Power
-
-    estimators = (
-        hypergradient.CG,
-        hypergradient.FiniteDifference,
-        hypergradient.Neumann,
-        hypergradient.Unrolled,
-    )
-    return {
-        form.__name__.lower(): form
-        for form in (Constant, Power, Complement, Cosine, Delayed, Fixed, Tracked, *estimators)
-    }
-
-
-def load_number(value: Any, path: str) -> Any:
-    """A number of a method as YAML writes it: a scalar, a list, or a form with its arguments,
-    {power: [5, 0.45]}.
-    """
-    if isinstance(value, (list, tuple)):
-        return tuple(load_number(item, f"{path}[{i}]") for i, item in enumerate(value))
-    if not isinstance(value, Mapping):
-        if value is not None and not isinstance(value, (bool, int, float, str)):
-            return _refuse(path, value, "a number, a list, true, false, null or text")
-        return value
-    known = forms()
-    if len(value) != 1 or next(iter(value)) not in known:
-        return _refuse(
-            path,
-            dict(value),
-            f"a number, or one form with its arguments such as {{power: [5, 0.45]}}; the forms are "
-            f"{', '.join(known)}",
-        )
-    ((name, given),) = value.items()
-    arguments = load_number(given, f"{path}.{name}")
-    arguments = arguments if isinstance(arguments, tuple) else (arguments,)
-    if not all(isinstance(item, (int, float, tuple)) for item in arguments):
-        return _refuse(f"{path}.{name}", given, "a list of numbers")
-    try:
-        return known[name](*arguments)
-    except (TypeError, ValueError, OverflowError) as error:
-        names = getattr(known[name], "_fields", None) or [item.name for item in fields(known[name])]  # type: ignore[arg-type]
-        raise InvalidInput(
-            f"{path}.{name} is {_show(given)}; write [{', '.join(names)}] ({error})"
-        ) from error
-
-
-def dump_number(value: Any) -> Any:
-    """The way back: `load_number(dump_number(v), "")` equals v."""
-    name = type(value).__name__.lower()
-    if is_dataclass(value) and not isinstance(value, type):
-        return {name: [dump_number(getattr(value, item.name)) for item in fields(value)]}
-    if hasattr(value, "_fields"):
-        return {name: [dump_number(item) for item in value]}
-    return [dump_number(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def wanted(default: Any, value: Any) -> str | None:
@@ -286,4 +188,4 @@ def check_options(
         kind = wanted(defaults[key], value)
         if kind is not None:
             more = ", a list or a form such as {power: [5, 0.45]}" if kind == "a number" else ""
-            _refuse(where, dump_number(value), f"{kind}{more}, e.g. {dump_number(defaults[key])}")
+            refuse(where, dump_number(value), f"{kind}{more}, e.g. {dump_number(defaults[key])}")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from bipareto_experiments.nas.genotype import Genotype
     from bipareto_experiments.nas.known import KnownCells
 
-__all__ = ["judged", "show_cells", "show_records"]
+__all__ = ["judged", "show_best", "show_cells", "show_records"]
 
 
 def _weights(record: dict[str, Any]) -> str:
@@ -117,6 +117,26 @@ def judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dic
     if known is not None and any("number" in r for r in result["records"]):
         found["hypervolume"] = judging.summary(result, known)
         _show_truth(out, found["hypervolume"])
+        found["transfer"] = judging.summary(result, known, "cifar100")
+        _show_truth(out, found["transfer"])
+    return found
+
+
+def show_best(out: Output, result: dict[str, Any]) -> dict[str, Any]:
+    """The best trial of each method, shown and as data."""
+    from bipareto_experiments.nas.judging import best_trials
+
+    found = best_trials(result)
+    rows = [
+        [name, best["chosen"], _number(best["mixture"]), _number(best["discrete"])]
+        for name, best in found.items()
+    ]
+    out.table(
+        "Best trials: hypervolume on validation images",
+        ["method", "with", "mixture", "derived cells"],
+        rows,
+        left=2,
+    )
     return found
 
 
@@ -143,23 +163,28 @@ def _show_correlations(out: Output, found: list[dict[str, Any]]) -> None:
 
 
 def _show_volumes(out: Output, found: dict[str, Any]) -> None:
-    rows = [
-        [
-            name,
-            *(
-                text
-                for label in ("mixture", "discrete")
-                for text in (_number(own[label]["mean"]), _number(own[label]["error"]))
-            ),
-        ]
-        for name, own in found["methods"].items()
-    ]
     corner = ", ".join(f"{value:.4g}" for value in found["reference"])
-    out.table(
-        f"Hypervolume of the objectives below ({corner})",
-        ["method", "of the mixture", "+-", "of the derived cells", "+-"],
-        rows,
-    )
+    for images, labels in (
+        ("validation", ("mixture", "discrete")),
+        ("unseen test", ("test_mixture", "test_discrete")),
+    ):
+        rows = [
+            [
+                name,
+                *(
+                    text
+                    for label in labels
+                    for text in (_number(own[label]["mean"]), _number(own[label]["error"]))
+                ),
+            ]
+            for name, own in found["methods"].items()
+            if labels[0] in own
+        ]
+        if rows:
+            header = ["method", "of the mixture", "+-", "of the derived cells", "+-"]
+            out.table(
+                f"Hypervolume of the objectives on {images} images below ({corner})", header, rows
+            )
 
 
 def _show_truth(out: Output, said: dict[str, Any]) -> None:
@@ -178,12 +203,13 @@ def _show_truth(out: Output, said: dict[str, Any]) -> None:
             [
                 name,
                 *shares,
+                f"{own['by_luck']:.3f}",
                 str(own["distinct"]),
                 "-" if own["seconds"] is None else f"{own['seconds']:.0f}",
             ]
         )
     means = [text for key in keys for text in (_number(said["random"][key]["mean"]), "-")]
-    rows.append([f"{said['random']['cells']} random cells", *means, "-", "-"])
+    rows.append([f"{said['random']['cells']} random cells", *means, "-", "-", "-"])
     header = [
         "method",
         "below chance",
@@ -192,9 +218,9 @@ def _show_truth(out: Output, said: dict[str, Any]) -> None:
         "+-",
         'without "none"',
         "+-",
+        "median by luck",
         "distinct cells",
         "seconds",
     ]
-    out.table(
-        "Hypervolume of true accuracy and FLOPs, as a share of the true front's", header, rows
-    )
+    title = f"Hypervolume of accuracy on {said['dataset']} and FLOPs, share of the true front's"
+    out.table(title, header, rows)

@@ -280,6 +280,71 @@ def sensitivity(
     out.result({"methods": found, "seconds": result["seconds"]})
 
 
+@commands.command()
+def refine(
+    dataset: Dataset = "fc100",
+    learner: LearnerOption = "block",
+    strengths: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strengths",
+            metavar="NAME,..",
+            help="weak, moderate, strong, extreme; moderate if none.",
+        ),
+    ] = None,
+    scalarizations: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            metavar="NAME,..",
+            help="stch (as published), linear (a weighted sum), tchebycheff; stch if none.",
+        ),
+    ] = None,
+    more: Annotated[
+        int | None,
+        typer.Option(
+            "--more", metavar="T", min=1, help="Joint steps of the refinement; 1000 if none."
+        ),
+    ] = None,
+    seeds: Seeds = None,
+    steps: Steps = None,
+    device: Device = None,
+    folder: Folder = None,
+    tiny: Tiny = False,
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """One backbone for all, then refined towards each preference.
+
+    Every preference goes on from the same backbone on the same episodes, so that
+    what differs in the end is the preference and not another start.
+
+    \b
+    Examples:
+      bipareto experiment fewshot refine --seeds 0,1,2,3,4,5,6,7,8,9 --out runs/refined
+      bipareto experiment fewshot refine --by stch,linear --out runs/both
+      bipareto experiment fewshot refine --tiny --json
+    """
+    from bipareto_experiments.fewshot.studies import refinement, summary
+
+    out = Output(as_json, quiet)
+    with out.listening():
+        study = _study(
+            out, dataset, learner, "warm", "robust", seeds, steps, device, folder, tiny, out_dir
+        )
+        result = refinement(
+            study,
+            values.names(strengths) if strengths else ["moderate"],
+            steps=more or (12 if tiny else 1000),
+            scalarizations=values.names(scalarizations) if scalarizations else ["stch"],
+        )
+        found = summary(result)
+    _tables(out, found)
+    _pictures(out, out_dir)
+    out.result({"methods": found, "seconds": result["seconds"]})
+
+
 @commands.command("single-domain")
 def single_domain(
     dataset: Dataset = "fc100",

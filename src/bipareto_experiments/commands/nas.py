@@ -22,7 +22,7 @@ from bipareto.cli.output import (
     results_of,
 )
 from bipareto.errors import InvalidInput
-from bipareto_experiments.commands.architectures import judged, show_cells, show_records
+from bipareto_experiments.commands.architectures import judged, show_best, show_cells, show_records
 from bipareto_experiments.commands.data import Folder
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ Dataset = Annotated[
 Preset = Annotated[
     str,
     typer.Option(
-        "--preset",
-        metavar="NAME",
-        help="proxy (NAS-Bench-201), darts, or paper (with its numbers).",
+        "--preset", metavar="NAME", help="proxy (NAS-Bench-201), darts, or paper (its search)."
     ),
 ]
 Space = Annotated[
@@ -73,15 +71,25 @@ Steps = Annotated[
 Batch = Annotated[
     int | None, typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none.")
 ]
+Cells = Annotated[
+    int | None,
+    typer.Option(
+        "--cells", metavar="N", min=1, help="A stage of NAS-Bench-201; the preset's if none."
+    ),
+]
+Side = Annotated[
+    int | None,
+    typer.Option(
+        "--side", metavar="PIXELS", help="Images are averaged down to it; the preset's if none."
+    ),
+]
 Channels = Annotated[
     int | None,
     typer.Option("--channels", metavar="C", min=1, help="Of the first cell; the preset's if none."),
 ]
 Numbers = Annotated[
     str | None,
-    typer.Option(
-        "--numbers", metavar="WHOSE", help="ours or paper: steps and constants of the methods."
-    ),
+    typer.Option("--numbers", metavar="WHOSE", help="ours or paper: the methods' hyperparameters."),
 ]
 Warmup = Annotated[
     float | None,
@@ -99,6 +107,18 @@ Sampled = Annotated[
         help="Judge architectures drawn at temperature T, e.g. 1, not their mixture (0).",
     ),
 ]
+Cooled = Annotated[
+    float | None,
+    typer.Option(
+        "--cooled", metavar="T", help="The temperature that drawn architectures end with."
+    ),
+]
+Draws = Annotated[
+    str | None,
+    typer.Option(
+        "--draws", metavar="KIND", help="twin or own: training images of MB-MOMEHA's theta and y."
+    ),
+]
 Together = Annotated[
     int | None,
     typer.Option(
@@ -114,7 +134,7 @@ Strengths = Annotated[
     typer.Option(
         "--strengths",
         metavar="NAME,..",
-        help="weak, moderate, strong, extreme; moderate,strong if none (strong with 4 objectives).",
+        help="equal, weak, strong, extreme (-second: for FLOPs); the four if none.",
     ),
 ]
 Seeds = Annotated[
@@ -145,7 +165,9 @@ def search(
     method: Annotated[
         str,
         typer.Option(
-            "--method", metavar="NAME", help="mb-momeha, wc-mhgd, wc-penalty, moco or darts."
+            "--method",
+            metavar="NAME",
+            help="mb-momeha, wc-mhgd, wc-penalty, moco, darts or random.",
         ),
     ] = "mb-momeha",
     dataset: Dataset = "cifar10",
@@ -158,9 +180,13 @@ def search(
     steps: Steps = None,
     batch: Batch = None,
     channels: Channels = None,
+    cells: Cells = None,
+    side: Side = None,
     numbers: Numbers = None,
     warmup: Warmup = None,
     sampled: Sampled = None,
+    cooled: Cooled = None,
+    draws: Draws = None,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0,
     together: Together = None,
     device: Device = None,
@@ -197,12 +223,20 @@ def search(
             steps=steps,
             batch=batch,
             channels=channels,
+            cells=cells,
+            side=side,
             numbers=numbers,
             warmup=warmup,
             sampled=sampled,
+            cooled=cooled,
+            twin=_twin(draws),
         )
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
-        chosen = values.names(strengths) if strengths else (["strong"] if tiny else None)
+        chosen = (
+            values.names(strengths)
+            if strengths
+            else (["strong", "strong-second"] if tiny else None)
+        )
         records = compared(study, [method], chosen)["records"]
     show_records(out, records, list(task.settings.objectives))
     found = {
@@ -231,7 +265,7 @@ def compare(
         typer.Option(
             "--methods",
             metavar="NAME,..",
-            help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.",
+            help="mb-momeha, wc-mhgd, wc-penalty, moco, darts, random; all if none.",
         ),
     ] = None,
     dataset: Dataset = "cifar10",
@@ -245,10 +279,23 @@ def compare(
     steps: Steps = None,
     batch: Batch = None,
     channels: Channels = None,
+    cells: Cells = None,
+    side: Side = None,
     numbers: Numbers = None,
     warmup: Warmup = None,
     sampled: Sampled = None,
+    cooled: Cooled = None,
+    draws: Draws = None,
     together: Together = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--seconds",
+            metavar="S",
+            min=0.1,
+            help="For all searches of a method, the same for each; else by steps.",
+        ),
+    ] = None,
     device: Device = None,
     folder: Folder = None,
     tiny: Tiny = False,
@@ -258,13 +305,16 @@ def compare(
 ) -> None:
     """All methods under all preferences and seeds, judged by known answers.
 
-    First-order DARTS, which follows one objective, gets the GPU time of
-    MB-MOMEHA.  Where moocore is not installed the hypervolumes are left out;
-    `figures` computes them from the same results.json elsewhere.
+    With --seconds every method has the same time for all its searches.
+    First-order DARTS follows one objective; random search trains one supernet
+    a seed and chooses among 500 random cells.  Everything is judged on
+    validation images and on test images that neither level saw.  Where moocore
+    is not installed the hypervolumes are left out; `figures` computes them from
+    the same results.json elsewhere.
 
     \b
     Examples:
-      bipareto experiment nas compare --seeds 1,2,3 --out runs/nas
+      bipareto experiment nas compare --half --seconds 76 --out runs/nas
       bipareto experiment nas compare --objectives loss,flops,skip,pooling --out runs/four
       bipareto experiment nas compare --tiny --methods mb-momeha,darts --steps 4 --out runs/tiny
     """
@@ -288,9 +338,13 @@ def compare(
             steps=steps,
             batch=batch,
             channels=channels,
+            cells=cells,
+            side=side,
             numbers=numbers,
             warmup=warmup,
             sampled=sampled,
+            cooled=cooled,
+            twin=_twin(draws),
         )
         given = values.seeds(seeds or (["1"] if tiny else ["1,2,3"]))
         study = Study(
@@ -302,6 +356,7 @@ def compare(
             out.progress,
             _teller(out),
             cells=8 if tiny else 150,
+            budget=seconds,
         )
         result = compared(
             study,
@@ -337,33 +392,32 @@ def tune(
         typer.Option("--seed", metavar="N", help="Start and draws; not one that is compared with."),
     ] = 0,
     steps: Steps = None,
+    cells: Cells = None,
+    side: Side = None,
     warmup: Warmup = None,
     sampled: Sampled = None,
+    cooled: Cooled = None,
+    draws: Draws = None,
     together: Together = None,
     device: Device = None,
     folder: Folder = None,
     tiny: Tiny = False,
-    step: Annotated[
-        str,
-        typer.Option(
-            "--step",
-            metavar="NAME",
-            help="alpha_x (of the architecture) or alpha_y (of the weights).",
-        ),
-    ] = "alpha_x",
     out_dir: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Each method's step of x or y, by three trials side by side, judged as in compare.
+    """Each method's steps of x and y, by nine trials side by side.
+
+    The best has the most hypervolume on validation images, mean of mixture and
+    derived cells; test images and known accuracies take no part.
 
     \b
     Examples:
-      bipareto experiment nas tune --out runs/tuning
-      bipareto experiment nas tune --preset darts --step alpha_y --steps 390 --out runs/tuning-y
+      bipareto experiment nas tune --half --steps 800 --out runs/tuning
+      bipareto experiment nas tune --preset darts --half --steps 390 --out runs/tuning-darts
       bipareto experiment nas tune --tiny --methods mb-momeha --steps 4
     """
-    from bipareto_experiments.nas.settings import METHODS
+    from bipareto_experiments.nas.settings import TUNED
     from bipareto_experiments.nas.studies import Study, tuned
 
     out = Output(as_json, quiet)
@@ -381,17 +435,22 @@ def tune(
             half=half or None,
             objectives=None,
             steps=steps,
+            cells=cells,
+            side=side,
             warmup=warmup,
             sampled=sampled,
+            cooled=cooled,
+            twin=_twin(draws),
         )
         study = Study(task, out_dir, [seed], known, together, out.progress, _teller(out), cells=0)
         result = tuned(
             study,
-            values.names(methods) if methods else METHODS,
+            values.names(methods) if methods else TUNED,
             values.names(strengths) if strengths else None,
-            step,
         )
     found = judged(out, result, known)
+    if "objectives" in found:
+        found["best"] = show_best(out, result)
     if out_dir is not None:
         out.say(
             f"results.json is in {out_dir}; these tables again: bipareto experiment nas figures "
@@ -617,6 +676,12 @@ def _task(
         )
     claim_experiment(out_dir, "nas")
     return task, known
+
+
+def _twin(draws: str | None) -> bool | None:
+    if draws not in (None, "twin", "own"):
+        raise InvalidInput(f"--draws {draws!r} is not known; choose twin or own")
+    return None if draws is None else draws == "twin"
 
 
 def _teller(out: Output) -> Any:

@@ -48,11 +48,13 @@ class Summary:
 class ImageSet:
     """N labelled colour images of C classes.
 
-    name: what the set is called. images (N, 3, H, W) uint8 and labels (N,) int64 into class_names,
-    on the CPU. test (N,) bool: belongs to the set's own test split; all False where there is none.
-    class_names: C names. group (C,) int64 into group_names: the superclass or domain of each class,
-    None where the set names none. note: how true the pixels are to the original; to be said
-    wherever a result is reported.
+    name: what the set is called.
+    images (N, 3, H, W) uint8 and labels (N,) int64 into class_names, on the CPU.
+    test (N,) bool: belongs to the set's own test split; all False where there is none.
+    class_names: C names.
+    group (C,) int64 into group_names: the superclass or domain of each class, None where the set
+        names none.
+    note: how true the pixels are to the original; to be said wherever a result is reported.
     """
 
     name: str

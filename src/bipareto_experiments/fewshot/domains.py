@@ -50,8 +50,9 @@ STARTS = 30
 class Domains:
     """The classes of D domains, as ids of an image set.
 
-    names: D names. train, validation, test: the classes of each domain, D tuples each; all of
-    `validation` may be empty.
+    names: D names.
+    train, validation, test: the classes of each domain, D tuples each; all of `validation` may be
+        empty.
     """
 
     names: tuple[str, ...]

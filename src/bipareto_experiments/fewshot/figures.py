@@ -45,6 +45,7 @@ def draw(
         "single": lambda a, r: _single(a, r, domains),
         "comparison": lambda a, r: _comparison(a, r, domains),
         "training": lambda a, r: _training(a, r, domains),
+        "response": lambda a, r: _answers(a, result, domains),
     }
     from matplotlib.figure import Figure
 
@@ -357,6 +358,35 @@ def _training(axes: list[Axes], records: Records, domains: list[str]) -> bool:
             smooth.append(kept)
         axes[0].plot(own[0]["step"], smooth, color=style["color"], label=name)
     axes[0].set(xlabel="joint step", ylabel="cross entropy", title=f"Training loss, {domains[0]}")
+    _finish(axes)
+    return True
+
+
+def _answers(axes: list[Axes], result: dict[str, Any], domains: list[str]) -> bool:
+    """By how much the preferred domain's accuracy rises over the equal preference, with two
+    standard errors over seeds.
+    """
+    if not comparable(result) or len(result["seeds"]) < 2:
+        return False
+    found = {
+        (name, weight): [a for a in r["response"] if a["weight"] == weight]
+        for name, r in summary(result).items()
+        for weight in sorted({a["weight"] for a in r["response"]})
+    }
+    if not found:
+        return False
+    width = 0.8 / len(found)
+    for k, ((name, weight), answers) in enumerate(found.items()):
+        places = [a["domain"] + (k - (len(found) - 1) / 2) * width for a in answers]
+        errors = [2 * a["seed_error"] for a in answers]
+        rises = [a["rise"] for a in answers]
+        label = f"{name}, w = {weight:g}"
+        colour = COLOURS[k % len(COLOURS)]
+        axes[0].bar(places, rises, 0.9 * width, yerr=errors, capsize=3, color=colour, label=label)
+    axes[0].axhline(0.0, color="black", linewidth=0.8)
+    axes[0].set_xticks(range(len(domains)), domains)
+    title = f"What preferring a domain changes in it, {len(result['seeds'])} seeds"
+    axes[0].set(ylabel="rise of its accuracy (two standard errors)", title=title)
     _finish(axes)
     return True
 

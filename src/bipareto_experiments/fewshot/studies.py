@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from bipareto.sweep.durable import write_text
 from bipareto_experiments.devices import machine_of
 from bipareto_experiments.fewshot.settings import (
     COMPARED,
+    MOVING,
     TRIALS,
     Protocol,
     adaptation,
@@ -33,7 +35,16 @@ from bipareto_experiments.fewshot.settings import (
 from bipareto_experiments.fewshot.task import Task
 from bipareto_experiments.fewshot.training import Trial, train
 
-__all__ = ["Study", "comparable", "comparison", "sensitivity", "single_domain", "summary", "tune"]
+__all__ = [
+    "Study",
+    "comparable",
+    "comparison",
+    "refinement",
+    "sensitivity",
+    "single_domain",
+    "summary",
+    "tune",
+]
 
 #: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the
 #: paper.
@@ -115,8 +126,17 @@ class Study:
         trials: Sequence[Trial],
         labels: Sequence[dict[str, Any]],
         curves: bool = False,
-    ) -> None:
-        """Train a group side by side, judge every backbone, and keep the records."""
+        steps: int | None = None,
+        begin: Any = None,
+    ) -> Any:
+        """Train a group side by side, judge every backbone, and keep the records; returns the
+        backbones.
+
+        Args:
+            curves: judge them on the way too.
+            steps: other than the study's.
+            begin: backbones to begin with, with a first axis of trials.
+        """
         points: list[dict[str, Any]] = []
 
         def look(step: int, x: Any) -> None:
@@ -129,7 +149,8 @@ class Study:
         trained = train(
             self.task,
             trials,
-            self.steps,
+            steps or self.steps,
+            begin=begin,
             folder=None if self.folder is None else self.folder / group,
             label=group,
             progress=self.progress,
@@ -157,6 +178,7 @@ class Study:
                 ]
             self.records.append(record)
         self.write()
+        return trained.x
 
     def across(
         self, group: str, name: str, wanted: Sequence[tuple[float, ...] | None], **label: Any
@@ -324,6 +346,60 @@ def sensitivity(
     return study.result()
 
 
+def refinement(
+    study: Study,
+    strengths: Sequence[str] = ("moderate",),
+    *,
+    steps: int = 1000,
+    pace: float = 0.3,
+    scalarizations: Sequence[str] = ("stch",),
+) -> dict[str, Any]:
+    """One backbone a seed under the equal preference, refined towards every preference from there
+    on the same episodes.
+
+    Start, episodes and learners' y_0 are those of the equal preference, which is refined too: what
+    is left between two backbones of a seed is the preference.
+
+    Args:
+        strengths: of the preferences.
+        steps: joint steps of the refinement.
+        pace: of its step of x, as a share of the first one's; it falls to zero along half a cosine.
+        scalarizations: by which preferences weigh the domains, each a method by itself: "stch", or
+            "linear" for a plain weighted sum.
+    """
+    m, learner = len(study.task.domains), study.task.network.learner
+    study.untrained()
+    even = (1 / m,) * m
+    shared = study.run(
+        "shared",
+        [Trial(study.method("momeha"), even, seed) for seed in study.seeds],
+        [{"method": "momeha, shared"} for _ in study.seeds],
+    )
+    numbers = {"alpha_x": MOVING[learner][0], **study.numbers.get("momeha", {})}
+    numbers["alpha_x"] *= pace
+    for name in scalarizations:
+        method = configured(
+            "momeha",
+            learner,
+            m,
+            study.protocol,
+            study.preset,
+            steps,
+            numbers | {"scalarization": name},
+        )
+        wanted = preferences(m, strengths)
+        trials = [Trial(method, w, seed, draws=seed + 1000) for seed in study.seeds for w in wanted]
+        begin = tree.map_(partial(torch.repeat_interleave, repeats=len(wanted), dim=0), shared)
+        study.run(
+            f"refined-{name}",
+            trials,
+            [{"method": f"momeha, {name}"} for _ in trials],
+            steps=steps,
+            begin=begin,
+        )
+    return study.result()
+
+
 def single_domain(study: Study) -> dict[str, Any]:
     """One domain alone in training, judged on all: an m x m matrix, the reference of the preference
     study.
@@ -370,10 +446,10 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     accuracies, and its preferences' effect.
 
     accuracy: mean over domains, preferences and seeds; `equal` the same under equal preferences
-    alone. hypervolume: of the accuracies of one seed's backbones above chance (`reference`),
-    averaged over seeds.  A method with preferences has
-        several backbones there, one without has one; so `hypervolume_equal` is that of the backbone
-        under equal preferences alone.
+        alone.
+    hypervolume: of the accuracies of one seed's backbones above chance (`reference`), averaged over
+        seeds.  A method with preferences has several backbones there, one without has one; so
+        `hypervolume_equal` is that of the backbone under equal preferences alone.
     response: see `_response`.
     """
     from bipareto.fronts.measures import hypervolume

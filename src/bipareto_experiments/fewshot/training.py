@@ -27,11 +27,14 @@ __all__ = ["Trained", "Trial", "train"]
 class Trial:
     """One backbone to be trained: a method with its numbers, a preference (None where it has none),
     a seed.
+
+    draws: the seed of the episodes, where that is another one than the seed of the start.
     """
 
     method: Method
     preference: tuple[float, ...] | None
     seed: int
+    draws: int | None = None
 
     @property
     def joint(self) -> int:
@@ -40,7 +43,13 @@ class Trial:
 
     def key(self) -> dict[str, Any]:
         """What decides the result, as JSON."""
-        return {"method": repr(self.method), "preference": self.preference, "seed": self.seed}
+        own = {} if self.draws is None else {"draws": self.draws}
+        return {
+            "method": repr(self.method),
+            "preference": self.preference,
+            "seed": self.seed,
+            **own,
+        }
 
 
 @dataclass(frozen=True)
@@ -63,6 +72,7 @@ def train(
     trials: Sequence[Trial],
     steps: int,
     *,
+    begin: Tree | None = None,
     folder: Path | None = None,
     label: str = "training",
     progress: bool | None = None,
@@ -73,6 +83,7 @@ def train(
 
     Args:
         steps: joint steps, T in the paper.
+        begin: backbones to begin with, with a first axis of trials; None for those of the seeds.
         folder: where checkpoints and the result are kept; a call with the same trials goes on from
             there, or returns what is done.
         watch: called with the joint step and the stacked backbones after every `watch_every` joint
@@ -86,13 +97,19 @@ def train(
         )
     if first.method.oracles(len(task.domains))["hessian_products"]:
         task = replace(task, network=replace(task.network, twice=True))
-    state = tree.stack([_begin(task, trial) for trial in trials])
+    state = tree.stack(
+        [
+            _begin(task, trial, None if begin is None else tree.select(begin, i))
+            for i, trial in enumerate(trials)
+        ]
+    )
     key = {
         "trials": [trial.key() for trial in trials],
         "steps": steps,
         "network": repr(task.network),
         "data": task.images.name,
         "domains": task.domains.train,
+        **({} if begin is None else {"begin": float(tree.norm(begin))}),
     }
     part = None if folder is None else SliceFolder(folder)
     if part is not None and part.done:
@@ -115,11 +132,11 @@ def train(
         "progress": progress,
         "label": label,
     }
-    seeds = [trial.seed for trial in trials]
+    seeds = [trial.seed if trial.draws is None else trial.draws for trial in trials]
     if part is None:
         with task.arithmetic():
             run = drive(task.problem, first.method, state, seeds, callbacks=[look], **options)
-        if "interrupted" in run.reason:
+        if run.interrupted:
             raise StoreError(
                 "interrupted, and nothing was kept; with --out FOLDER the same command goes on "
                 "where it stopped"
@@ -139,7 +156,7 @@ def train(
                 resume=snapshot,
                 **options,
             )
-        if "interrupted" in run.reason:
+        if run.interrupted:
             raise StoreError(f"interrupted; the same command goes on from {part.path}")
         trained = _trained(run, first.joint)
         leaves = {f"x.{i}": leaf for i, leaf in enumerate(tree.leaves(trained.x))}
@@ -150,9 +167,10 @@ def train(
     return trained
 
 
-def _begin(task: Task, trial: Trial) -> Any:
+def _begin(task: Task, trial: Trial, backbone: Tree | None) -> Any:
+    x, y = task.start(trial.seed)
     return trial.method.begin(
-        trial.method.prepare(task.problem, *task.start(trial.seed)), trial.preference
+        trial.method.prepare(task.problem, x if backbone is None else backbone, y), trial.preference
     )
 
 

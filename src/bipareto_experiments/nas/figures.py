@@ -177,8 +177,8 @@ def _hypervolume(result: dict[str, Any], known: KnownCells | None) -> Figure | N
 
 
 def _plane(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
-    """Both objectives of the supernets at the end of every search, and of each method's seeds
-    together the front.
+    """Both objectives of the supernets at the end of every search, on unseen images where they were
+    looked at, and of each method's seeds together the front.
     """
     names, records = result["objectives"], result["records"]
     if len(names) != 2:
@@ -188,9 +188,11 @@ def _plane(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
     corner = dearest(names, result["data"]["classes"])
     figure, (axis,) = _figure(8.0, 5.2)
     methods, outside = _methods(records), 0
+    unseen = all("test" in r for r in records)
     for name, style in zip(methods, styles(methods), strict=True):
+        own = [r for r in records if r["method"] == name]
         points = torch.tensor(
-            [r["objectives"] for r in records if r["method"] == name], dtype=torch.float64
+            [r["test"]["mixture"] if unseen else r["objectives"] for r in own], dtype=torch.float64
         )
         inside = points[(points < torch.tensor(corner)).all(1)]
         outside += len(points) - len(inside)
@@ -216,15 +218,18 @@ def _plane(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
         )
     beyond = f"; {outside} ended beyond that point" if outside else ""
     title = f"Objectives of the supernets, below ({corner[0]:.3g}, {corner[1]:.3g}){beyond}"
-    axis.set(xlabel=_LABELS[names[0]], ylabel=_LABELS[names[1]], title=title)
+    labels = [_LABELS[name] for name in names]
+    if unseen:
+        labels = [label.replace("validation", "test") for label in labels]
+    axis.set(xlabel=labels[0], ylabel=labels[1], title=title)
     axis.grid(alpha=0.3)
     axis.legend(fontsize="small")
     return figure
 
 
 def _curves(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
-    """For each objective its value on the way, mean over the moderate and strong preferences for it
-    and over seeds, by method.
+    """For each objective its value on the way, by method: mean over seeds and over the preferences
+    for it, the extreme one left out; where none is for it, the one that weighs it most.
     """
     names, records = (
         result["objectives"],
@@ -238,11 +243,7 @@ def _curves(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
         for method, style in zip(methods, styles(methods), strict=True):
             own = [r for r in records if r["method"] == method]
             if own[0]["preference"]:
-                own = [
-                    r
-                    for r in own
-                    if r["preference"][i] == max(r["preference"]) > min(r["preference"])
-                ]
+                own = _preferring(own, i)
             least = min((len(r["curve"]["step"]) for r in own), default=0)
             if not least:
                 continue
@@ -256,13 +257,24 @@ def _curves(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
                 [s / steps[-1] for s in steps], values.tolist(), markersize=3, label=method, **style
             )
         axis.set(
-            xlabel="share of the search", ylabel=_LABELS[name], title=f"where {name} is preferred"
+            xlabel="share of the search",
+            ylabel=_LABELS[name],
+            title=f"where {name} is preferred most",
         )
         axis.grid(alpha=0.3)
     figure.legend(
         *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize="small"
     )
     return figure
+
+
+def _preferring(records: Records, i: int) -> Records:
+    """Those whose preference is for objective i, or else weighs it most."""
+    found = [
+        r for r in records if r["preference"][i] == max(r["preference"]) > min(r["preference"])
+    ]
+    most = max(r["preference"][i] for r in records)
+    return found or [r for r in records if r["preference"][i] == most]
 
 
 def _exploration(result: dict[str, Any], known: KnownCells | None) -> Figure | None:

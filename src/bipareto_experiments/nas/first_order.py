@@ -10,18 +10,18 @@ with momentum.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["FirstOrder", "FirstOrderState"]
+__all__ = ["FirstOrder", "FirstOrderState", "WeightsAlone"]
 
 
 class FirstOrderKnobs(NamedTuple):
@@ -61,14 +61,12 @@ class FirstOrder(Method):
 
     uses_preference = False
     traits = Traits("stochastic", "one minimiser", nested=False, certainty=100)
+    limits: ClassVar[Limits] = {"beta": {"least": 0, "below": 1}, "decay_x": {"least": 0}}
 
     alpha_x: Schedule | float = 3e-4
     alpha_y: Schedule | float = 0.025
     beta: float = 0.9
     decay_x: float = 1e-3
-
-    def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x", "alpha_y"])
 
     def roles(self, m: int) -> tuple[str, ...]:
         return common.roles(m)
@@ -129,3 +127,25 @@ class FirstOrder(Method):
             "lower": common.lower_of(problem, draw)(before.x, before.y),
             "residual": residual,
         }
+
+
+@dataclass(frozen=True)
+class WeightsAlone(FirstOrder):
+    """The same without the step of x: weights of a supernet at its first logits, for a random
+    search among its cells.
+    """
+
+    def step(
+        self, problem: Problem, state: FirstOrderState, draw: Draw | None = None
+    ) -> tuple[FirstOrderState, Info]:
+        x, y, mean, square, momentum, t, knobs = state
+        lower = common.lower_of(problem, draw)
+        d_y = oracle.grad(lambda v: lower(x, v), y)
+        momentum = tree.map_(lambda a, d: knobs.beta * a + d, momentum, d_y)
+        f = common.upper_of(problem, draw, sum(role.startswith("x-upper") for role in draw or {}))(
+            x, y
+        )
+        new = FirstOrderState(
+            x, tree.descend(y, knobs.alpha_y(t), momentum), mean, square, momentum, t + 1, knobs
+        )
+        return new, {"objectives": f}

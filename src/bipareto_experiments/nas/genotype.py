@@ -83,6 +83,19 @@ class Genotype:
             )
         return cls(space, cells)
 
+    @classmethod
+    def random(cls, space: Space, stream: torch.Generator) -> Genotype:
+        """An architecture that logits drawn alike stand for: all are equally likely where no
+        edge is dropped.
+        """
+        return derive(
+            space,
+            {
+                kind: torch.rand(len(space.edges), len(space.operations), generator=stream)
+                for kind in space.kinds
+            },
+        )
+
     def choices(self) -> dict[str, Tensor]:
         """The index of an operation for every edge, {kind: (edges,)}; an edge that is not kept has
         "none".

@@ -30,6 +30,7 @@ from bipareto_experiments.nas.spaces import NAS_BENCH_201, space_of
 
 __all__ = [
     "DRAWS",
+    "best_trials",
     "correlations",
     "dearest",
     "favoured",
@@ -41,6 +42,8 @@ __all__ = [
     "volumes",
 ]
 
+#: Of the data sets on which accuracies are known.
+CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet16": 120}
 #: How often as many random cells are drawn as a method has found.
 DRAWS = 2000
 
@@ -77,14 +80,15 @@ def summary(result: dict[str, Any], known: KnownCells, dataset: str = "cifar10")
 
     random: as many cells drawn uniformly, the mean over `DRAWS` draws; front: the whole true front,
     1 by definition; best: the share that the best choice of as many cells would reach is not known,
-    the front's is the bound.
+    the front's is the bound.  by_luck: how often random cells, drawn once for every seed, have in
+    the mean as much below the median.
     """
     records = [r for r in result["records"] if "number" in r]
     if not records:
         raise InvalidInput(
             "these results hold no cell of NAS-Bench-201; run a comparison there first"
         )
-    corners = references(known, dataset)
+    corners = references(known, dataset, CLASSES[dataset])
     front = points_of(known, known.front(dataset), dataset)
     whole = {name: hypervolume(front, corner) for name, corner in corners.items()}
 
@@ -117,9 +121,22 @@ def summary(result: dict[str, Any], known: KnownCells, dataset: str = "cifar10")
     count = max(said["cells"] for said in methods.values())
     everything = torch.arange(len(known.choices))
     connected = everything[(known.choices != NAS_BENCH_201.names.index("none")).all(1)]
+    shares = {key: _random(everything, count, partial(share, key=key)) for key in corners}
+    shares["linked"] = _random(connected, count, partial(share, key="median"))
     drawn: dict[str, Any] = {"cells": count, "draws": DRAWS}
-    drawn |= {key: _random(everything, count, partial(share, key=key)) for key in corners}
-    drawn["linked"] = _random(connected, count, partial(share, key="median"))
+    drawn |= {
+        key: {
+            "mean": float(of.mean()),
+            "low": float(of.quantile(0.05)),
+            "high": float(of.quantile(0.95)),
+        }
+        for key, of in shares.items()
+    }
+    for said in methods.values():
+        own = said["hypervolume"]["median"]
+        seeds = len(own["by_seed"])
+        means = shares["median"][: DRAWS // seeds * seeds].view(-1, seeds).mean(1)
+        said["by_luck"] = float((means >= own["mean"]).double().mean())
     return {
         "dataset": dataset,
         "references": corners,
@@ -141,31 +158,56 @@ def volumes(result: dict[str, Any]) -> dict[str, Any]:
     searches, averaged over seeds.
 
     mixture: of the supernet as it is searched; discrete: of the derived cells with the supernet's
-    weights.
+    weights; both on validation images, which y has partly followed.  test_mixture, test_discrete:
+    on images that neither level saw, where records have them.
     """
     corner = dearest(result["objectives"], result["data"]["classes"])
     found: dict[str, Any] = {}
     for name in dict.fromkeys(r["method"] for r in result["records"]):
         own = [r for r in result["records"] if r["method"] == name]
         seeds = sorted({r["seed"] for r in own})
+        looks: dict[str, Callable[[dict[str, Any]], list[float]]] = {
+            "mixture": lambda r: r["objectives"],
+            "discrete": lambda r: r["discrete"],
+        }
+        if all("test" in r for r in own):
+            looks |= {
+                "test_mixture": lambda r: r["test"]["mixture"],
+                "test_discrete": lambda r: r["test"]["discrete"],
+            }
         found[name] = {
             label: _spread(
-                [hypervolume([r[key] for r in own if r["seed"] == seed], corner) for seed in seeds]
+                [hypervolume([look(r) for r in own if r["seed"] == seed], corner) for seed in seeds]
             )
-            for label, key in (("mixture", "objectives"), ("discrete", "discrete"))
+            for label, look in looks.items()
         }
     return {"reference": corner, "methods": found}
 
 
-def _random(cells: Tensor, count: int, share: Callable[[Tensor], float]) -> dict[str, float]:
-    """The mean, and where 90 % of draws of `count` cells lie."""
+def best_trials(result: dict[str, Any]) -> dict[str, Any]:
+    """Of the trials of each method the one with the most hypervolume on validation images, mean of
+    mixture and derived cells.
+
+    Test images and known accuracies take no part in it.
+    """
+    found: dict[str, Any] = {}
+    for label, own in volumes(result)["methods"].items():
+        name, _, chosen = label.partition(", ")
+        value = (own["mixture"]["mean"] + own["discrete"]["mean"]) / 2
+        if name not in found or value > found[name]["value"]:
+            found[name] = {
+                "chosen": chosen,
+                "value": value,
+                "mixture": own["mixture"]["mean"],
+                "discrete": own["discrete"]["mean"],
+            }
+    return found
+
+
+def _random(cells: Tensor, count: int, share: Callable[[Tensor], float]) -> Tensor:
+    """What `DRAWS` draws of `count` cells have, (DRAWS,) float64."""
     drawn = torch.randint(len(cells), (DRAWS, count), generator=generator("random cells", 1, 0))
-    shares = torch.tensor([share(cells[numbers]) for numbers in drawn])
-    return {
-        "mean": float(shares.mean()),
-        "low": float(shares.quantile(0.05)),
-        "high": float(shares.quantile(0.95)),
-    }
+    return torch.tensor([share(cells[numbers]) for numbers in drawn], dtype=torch.float64)
 
 
 def _spread(values: Sequence[float]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ _MODULES = (bench_cell, conv, kernels, kernels_backward, kernels_weights)
 _PROCESSES = 16
 #: seconds after which a search no longer waits
 _PATIENCE = 300.0
-_CHILD = "from bipareto.experiments.nas.precompiled import _serve; _serve()"
+_CHILD = "from bipareto_experiments.nas.precompiled import _serve; _serve()"
 
 
 def precompile(network: Supernet, batches: Sequence[int]) -> None:

@@ -4,14 +4,15 @@ supernet.
 f(x, y) = the chosen of (validation loss, FLOPs, skip density, pooling density),
 g(x, y) = training loss + (decay / 2) |y|^2.
 
-The images are split 1:1; the lower level sees one half, the upper level the other.
+The images are split 1:1; the lower level sees one half, the upper level the other.  Test images,
+which neither sees, are for judging.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,10 +32,30 @@ from bipareto_experiments.nas.objectives import (
 from bipareto_experiments.nas.pixels import Augmentation, Draw, Pixels
 from bipareto_experiments.nas.supernet import Supernet
 
-__all__ = ["OBJECTIVES", "Halves", "Search"]
+__all__ = ["OBJECTIVES", "Cooling", "Halves", "Search"]
 
 #: The paper's four, in its order.
 OBJECTIVES = ("loss", "flops", "skip", "pooling")
+
+
+_NONE = torch.empty(0, dtype=torch.int64)
+#: Of the upper half: what is set aside for judging where a data set has no test images.
+ASIDE = 0.2
+
+
+class Cooling(NamedTuple):
+    """The temperature of drawn architectures, first (last/first)^(t/steps) at step t."""
+
+    first: float
+    last: float
+    steps: int
+
+    def at(self, t: Tensor) -> Tensor:
+        """At steps t (n,)."""
+        return self.first * (self.last / self.first) ** (t / self.steps).clamp(max=1.0)
+
+
+_EVEN = Cooling(1.0, 1.0, 1)
 
 
 class Halves:
@@ -45,13 +66,19 @@ class Halves:
     lasts, so a draw is a slice of it and costs nothing on a GPU.
 
     Args:
-        count: images in all; an odd one is left out.
+        count: images in all, the first rows of the data; an odd one is left out.
         batch: rows of a draw.
         margin, flip, cutout: see `Augmentation`.
         full: rows that stand for all of a half where all the data is asked for (role "full": first
             check, evaluation); None takes the whole half, which a large supernet may not hold in
             memory at once.
-        numbers: random numbers that a draw brings beside its images; none with "full".
+        numbers: random numbers that a draw brings beside its images, with a temperature behind
+            them; none with "full".
+        cooling: the temperature by step; with `numbers` only.
+        twin: all roles of the lower level are given the same draw.  Two weights that follow g then
+            follow the same noise, which cancels in their difference.
+        test: rows that neither level sees, for judging; None sets a fifth of the upper half aside
+            for it, an empty tensor nothing.
         seed: of the split; runs of all seeds share it.
         device: where draws are made.
     """
@@ -66,6 +93,9 @@ class Halves:
         cutout: int = 0,
         full: int | None = 1024,
         numbers: int = 0,
+        cooling: Cooling = _EVEN,
+        twin: bool = False,
+        test: Tensor | None = _NONE,
         seed: int = 0,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -75,24 +105,42 @@ class Halves:
                 f"batch = {batch} is too small: batch norm takes its statistics from the batch; "
                 "use at least 2"
             )
-        if batch > half:
+        least = half - (int(ASIDE * half) if test is None else 0)
+        if batch > least:
+            aside = (
+                ""
+                if test is not None
+                else f" (a fifth of one is set aside for judging: {least} are left)"
+            )
             raise InvalidInput(
-                f"batch = {batch}, but each half of {count} images has {half}; use a batch of at "
-                f"most {half}"
+                f"batch = {batch}, but each half of {count} images has {half}{aside}; use a batch "
+                f"of at most {least}"
             )
         if full is not None and full < 2:
             raise InvalidInput(f"full = {full}; batch norm needs at least 2 rows, or None for all")
         self.augmentation = Augmentation(margin, flip, cutout)
         self.augmentation.check()
-        self.batch, self.full, self.numbers, self.device = batch, full, numbers, device
+        if min(cooling) <= 0:
+            raise InvalidInput(f"{cooling}: temperatures and the number of steps must be above 0")
+        self.batch, self.full, self.numbers, self.cooling, self.device = (
+            batch,
+            full,
+            numbers,
+            cooling,
+            device,
+        )
+        self.twin = twin
         order = torch.randperm(count, generator=generator("split", 0, seed)).to(device)
-        self.rows = {"lower": order[:half], "upper": order[half : 2 * half]}
+        unseen = order[half + least : 2 * half] if test is None else test.to(device)
+        self.rows = {"lower": order[:half], "upper": order[half : half + least], "test": unseen}
         self._epochs: dict[tuple[str, str, int], tuple[int, Draw]] = {}
 
     def __call__(self, level: str, role: str, t: int, seed: int) -> Draw:
         """The draw of one role; the images of "full" are as they are."""
         if role == "full":
             return self.augmentation.plain(self.rows[level][: self.full])
+        if self.twin and level == "lower":
+            role = "lower"
         draws = len(self.rows[level]) // self.batch
         epoch, place = divmod(t, draws)
         kept = self._epochs.get((level, role, seed))
@@ -100,6 +148,9 @@ class Halves:
             stream = generator(role, epoch, seed, self.device)
             shuffled = self.augmentation.shuffled(self.rows[level], stream)
             noise = torch.rand(draws, self.numbers, generator=stream, device=self.device)
+            if self.numbers:
+                steps = torch.arange(epoch * draws, (epoch + 1) * draws, device=self.device)
+                noise = torch.cat([noise, self.cooling.at(steps)[:, None]], 1)
             kept = self._epochs[level, role, seed] = (epoch, shuffled._replace(noise=noise))
         rows, corner, flip, hole = (
             leaf[place * self.batch : (place + 1) * self.batch] for leaf in kept[1][:-1]
@@ -120,10 +171,11 @@ class Search(Problem):
         reading: of FLOPs, "paper" or "real".
         decay: weight decay of the lower level, 3e-4 in the paper.
         clip: bound on the norm of a loss's gradient in the weights, 5 in DARTS; None for none.
-        sampled: a temperature T > 0 lets every draw judge an architecture of its own, softmax((x +
-            G) / T) with Gumbel noise G (Maddison, Mnih and Teh 2017), from the draw's numbers; 0
-            judges the mixture softmax(x).  An edge that mostly draws "none" then costs accuracy,
-            where in a mixture batch norm undoes the scaling.
+
+    Where draws bring numbers (`Halves`), each judges an architecture of its own, softmax((x + G) /
+    T) with Gumbel noise G (Maddison, Mnih and Teh 2017) and the draw's temperature T; else the
+    mixture softmax(x) is judged.  An edge that mostly draws "none" then costs accuracy, where in a
+    mixture batch norm undoes the scaling.
 
     y is the supernet's tree of weights, or all of them in one vector (`start`): then a step moves
     them in one operation.
@@ -146,14 +198,13 @@ class Search(Problem):
         reading: Reading = "real",
         decay: float = 0.0,
         clip: float | None = None,
-        sampled: float = 0.0,
     ) -> None:
         self._check(network, images, labels, halves, objectives)
-        if sampled < 0 or (sampled and halves.numbers != network.space.numbers):
+        if halves.numbers not in (0, network.space.numbers):
             raise InvalidInput(
-                f"sampled = {sampled} with draws of {halves.numbers} numbers; the temperature is "
-                "not negative, and "
-                f"{network.space.name} needs Halves(..., numbers={network.space.numbers})"
+                f"draws bring {halves.numbers} numbers; to draw architectures of "
+                f"{network.space.name} they need "
+                f"Halves(..., numbers={network.space.numbers})"
             )
         if decay < 0 or (clip is not None and not clip > 0):
             raise InvalidInput(
@@ -171,14 +222,15 @@ class Search(Problem):
             decay,
             clip,
         )
-        self.sampled = sampled
         weights = tree.map_(lambda leaf: leaf.to("meta"), network.start(0)[1])
         # A vector's weights: for kernels that take a cell's in one piece as sections, else leaf by
         # leaf, cut at once.
         self._parted: Callable[[Tensor], Tree] = (
             Layout.of(weights).split if self.folded else partial(tree.unravel, like=weights)
         )
-        self.pixels = Pixels(images, halves.augmentation)
+        self.pixels = Pixels(
+            images, halves.augmentation, torch.cat([halves.rows["lower"], halves.rows["upper"]])
+        )
         tables = {
             "flops": flops_ratios(network, reading),
             "skip": skip_table(network.space),
@@ -204,7 +256,7 @@ class Search(Problem):
                 f"labels have shape {tuple(labels.shape)}; give every image a class from 0 to "
                 f"{network.classes - 1}"
             )
-        if max(int(rows.max()) for rows in halves.rows.values()) >= len(images):
+        if max(int(rows.max()) for rows in halves.rows.values() if len(rows)) >= len(images):
             raise InvalidInput(
                 f"the split is of more rows than the {len(images)} images; make it with "
                 f"Halves({len(images)})"
@@ -231,18 +283,23 @@ class Search(Problem):
         """Mean cross entropy of a draw, shape ()."""
         return self._judged(x, y, self.pixels(draw), draw)
 
+    def accuracy(self, x: Tree, y: Tree, draw: Draw) -> Tensor:
+        """The share of a draw's images that are told right, shape ()."""
+        scores = self._scores(x, y, self.pixels(draw), draw)
+        return (scores.argmax(-1) == self.labels[draw.rows]).to(scores.dtype).mean()
+
     def _judged(self, x: Tree, y: Tree, pixels: Tensor, draw: Draw) -> Tensor:
+        return _cross_entropy(self._scores(x, y, pixels, draw), self.labels[draw.rows])
+
+    def _scores(self, x: Tree, y: Tree, pixels: Tensor, draw: Draw) -> Tensor:
         if self.clip is not None:
             y = _Clipped.apply(y if isinstance(y, Tensor) else tree.ravel(y), self.clip)  # type: ignore[no-untyped-call]
-        if (
-            self.sampled and draw.noise.numel()
-        ):  # none where all the data is asked for: the mixture itself is evaluated
-            x = _drawn(x, draw.noise, self.sampled)
+        if draw.noise.shape[
+            -1
+        ]:  # none where all the data is asked for: the mixture itself is evaluated
+            x = _drawn(x, draw.noise)
         weights = self._parted(y) if isinstance(y, Tensor) else y
-        return _cross_entropy(
-            self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype)),
-            self.labels[draw.rows],
-        )
+        return self.network.logits(x, weights, pixels.to(tree.first_leaf(y).dtype))
 
     def _value(self, name: str, x: Tree, y: Tree, draw: Draw) -> Tensor:
         if name == "loss":
@@ -280,11 +337,12 @@ class Search(Problem):
         return both[0], both[1]
 
 
-def _drawn(x: Tree, noise: Tensor, temperature: float) -> Tree:
-    """Logits of an architecture near x: (x + G) / temperature, G = -log(-log(noise)) by Gumbel's
-    distribution.
+def _drawn(x: Tree, noise: Tensor) -> Tree:
+    """Logits of an architecture near x: (x + G) / T, G = -log(-log(u)) by Gumbel's
+    distribution; T is the last number, u the others.
     """
-    gumbel = -torch.log(-torch.log(noise.clamp(1e-6, 1 - 1e-6)))
+    temperature = noise[-1]
+    gumbel = -torch.log(-torch.log(noise[:-1].clamp(1e-6, 1 - 1e-6)))
     parts = gumbel.split([table.numel() for table in x.values()])
     return {
         kind: (table + part.view_as(table)) / temperature

@@ -26,7 +26,7 @@ from bipareto_experiments.nas.task import Task
 __all__ = ["Found", "NotEnoughMemory", "Trial", "search"]
 
 #: Records of a search: points of its curves, and moments at which it can be taken up again.
-RECORDS = 20
+RECORDS = 10
 #: Seconds between checkpoints, and between words.
 CHECKPOINT, TELL = 20.0, 5.0
 
@@ -83,6 +83,8 @@ def search(
     task: Task,
     trials: Sequence[Trial],
     *,
+    steps: int | None = None,
+    records: int = RECORDS,
     folder: Path | None = None,
     together: int | None = None,
     label: str = "searching",
@@ -96,6 +98,8 @@ def search(
 
     Args:
         task: data and supernet.
+        steps: other than the task's, for a look at the first ones.
+        records: how often a search is looked at.
         folder: where checkpoints and results are kept; a call with the same trials goes on from
             there, or returns what is done.
         together: how many trials side by side; None for all on a GPU, and for one after the other
@@ -120,13 +124,26 @@ def search(
             None if folder is None else SliceFolder(folder if whole else folder / f"{index:03d}")
         )
         own_label = label if whole else f"{label}, {index + 1} of {-(-len(trials) // size)}"
-        parts.append(_slice(task, own, slice_folder, own_label, progress, say))
+        parts.append(
+            _slice(
+                task,
+                own,
+                steps or task.settings.steps,
+                records,
+                slice_folder,
+                own_label,
+                progress,
+                say,
+            )
+        )
     return Found.joined(parts)
 
 
 def _slice(
     task: Task,
     trials: list[Trial],
+    steps: int,
+    records: int,
     part: SliceFolder | None,
     label: str,
     progress: bool | None,
@@ -148,7 +165,7 @@ def _slice(
     states = [trial.method.begin(starts[trial.seed], trial.preference) for trial in trials]
     batched = len(trials) > 1
     state = tree.stack(states) if batched else states[0]
-    steps, began = task.settings.steps, time.monotonic()
+    began = time.monotonic()
     told = began
 
     def tell(seen: Record) -> None:
@@ -163,7 +180,7 @@ def _slice(
         "steps": steps,
         "batched": batched,
         "compile": "replay" if task.device.type == "cuda" else False,
-        "record_every": max(1, steps // RECORDS),
+        "record_every": max(1, steps // records),
         "tol": None,
         "progress": progress,
         "label": label,
@@ -229,7 +246,7 @@ def _start(task: Task, seed: int) -> Start:
 
 def _found(run: Run, before: float, part: SliceFolder | None) -> Found:
     """What a run that came to its end has found; `before`: seconds that earlier attempts took."""
-    if "interrupted" in run.reason:
+    if run.interrupted:
         kept = ", and nothing was kept; with --out FOLDER the same command goes on where it stopped"
         raise StoreError(
             "interrupted"

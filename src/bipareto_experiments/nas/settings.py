@@ -1,25 +1,27 @@
-"""What a search is asked for: the space, the supernet, the data's treatment, and the numbers of
-every method.
+"""What a search is asked for: the space, the supernet, the data's treatment, and the
+hyperparameters of every method.
 
-proxy   NAS-Bench-201 with one cell per stage: small enough for many searches side by side
+proxy   NAS-Bench-201 with one cell per stage and images of 16 x 16 pixels: small enough for many
+        searches side by side
 darts   the paper's space and objectives, DARTS with three cells Normal-Reduction-Normal,
-        in 10 epochs with our numbers
-paper   the paper's search: the same for 50 epochs with four objectives and its numbers
+        in 10 epochs with our hyperparameters
+paper   the paper's search: the same for 50 epochs with four objectives and its hyperparameters
 tiny    generated 8 x 8 images: a first try in under a minute
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any, Literal
 
 from bipareto.errors import InvalidInput
 from bipareto.methods import MBMOMEHA, WCMHGD, Method, MoCo, WCPenalty
 from bipareto.methods.parts.hypergradient import FiniteDifference
 from bipareto.methods.parts.preferences import favouring
-from bipareto.methods.parts.schedule import Cosine, Delayed, Power, Schedule
-from bipareto_experiments.nas.first_order import FirstOrder
+from bipareto.methods.parts.schedule import Cosine, Delayed, Power, Schedule, as_schedule
+from bipareto_experiments.nas.first_order import FirstOrder, WeightsAlone
 from bipareto_experiments.nas.objectives import Reading
 from bipareto_experiments.nas.spaces import space_of
 from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
@@ -29,38 +31,70 @@ __all__ = [
     "PRESETS",
     "STEPS",
     "TRIALS",
+    "TUNED",
+    "TWO",
     "Settings",
     "configured",
     "default_preferences",
     "preset",
 ]
 
-#: The paper's methods, ours first, and the baseline with one objective.
-METHODS = ("mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts")
+#: The paper's methods, ours first; the baseline with one objective; and random search on a supernet
+#: whose weights alone are trained.
+METHODS = ("mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts", "random")
 
-#: A step of first-order DARTS runs the network twice, one of MB-MOMEHA six times: for equal time it
-#: gets three times the steps.
-DARTS_STEPS = 3
+#: A step of MB-MOMEHA runs the network six times, one of first-order DARTS twice, one of the
+#: weights alone once and a half: by that many more steps they take about as long.
+PASSES = {"darts": 3, "random": 4}
 
 #: Shift of the weights in differences of gradients, as DARTS has it.  In bfloat16 such a difference
-#: is mostly rounding; over ten times the
-#: distance it is not (benchmarks/precision.py).
+#: is mostly rounding; over ten times the distance it is not (benchmarks/precision.py).
 SHIFT, SHIFT_IN_HALF = 0.01, 0.1
 
-#: Steps of x and of the weights, by method.  0.2 acts on averaged gradients: a tenth of that is
-#: SGD's with momentum 0.9, as in DARTS.
-STEPS = {
-    "mb-momeha": {"alpha_x": 10.0, "alpha_y": 0.2},
-    "wc-mhgd": {"alpha_x": 10.0, "alpha_y": 0.2},
-    "wc-penalty": {"alpha_x": 10.0, "alpha_y": 0.2},
-    "moco": {"alpha_x": 10.0, "alpha_y": 0.2},
-    "darts": {"alpha_x": 3e-3, "alpha_y": 0.02},
+#: MB-MOMEHA with draws of their own for theta and y: where g is flat, noise in y - theta is
+#: integrated twice unless gamma is large or theta's step exceeds y's.
+GAMMA, KAPPA = 300.0, 1.5
+
+#: Hyperparameters by method: steps of x and of the weights, the lower steps D of WC-MHGD, and c of
+#: MB-MOMEHA.  The best of nine trials (eight with twin draws) of each on validation images
+#: (docs/results/nas/trials), with a quarter of the trial's step of x: searches are several times as
+#: long.
+STEPS: dict[str, dict[str, float]] = {
+    "mb-momeha": {"alpha_x": 2.5, "alpha_y": 0.6, "c": 1.0},
+    "mb-momeha, twin": {"alpha_x": 2.5, "alpha_y": 1.5, "c": 1.0},
+    "wc-mhgd": {"alpha_x": 7.5, "alpha_y": 1.0, "lower_steps": 4},
+    "wc-penalty": {"alpha_x": 7.5, "alpha_y": 3.0},
+    "moco": {"alpha_x": 2.5, "alpha_y": 0.3},
+    "darts": {"alpha_x": 7.5e-3, "alpha_y": 0.1},
+    "random": {"alpha_y": 0.1},
 }
-#: What each may be chosen from (`bipareto experiment nas tune`).
+#: What they are chosen from (`bipareto experiment nas tune`).
+_GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
+    "mb-momeha": {"alpha_x": (1.0, 3.0, 10.0), "alpha_y": (0.3, 0.6, 1.2)},
+    "mb-momeha, twin": {"alpha_x": (2.5, 10.0), "alpha_y": (0.6, 1.5), "c": (1.0, 10.0)},
+    "wc-mhgd": {"alpha_x": (3.0, 10.0, 30.0), "alpha_y": (0.1, 0.3, 1.0)},
+    "wc-penalty": {"alpha_x": (3.0, 10.0, 30.0), "alpha_y": (0.3, 1.0, 3.0)},
+    "moco": {"alpha_x": (1.0, 3.0, 10.0), "alpha_y": (0.3, 1.0, 3.0)},
+    "darts": {"alpha_x": (3e-3, 1e-2, 3e-2), "alpha_y": (0.02, 0.05, 0.1)},
+}
 TRIALS = {
-    "alpha_x": dict.fromkeys(METHODS[:4], (1.0, 3.0, 10.0)) | {"darts": (1e-3, 3e-3, 1e-2)},
-    "alpha_y": dict.fromkeys(METHODS[:4], (0.1, 0.2, 0.4))
-    | {"wc-penalty": (0.2, 1.0, 4.0), "darts": (0.01, 0.02, 0.04)},
+    name: [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+    for name, grid in _GRIDS.items()
+}
+
+#: The methods that are tuned: random search takes first-order DARTS's step of the weights.
+TUNED = METHODS[:-1]
+
+#: The paper's preferences for two objectives by its own names, the first objective preferred; and
+#: the same with the second preferred.
+TWO = {
+    "equal": (0.5, 0.5),
+    "weak": (0.6, 0.4),
+    "strong": (0.75, 0.25),
+    "extreme": (0.9, 0.1),
+    "weak-second": (0.4, 0.6),
+    "strong-second": (0.25, 0.75),
+    "extreme-second": (0.1, 0.9),
 }
 
 
@@ -79,12 +113,15 @@ class Settings:
         decay, clip: weight decay of the lower level, and the bound on gradients' norms (None for
             none).
         cosine: whose steps fall to zero along a cosine: "none", "weights", or "all", that of x too.
-        pace: factor on the steps of x; a search four times as long comes as far with a quarter.
         warmup: share of the steps in which the architecture all but stands still and the weights
             learn what every operation is good for.
         sampled: temperature of drawn architectures, 0 for the mixture; see `Search`.
+        cooled: the temperature that they end with, 0 for that of the start.
+        twin: MB-MOMEHA's theta and y are given the same training images at every step, see
+            `Halves`; other methods have draws of their own.
+        side: pixels to which images are averaged down, None for as they are.
         margin, flip, cutout: augmentation, see `Halves`.
-        numbers: "ours" or "paper", see `configured`.
+        numbers: whose hyperparameters, "ours" or "paper", see `configured`.
     """
 
     space: str = "nas-bench-201"
@@ -99,10 +136,12 @@ class Settings:
     reading: Reading = "real"
     decay: float = 3e-4
     clip: float | None = 5.0
-    cosine: Literal["none", "weights", "all"] = "weights"
-    pace: float = 1.0
+    cosine: Literal["none", "weights", "all"] = "all"
     warmup: float = 0.0
     sampled: float = 0.0
+    cooled: float = 0.0
+    twin: bool = False
+    side: int | None = None
     margin: int = 4
     flip: bool = True
     cutout: int = 0
@@ -121,13 +160,20 @@ class Settings:
             raise InvalidInput(
                 "only the fast supernet works in bfloat16; use --supernet fast with --half"
             )
-        if self.cosine not in ("none", "weights", "all") or not self.pace > 0:
+        if self.cosine not in ("none", "weights", "all"):
+            raise InvalidInput(f"cosine = {self.cosine!r}; choose none, weights or all")
+        if min(self.sampled, self.cooled) < 0 or (self.cooled and not self.sampled):
             raise InvalidInput(
-                f"cosine = {self.cosine!r}, pace = {self.pace}; choose none, weights or all, and a "
-                "factor above 0"
+                f"sampled = {self.sampled}, cooled = {self.cooled}; temperatures are not negative, "
+                "and only drawn architectures cool: "
+                "give a first temperature with --sampled"
             )
         if self.numbers not in ("ours", "paper"):
             raise InvalidInput(f"numbers {self.numbers!r} are not known; choose ours or paper")
+
+    def twins(self, method: str) -> bool:
+        """Whether that method's draws of training images are one."""
+        return self.twin and method == "mb-momeha" and self.numbers == "ours"
 
     def network(self, size: int, classes: int) -> Supernet:
         """The supernet for images of that side."""
@@ -155,10 +201,10 @@ class Settings:
 
 
 PRESETS = {
-    "proxy": Settings(warmup=0.2),
-    "darts": Settings(
-        space="darts", steps=3900, reading="paper", warmup=0.2, cosine="all", pace=0.25
+    "proxy": Settings(
+        steps=6000, side=16, margin=2, warmup=0.3, sampled=1.0, cooled=0.3, twin=True
     ),
+    "darts": Settings(space="darts", steps=3900, reading="paper", warmup=0.2),
     "paper": Settings(
         space="darts",
         steps=19_500,
@@ -168,7 +214,7 @@ PRESETS = {
         clip=None,
         cosine="none",
     ),
-    "tiny": Settings(channels=4, batch=16, steps=40, margin=1),
+    "tiny": Settings(channels=4, batch=16, steps=40, margin=1, cosine="weights"),
 }
 
 
@@ -179,14 +225,13 @@ def preset(name: str) -> Settings:
     return PRESETS[name]
 
 
-def configured(name: str, settings: Settings, **steps: float) -> Method:
-    """A method with its numbers; with another `alpha_x` or `alpha_y` than its own where one is
-    given.
+def configured(name: str, settings: Settings, **chosen: float) -> Method:
+    """A method with its hyperparameters; with others than its own (`STEPS`) where some are given.
 
     "paper": the paper's.  Its step 0.05 on averaged gradients moves a logit by some 0.05 in 1,000
-    steps, so that nothing is decided in a short search.  "ours": steps for a search of about 1,000
-    steps, that of x tuned for each method; what belongs to a method alone (gamma, mu, c_t; u, D; v,
-    eta; beta, gamma) stays as the paper has it where that works, see docs/nas.md.
+    steps, so that nothing is decided in a short search.  "ours": those that train networks; what
+    belongs to a method alone (mu, c_t; u; v, eta; beta, gamma) stays as the paper has it where that
+    works, see docs/nas.md.
     """
     if name not in METHODS:
         raise InvalidInput(
@@ -194,48 +239,73 @@ def configured(name: str, settings: Settings, **steps: float) -> Method:
         )
     if settings.numbers == "paper":
         return _paper(name)
-    chosen = STEPS[name] | steps
-    x, y = (
-        _waiting(settings.pace * chosen["alpha_x"], settings),
-        _falling(chosen["alpha_y"], settings),
-    )
+    twin = settings.twins(name)
+    own = STEPS[f"{name}, twin" if twin else name] | chosen
+    y = _falling(own["alpha_y"], settings)
+    if name == "random":
+        return WeightsAlone(alpha_y=y)
+    # MB-MOMEHA's x follows 1/c of its objectives' gradients: its step goes with c.
+    x = _waiting(own["alpha_x"] * own.get("c", 1.0), settings)
+    if name == "darts":
+        return FirstOrder(alpha_x=x, alpha_y=y)
     shift = SHIFT_IN_HALF if settings.half else SHIFT
-    one_step = FiniteDifference(terms=1, eta=chosen["alpha_y"], eps=shift, relative=True)
-    numbers: dict[str, Method] = {
-        "mb-momeha": MBMOMEHA(
-            gamma=8.0, mu=4.0, alpha_theta=y, alpha_x=x, alpha_y=y, beta=0.9, c=Power(1.0, 1 / 16)
-        ),
-        "wc-mhgd": WCMHGD(
-            alpha_x=x, u=10.0, lower_steps=4, beta=y, hypergradient=one_step, qp_steps=8, qp_lr=0.01
-        ),
-        "wc-penalty": WCPenalty(u=0.01, v=0.2, alpha_x=x, alpha_y=y, eta=0.01, difference=shift),
-        "moco": MoCo(
-            alpha_x=x, beta=0.1, gamma=0.1, lower_steps=1, lower_step=y, hypergradient=one_step
-        ),
-        "darts": FirstOrder(alpha_x=x, alpha_y=y),
-    }
-    return numbers[name]
+    one_step = FiniteDifference(terms=1, eta=own["alpha_y"], eps=shift, relative=True)
+    if name == "mb-momeha":
+        gamma, kappa = (own["alpha_y"] * settings.steps, 1.0) if twin else (GAMMA, KAPPA)
+        theta = _falling(kappa * own["alpha_y"], settings)
+        return MBMOMEHA(
+            gamma=gamma,
+            mu=4.0,
+            alpha_theta=theta,
+            alpha_x=x,
+            alpha_y=y,
+            beta=0.9,
+            c=Power(own["c"], 1 / 16),
+        )
+    if name == "wc-mhgd":
+        depth = int(own["lower_steps"])
+        return WCMHGD(
+            alpha_x=x,
+            u=10.0,
+            lower_steps=depth,
+            beta=y,
+            hypergradient=one_step,
+            qp_steps=8,
+            qp_lr=0.01,
+        )
+    if name == "wc-penalty":
+        return WCPenalty(u=0.01, v=0.2, alpha_x=x, alpha_y=y, eta=0.01, difference=shift)
+    return MoCo(alpha_x=x, beta=0.1, gamma=0.1, lower_steps=1, lower_step=y, hypergradient=one_step)
 
 
-def _falling(step: float, settings: Settings) -> Schedule | float:
-    return step if settings.cosine == "none" else Cosine(step, float(settings.steps))
+def _falling(step: float, settings: Settings) -> Schedule:
+    return (
+        as_schedule(step, "step")
+        if settings.cosine == "none"
+        else Cosine(step, float(settings.steps))
+    )
 
 
-def _waiting(step: float, settings: Settings) -> Schedule | float:
+def _waiting(step: float, settings: Settings) -> Schedule:
     least, first = (
         1e-4 * step,
         settings.warmup * settings.steps,
     )  # not zero: reports divide by the step
     if settings.cosine == "all":
         return Cosine(step, float(settings.steps), least, first)
-    return Delayed(step, first, least) if settings.warmup else step
+    return Delayed(step, first, least) if settings.warmup else as_schedule(step, "step")
 
 
 def _paper(name: str) -> Method:
+    """The paper's hyperparameters; alpha_theta, which it does not give here, is that of its
+    other experiment.
+    """
     if name == "mb-momeha":
-        return MBMOMEHA.paper("nas")
+        return replace(MBMOMEHA.paper("nas"), alpha_theta=0.05)
     if name == "darts":
         return FirstOrder()
+    if name == "random":
+        return WeightsAlone()
     if name == "wc-penalty":
         # The weights of a supernet are many; products from gradients cost less memory than second
         # derivatives.
@@ -244,14 +314,22 @@ def _paper(name: str) -> Method:
 
 
 def default_preferences(m: int, strengths: Sequence[str] | None = None) -> list[tuple[float, ...]]:
-    """The preferences of a comparison: for every strength one for each objective; with more than
-    two objectives the equal one first.
+    """The preferences of a comparison by the paper's names.
 
-    None: moderate and strong for two objectives, four in all; strong for more.
+    Two objectives: names of `TWO`; the paper's four if None.  More: for every strength (weak,
+    moderate, strong, extreme, see `bipareto.methods.parts.preferences.favouring`) one for each
+    objective, strong if None; the equal one comes first.
     """
-    if strengths is None:
-        strengths = ("moderate", "strong") if m == 2 else ("strong",)
-    found = [] if m == 2 else [(1 / m,) * m]
-    for strength in strengths:
+    if m == 2:
+        chosen = ("extreme", "strong", "weak", "equal") if strengths is None else tuple(strengths)
+        unknown = [name for name in chosen if name not in TWO]
+        if unknown:
+            raise InvalidInput(
+                f"strength {unknown[0]!r} is not one of the paper's for two objectives; choose "
+                f"from {', '.join(TWO)}"
+            )
+        return [TWO[name] for name in dict.fromkeys(chosen)]
+    found = [(1 / m,) * m]
+    for strength in [name for name in strengths or ("strong",) if name != "equal"]:
         found += [tuple(round(v, 12) for v in row) for row in favouring(m, strength).tolist()]
     return list(dict.fromkeys(found))

@@ -1,5 +1,8 @@
-"""A comparison in the making: which searches are run, how the cells they end with are looked up,
-and what is written down.
+"""A comparison in the making: which searches are run, how what they end with is judged, and what is
+written down.
+
+Supernets and derived cells are judged twice: on validation images, which the upper level has seen,
+and on test images, which neither level has.  Cells of NAS-Bench-201 are looked up besides.
 
 A study's folder holds one sub-folder per method (resumable) and `results.json` with a record per
 search, from which tables and figures are made anywhere.
@@ -15,28 +18,35 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bipareto.errors import InvalidInput
+from bipareto.methods.parts import scalarization
 from bipareto.problem import tree
 from bipareto.problem.sampler import generator
-from bipareto.problem.tree import Tree
 from bipareto.sweep.durable import write_text
 from bipareto_experiments.data import MissingData
 from bipareto_experiments.devices import machine_of
+from bipareto_experiments.nas.evaluation import judged, ranked, stacked, upper_of_many
 from bipareto_experiments.nas.genotype import Genotype, derive
 from bipareto_experiments.nas.known import DATASETS, KnownCells, load_known
 from bipareto_experiments.nas.objectives import cost
-from bipareto_experiments.nas.search import Found, Trial, search
-from bipareto_experiments.nas.settings import DARTS_STEPS, TRIALS, configured, default_preferences
+from bipareto_experiments.nas.search import RECORDS, Found, Trial, search
+from bipareto_experiments.nas.settings import PASSES, TRIALS, TUNED, configured, default_preferences
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
 from bipareto_experiments.nas.standalone import sized
 from bipareto_experiments.nas.task import Task
 
-__all__ = ["Study", "compared", "described", "looked_up", "ranked", "tuned"]
+__all__ = ["Study", "compared", "described", "looked_up", "tuned"]
 
 #: Random cells by which a supernet's ranking is judged.
 CELLS = 150
+#: Random cells that random search chooses among, and the smoothing of the scalarization by which it
+#: does.
+DRAWN, MU = 500, 4.0
+#: Steps of two short searches from which the length of one of so many seconds is reckoned.
+SHORT, LONG = 10, 40
+#: Preferences of trials with two objectives.
+_BOTH = ("strong", "strong-second")
 
 
 @dataclass
@@ -52,6 +62,8 @@ class Study:
         progress, say: see `search`.
         cells: random cells by which the ranking of each seed's first supernet is judged; 0 for
             none.
+        budget: seconds that every method has for all its searches together, recording and judging
+            not counted; None gives all the steps of the settings.
     """
 
     task: Task
@@ -62,6 +74,7 @@ class Study:
     progress: bool | None = None
     say: Callable[[str], None] | None = None
     cells: int = CELLS
+    budget: float | None = None
     records: list[dict[str, Any]] = field(default_factory=list)
     rankings: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -70,32 +83,46 @@ class Study:
         self,
         name: str,
         wanted: Sequence[tuple[float, ...]],
-        steps: int = 1,
         variants: Sequence[dict[str, float]] = ({},),
     ) -> None:
         """One method under all preferences with every seed; one without preferences is run as
         often, on other draws.
 
+        Random search trains one supernet a seed, for the time that the others take for all, and
+        chooses a cell for every preference.
+
         Args:
             name: of the method.
             wanted: preferences.
-            steps: how many times the steps of the settings.
-            variants: steps other than the method's own, each recorded as a method by itself.
+            variants: hyperparameters other than the method's own, each recorded as a method by
+                itself.
         """
-        task = self.task.lasting(steps)
-        labelled, trials = [], []
-        for variant in variants:
-            method = configured(name, task.settings, **variant)
-            label = ", ".join([name, *(f"{step} = {value:g}" for step, value in variant.items())])
-            # As many runs as the others have preferences, so that nobody wins by having drawn more
-            # often.
-            of_seed = [
-                (w, 0) if method.uses_preference else (None, 1000 * k) for k, w in enumerate(wanted)
-            ]
-            own = [Trial(method, w, seed + more) for seed in self.seeds for w, more in of_seed]
-            labelled += [label] * len(own)
-            trials += own
+
+        def trials_of(task: Task) -> tuple[list[str], list[Trial]]:
+            labels, trials = [], []
+            for variant in variants:
+                method = configured(name, task.settings, **variant)
+                label = ", ".join(
+                    [name, *(f"{step} = {value:g}" for step, value in variant.items())]
+                )
+                # As many runs as the others have preferences, so that nobody wins by having drawn
+                # more often.
+                of_seed = [
+                    (w, 0) if method.uses_preference else (None, 1000 * k)
+                    for k, w in enumerate(wanted)
+                ]
+                own = [
+                    Trial(method, w, seed + more)
+                    for seed in self.seeds
+                    for w, more in (of_seed[:1] if name == "random" else of_seed)
+                ]
+                labels += [label] * len(own)
+                trials += own
+            return labels, trials
+
         folder = None if self.folder is None else self.folder / name
+        task = self.task.lasting(self._steps(name, folder, trials_of), name)
+        labels, trials = trials_of(task)
         found = search(
             task,
             trials,
@@ -105,40 +132,133 @@ class Study:
             progress=self.progress,
             say=self.say,
         )
-        for i, (label, trial) in enumerate(zip(labelled, trials, strict=True)):
+        if name == "random":
+            labels, trials, found = self._chosen(task, trials, found, wanted)
+        for label in labels:
+            self.seconds[label] = found.seconds * labels.count(label) / len(labels)
+        for label, trial, record in zip(
+            labels, trials, self._records(task, trials, found), strict=True
+        ):
             self.records.append(
                 {
                     "method": label,
                     "numbers": repr(trial.method),
-                    **self._record(task, trial, found, i),
+                    "steps": task.settings.steps,
+                    **record,
                 }
             )
-            self.seconds[label] = found.seconds * labelled.count(label) / len(labelled)
         for i in range(0, len(trials) if self.cells else 0, len(wanted)):
-            self._rank(labelled[i], trials[i], found, i)
+            self._rank(labels[i], trials[i], found, i)
         self.write()
 
-    def _record(self, task: Task, trial: Trial, found: Found, i: int) -> dict[str, Any]:
-        x, y = tree.select((found.x, found.y), i)
-        problem, space = task.problem, task.problem.network.space
-        genotype = derive(space, x)
-        batch = problem.batch("upper", "full")
-        one_hot = tree.map_(lambda leaf: leaf.to(tree.first_leaf(y)), genotype.logits())
-        with torch.no_grad():
-            mixed, discrete = (problem.upper(at, y, batch).tolist() for at in (x, one_hot))
-        return {
-            "seed": trial.seed % 1000,
-            "draws": trial.seed,
-            "preference": trial.preference,
-            "ended": found.reason[i],
-            "objectives": mixed,
-            "discrete": discrete,
-            "logits": tree.map_(
-                lambda leaf: [[round(v, 4) for v in row] for row in leaf.tolist()], x
-            ),
-            "curve": {"step": found.steps.tolist(), "objectives": found.objectives[:, i].tolist()},
-            **described(genotype, self.known),
+    def _steps(
+        self,
+        name: str,
+        folder: Path | None,
+        trials_of: Callable[[Task], tuple[list[str], list[Trial]]],
+    ) -> int:
+        """How long a search is: as the settings say, or as many steps as fit into the seconds that
+        each method has for all its searches.
+
+        What was reckoned once is kept, for the call that goes on.
+        """
+        steps = self.task.settings.steps
+        if self.budget is None:
+            return steps * PASSES.get(name, 1)
+        kept = None if folder is None else folder / "steps.json"
+        if kept is not None and kept.exists():
+            return int(json.loads(kept.read_text("utf-8")))
+        task = self.task.lasting(LONG, name)
+        took = []
+        for count in (SHORT, SHORT, LONG):  # the first one compiles and records
+            # Not `lasting`: the recorded step belongs to the problem.
+            found = search(
+                task,
+                trials_of(task)[1],
+                steps=count,
+                records=1,
+                together=self.together,
+                label=f"timing {name}",
+                progress=False,
+            )
+            took.append(found.seconds)
+        rate = max((took[2] - took[1]) / (LONG - SHORT), 1e-6)
+        each = max(took[1] - SHORT * rate, 0.0)
+        steps = max(LONG, int((self.budget - RECORDS * each) / rate))
+        if self.say is not None:
+            self.say(
+                f"{name}: {1e3 * rate:.1f} ms a step, {each:.2f} s a record; {steps} steps in "
+                f"{self.budget:g} s"
+            )
+        if kept is not None:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            write_text(kept, json.dumps(steps))
+        return steps
+
+    def _chosen(
+        self, task: Task, trials: list[Trial], found: Found, wanted: Sequence[tuple[float, ...]]
+    ) -> tuple[list[str], list[Trial], Found]:
+        """Random search: of random cells, for every preference the one whose scalarized
+        validation objectives are least.
+        """
+        space = task.problem.network.space
+        best, weights, kept = [], [], []
+        for i, trial in enumerate(trials):
+            stream = generator("random search", 0, trial.seed)
+            cells = [Genotype.random(space, stream) for _ in range(DRAWN)]
+            y = tree.select(found.y, i)
+            x = stacked(cells, y)
+            f = upper_of_many(task, x, y)
+            for w in wanted:
+                aim = torch.tensor(w, dtype=torch.float64)
+                value = scalarization.get("stch").value(
+                    f, aim, torch.zeros_like(aim), torch.tensor(MU, dtype=torch.float64)
+                )
+                best.append(tree.select(x, int(value.argmin())))
+                weights.append(y)
+                kept.append((Trial(trial.method, w, trial.seed), i))
+        picked = [i for _, i in kept]
+        objectives = found.objectives[:, picked]
+        reasons = tuple(found.reason[i] for i in picked)
+        whole = Found(
+            tree.stack(best), tree.stack(weights), found.seconds, reasons, objectives, found.steps
+        )
+        return ["random"] * len(kept), [trial for trial, _ in kept], whole
+
+    def _records(self, task: Task, trials: list[Trial], found: Found) -> list[dict[str, Any]]:
+        space = task.problem.network.space
+        genotypes = [derive(space, tree.select(found.x, i)) for i in range(len(trials))]
+        kinds = {"mixture": found.x, "discrete": stacked(genotypes, found.y)}
+        seen = {
+            name: {part: judged(task, x, found.y, part) for part in ("upper", "test")}
+            for name, x in kinds.items()
         }
+        return [
+            {
+                "seed": trial.seed % 1000,
+                "draws": trial.seed,
+                "preference": trial.preference,
+                "ended": found.reason[i],
+                "objectives": seen["mixture"]["upper"].objectives[i].tolist(),
+                "discrete": seen["discrete"]["upper"].objectives[i].tolist(),
+                "test": {
+                    name: parts["test"].objectives[i].tolist() for name, parts in seen.items()
+                },
+                "test_accuracy": {
+                    name: float(parts["test"].accuracy[i]) for name, parts in seen.items()
+                },
+                "logits": tree.map_(
+                    lambda leaf: [[round(v, 6) for v in row] for row in leaf.tolist()],
+                    tree.select(found.x, i),
+                ),
+                "curve": {
+                    "step": found.steps.tolist(),
+                    "objectives": found.objectives[:, i].tolist(),
+                },
+                **described(genotypes[i], self.known),
+            }
+            for i, trial in enumerate(trials)
+        ]
 
     def _rank(self, name: str, trial: Trial, found: Found, i: int) -> None:
         """How the supernet of one search ranks random cells."""
@@ -169,6 +289,8 @@ class Study:
                 "note": task.images.note,
                 "classes": task.problem.network.classes,
             },
+            "judged_on": task.judged_on,
+            "budget": self.budget,
             "seeds": list(self.seeds),
             "machine": machine_of(task.device),
             "torch": torch.__version__,
@@ -187,59 +309,36 @@ class Study:
 def compared(
     study: Study, methods: Sequence[str], strengths: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Every method under all preferences with every seed; first-order DARTS for the time that
-    MB-MOMEHA takes.
+    """Every method under all preferences with every seed; all for the same time where the study
+    has a budget.
     """
     if not methods:
         raise InvalidInput("no method to compare; name some, e.g. --methods mb-momeha,moco")
     wanted = default_preferences(len(study.task.settings.objectives), strengths)
     for name in methods:
-        study.run(name, wanted, DARTS_STEPS if name == "darts" else 1)
+        study.run(name, wanted)
     return study.result()
 
 
 def tuned(
-    study: Study,
-    methods: Sequence[str],
-    strengths: Sequence[str] | None = None,
-    step: str = "alpha_x",
+    study: Study, methods: Sequence[str], strengths: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Every method with each `step` that is worth a trial (`settings.TRIALS`), side by side;
-    records are labelled with it.
+    """Every method with each pair of steps that is worth a trial (`settings.TRIALS`), side by
+    side; records are labelled with it.
     """
-    if step not in TRIALS:
-        raise InvalidInput(f"step {step!r} is not tuned; choose {' or '.join(TRIALS)}")
     if study.task.settings.numbers == "paper":
         raise InvalidInput(
             "the paper's numbers are fixed and are not tuned; use --preset proxy or --preset darts"
         )
-    wanted = default_preferences(len(study.task.settings.objectives), strengths)
+    unknown = [name for name in methods if name not in TUNED]
+    if unknown:
+        raise InvalidInput(f"method {unknown[0]!r} is not tuned; choose from {', '.join(TUNED)}")
+    m = len(study.task.settings.objectives)
+    wanted = default_preferences(m, strengths or (_BOTH if m == 2 else None))
     for name in methods:
-        study.run(
-            name,
-            wanted,
-            DARTS_STEPS if name == "darts" else 1,
-            [{step: value} for value in TRIALS[step][name]],
-        )
+        twin = study.task.settings.twins(name)
+        study.run(name, wanted, TRIALS[f"{name}, twin" if twin else name])
     return study.result()
-
-
-def ranked(task: Task, y: Tree, choices: Tensor) -> Tensor:
-    """The validation loss (n,) of cells (n, edges) with the weights of a supernet, batch norm by
-    the batch.
-    """
-    problem = task.problem
-    batch = problem.batch("upper", "full")
-    cells = tree.stack([Genotype.of(NAS_BENCH_201, {"cell": cell}).logits() for cell in choices])
-    cells = tree.map_(lambda leaf: leaf.to(tree.first_leaf(y)), cells)
-    with torch.no_grad():
-        if problem.folded:
-            losses = torch.func.vmap(lambda x: problem.loss(x, y, batch), chunk_size=10)(cells)
-        else:
-            losses = torch.stack(
-                [problem.loss(tree.select(cells, i), y, batch) for i in range(len(choices))]
-            )
-    return losses.double().cpu()
 
 
 def described(genotype: Genotype, known: KnownCells | None) -> dict[str, Any]:

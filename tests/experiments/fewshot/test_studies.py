@@ -19,8 +19,9 @@ from bipareto.fronts.measures import hypervolume
 from bipareto.problem import tree
 from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.fewshot import figures, studies, task
-from bipareto_experiments.fewshot.settings import TRIALS, adaptation, configured
-from bipareto_experiments.fewshot.studies import Study, comparison, summary, tune
+from bipareto_experiments.fewshot.figures import draw
+from bipareto_experiments.fewshot.settings import MOVING, TRIALS, adaptation, configured
+from bipareto_experiments.fewshot.studies import Study, comparison, refinement, summary, tune
 from bipareto_experiments.fewshot.task import Task, generated
 from bipareto_experiments.fewshot.training import Trained, Trial, train
 from helpers import answer, call
@@ -456,6 +457,7 @@ def test_all_figures_of_a_comparison_are_drawn_and_missing_results_are_named(
         "exploration.png",
         "comparison.png",
         "training.png",
+        "response.png",
         "methods.csv",
         "response.csv",
     )
@@ -480,3 +482,52 @@ def test_all_figures_of_a_comparison_are_drawn_and_missing_results_are_named(
     )
     assert call("experiment", "fewshot", "figures", tmp_path / "run") == 2
     assert "holds no few-shot study; give the folder of" in capsys.readouterr().err
+
+
+def test_a_refinement_begins_with_the_shared_backbone_and_differs_by_the_preference_alone(
+    tmp_path: Path,
+) -> None:
+    study = Study(generated(), tmp_path, 4, [0, 3], episodes=8)
+    result = refinement(study, ["moderate"], steps=2, scalarizations=["stch", "linear"])
+    shared, refined, linear = (
+        [r for r in result["records"] if r["method"] == f"momeha, {name}"]
+        for name in ("shared", "stch", "linear")
+    )
+    assert [r["seed"] for r in shared] == [0, 3]
+    assert [(r["seed"], max(r["preference"])) for r in refined] == [
+        (seed, w) for seed in (0, 3) for w in (0.25, 0.4, 0.4, 0.4, 0.4)
+    ]
+    # Nothing but the preference: the same one twice ends alike, with the step it was given.
+    method = configured(
+        "momeha",
+        "block",
+        4,
+        steps=2,
+        numbers={"alpha_x": 0.3 * MOVING["block"][0], "scalarization": "stch"},
+    )
+    assert refined[0]["numbers"] == repr(method)
+    start = train(
+        study.task, [Trial(study.method("momeha"), (0.25,) * 4, seed) for seed in (0, 3)], 4
+    ).x
+    again = train(
+        study.task,
+        [Trial(method, (0.25,) * 4, 3, draws=1003)],
+        2,
+        begin=tree.map_(lambda leaf: leaf[1:], start),
+    )
+    assert study.judge(tree.select(again.x, 0), 3)["accuracy"] == pytest.approx(
+        refined[5]["accuracy"], abs=1e-6
+    )
+    rises = summary(result)["momeha, linear"]["response"]
+    assert [a["domain"] for a in rises] == [0, 1, 2, 3]
+    assert rises[0]["rise"] == pytest.approx(
+        sum(linear[k + 1]["accuracy"][0] - linear[k]["accuracy"][0] for k in (0, 5)) / 2
+    )
+    assert "run-response.png" in draw(result, tmp_path, "run")
+    # The same call goes on from what is kept.
+    assert (
+        refinement(Study(generated(), tmp_path, 4, [0, 3], episodes=8), ["moderate"], steps=2)[
+            "records"
+        ][-1]["accuracy"]
+        == refined[-1]["accuracy"]
+    )

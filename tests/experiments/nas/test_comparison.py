@@ -16,13 +16,15 @@ from typer.testing import CliRunner
 
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
-from bipareto_experiments.nas import figures, judging
+from bipareto.problem.sampler import generator
+from bipareto_experiments.nas import figures, judging, studies
+from bipareto_experiments.nas.evaluation import ranked
 from bipareto_experiments.nas.figures import draw
 from bipareto_experiments.nas.genotype import Genotype
 from bipareto_experiments.nas.known import KnownCells, _all_flops
-from bipareto_experiments.nas.settings import TRIALS, preset
+from bipareto_experiments.nas.settings import STEPS, TRIALS, configured, default_preferences, preset
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
-from bipareto_experiments.nas.studies import Study, compared, ranked, tuned
+from bipareto_experiments.nas.studies import Study, compared, tuned
 from bipareto_experiments.nas.task import generated
 
 SMALL = replace(preset("tiny"), channels=2, batch=6, steps=2)
@@ -83,6 +85,9 @@ def test_the_true_front_has_all_of_the_hypervolume_and_one_cell_its_rectangle(
         <= said["random"]["chance"]["high"]
         < 1
     )
+    # No draw of a few cells is the whole front; nothing is as little as the cheapest cell alone.
+    assert said["methods"]["mb-momeha"]["by_luck"] == 0.0
+    assert said["methods"]["moco"]["by_luck"] > 0.5
     with pytest.raises(InvalidInput, match="no cell of NAS-Bench-201"):
         judging.summary({"records": [], "seconds": {}}, known)
 
@@ -107,8 +112,10 @@ def test_volumes_of_objectives_are_below_a_guess_and_the_dearest() -> None:
         ("m", 0, [1.5, 0.25], [3.0, 0.1]),
         ("m", 1, [math.log(10), 0.1], [1.0, 1.0]),
     ]
+    tested = {"mixture": [1.0, 0.5], "discrete": [3.0, 0.5]}
     records = [
-        {"method": name, "seed": seed, "objectives": f, "discrete": d} for name, seed, f, d in runs
+        {"method": name, "seed": seed, "objectives": f, "discrete": d, "test": tested}
+        for name, seed, f, d in runs
     ]
     said = judging.volumes(
         {"objectives": ["loss", "flops"], "data": {"classes": 10}, "records": records}
@@ -120,6 +127,33 @@ def test_volumes_of_objectives_are_below_a_guess_and_the_dearest() -> None:
         [(guess - 1) * 0.5 + (guess - 1.5) * 0.25, 0.0]
     )
     assert own["discrete"]["by_seed"] == pytest.approx([(guess - 2) * 0.5, 0.0])
+    assert own["test_mixture"]["by_seed"] == pytest.approx([(guess - 1) * 0.5] * 2)
+    assert own["test_discrete"]["by_seed"] == [0.0, 0.0]
+
+
+def test_the_best_trial_has_the_most_hypervolume_on_validation_images() -> None:
+    # The second is best by its mixture, the third by both together; the first only on test images.
+    runs = [
+        ("m, a = 1", 1.0, 2.0, 0.1),
+        ("m, a = 2", 0.5, 2.2, 1.0),
+        ("m, a = 3", 0.8, 1.0, 1.0),
+        ("n, a = 1", 2.0, 2.0, 1.0),
+    ]
+    records = [
+        {
+            "method": name,
+            "seed": 0,
+            "objectives": [f, 0.5],
+            "discrete": [d, 0.5],
+            "test": {"mixture": [t, 0.5], "discrete": [t, 0.5]},
+        }
+        for name, f, d, t in runs
+    ]
+    found = judging.best_trials(
+        {"objectives": ["loss", "flops"], "data": {"classes": 10}, "records": records}
+    )
+    assert {name: best["chosen"] for name, best in found.items()} == {"m": "a = 3", "n": "a = 1"}
+    assert found["m"]["mixture"] == pytest.approx((math.log(10) - 0.8) * 0.5)
 
 
 def test_correlations_are_one_for_a_perfect_ranking_and_minus_one_for_its_reverse(
@@ -166,7 +200,7 @@ def test_a_comparison_writes_what_tables_and_figures_need(
     tmp_path: Path, known: KnownCells
 ) -> None:
     study = Study(generated(SMALL), tmp_path, [0, 1], known, cells=5)
-    result = compared(study, ["mb-momeha", "darts"], ["strong"])
+    result = compared(study, ["mb-momeha", "darts"], ["strong", "strong-second"])
     assert json.loads((tmp_path / "results.json").read_text()) == json.loads(json.dumps(result))
     ours, theirs = (
         [r for r in result["records"] if r["method"] == name] for name in ("mb-momeha", "darts")
@@ -188,6 +222,13 @@ def test_a_comparison_writes_what_tables_and_figures_need(
         assert r["number"] == known.number(genotype)
         assert torch.equal(torch.tensor(r["logits"]["cell"]).argmax(-1), genotype.choices()["cell"])
         assert r["flops"] == int(known.flops[r["number"]])
+        assert r["test"]["mixture"][1] == r["objectives"][1]  # FLOPs are no matter of images
+        assert r["test"]["mixture"][0] != r["objectives"][0]
+        assert 0 <= r["test_accuracy"]["discrete"] <= 1
+    assert (
+        result["judged_on"]
+        == "a fifth of the validation images, set aside: generated has no test split"
+    )
     counted = judging.operations(result)
     assert [(row["method"], row["preference"]) for row in counted] == [
         ("mb-momeha", (0.75, 0.25)),
@@ -199,7 +240,7 @@ def test_a_comparison_writes_what_tables_and_figures_need(
     again = compared(
         Study(generated(SMALL), tmp_path, [0, 1], known, cells=5),
         ["mb-momeha", "darts"],
-        ["strong"],
+        ["strong", "strong-second"],
     )
     assert again["records"] == result["records"]
     assert again["seconds"] == result["seconds"]
@@ -279,7 +320,16 @@ def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
             ["search", "--tiny", "--objectives", "loss,speed"],
             "choose some of loss, flops, skip, pooling",
         ),
-        (["tune", "--tiny", "--step", "gamma"], "choose alpha_x or alpha_y"),
+        (
+            ["tune", "--tiny", "--methods", "random"],
+            "method 'random' is not tuned; choose from mb-momeha",
+        ),
+        (["search", "--tiny", "--side", "3"], "side = 3, but images of generated have 8 pixels"),
+        (["search", "--tiny", "--cooled", "0.3"], "give a first temperature with --sampled"),
+        (
+            ["compare", "--tiny", "--strengths", "moderate"],
+            "choose from equal, weak, strong, extreme",
+        ),
         (["compare", "--data", str(tmp_path)], "cifar10 is not in"),
     ]:
         result = CliRunner().invoke(app, ["experiment", "nas", *arguments])
@@ -289,29 +339,129 @@ def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("step", TRIALS)
-def test_trials_of_a_method_differ_in_one_step_alone(step: str, tmp_path: Path) -> None:
+def test_trials_of_a_method_differ_in_its_steps_alone(tmp_path: Path) -> None:
     study = Study(generated(replace(SMALL, steps=1, cosine="none")), None, [0], cells=0)
-    tuned(study, ["wc-penalty"], step=step)
-    labels = [f"wc-penalty, {step} = {value:g}" for value in TRIALS[step]["wc-penalty"]]
-    assert [r["method"] for r in study.records] == [label for label in labels for _ in range(4)]
-    found = [r["numbers"] for r in study.records[::4]]
-    assert len(set(found)) == 3
-    # No two methods are alike, and all are where that step is written as the first one's.
-    values = [f"{step}=Constant(value={value})" for value in TRIALS[step]["wc-penalty"]]
+    tuned(study, ["wc-penalty"])
+    pairs = [(trial["alpha_x"], trial["alpha_y"]) for trial in TRIALS["wc-penalty"]]
+    assert len(set(pairs)) == 9
+    assert [r["method"] for r in study.records[::2]] == [
+        f"wc-penalty, alpha_x = {x:g}, alpha_y = {y:g}" for x, y in pairs
+    ]
+    # No two methods are alike, and all are where these steps are written as the first one's.
+    written = [f"alpha_x=Constant(value={x}), alpha_y=Constant(value={y})" for x, y in pairs]
+    found = [r["numbers"] for r in study.records[::2]]
+    assert len(set(found)) == 9
     assert (
-        len({text.replace(value, values[0]) for text, value in zip(found, values, strict=True)})
-        == 1
+        len({text.replace(own, written[0]) for text, own in zip(found, written, strict=True)}) == 1
     )
     assert draw(study.result(), None, tmp_path, "tuning") == []
     # Equal work has equal shares of the time.
     assert len(set(study.seconds.values())) == 1
     with pytest.raises(InvalidInput, match="the paper's numbers are fixed"):
-        tuned(
-            Study(generated(replace(SMALL, numbers="paper")), None, [0], cells=0),
-            ["wc-penalty"],
-            step=step,
-        )
+        tuned(Study(generated(replace(SMALL, numbers="paper")), None, [0], cells=0), ["wc-penalty"])
+    with pytest.raises(InvalidInput, match="method 'random' is not tuned"):
+        tuned(study, ["random"])
+
+
+def test_random_search_takes_the_cell_that_a_preference_likes_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(studies, "DRAWN", 6)
+    study = Study(generated(replace(SMALL, sampled=1.0)), None, [3], cells=0)
+    study.run("random", [(0.9, 0.1), (0.1, 0.9)])
+    stream = generator("random search", 0, 3)
+    cells = [Genotype.random(NAS_BENCH_201, stream) for _ in range(6)]
+    # One supernet, whose weights have moved and whose logits have not: the cell for FLOPs is
+    # cheaper, both are among those drawn.
+    assert study.records[0]["curve"] == study.records[1]["curve"]
+    drawn = [str(cell) for cell in cells]
+    assert {str(Genotype.from_json(json.dumps(r["genotype"]))) for r in study.records} <= set(drawn)
+    assert study.records[1]["discrete"][1] <= study.records[0]["discrete"][1]
+    assert study.records[0]["objectives"] == study.records[0]["discrete"]
+
+
+def test_methods_with_a_budget_of_seconds_make_the_steps_that_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: list[int] = []
+
+    def timed(task: Any, trials: Any, *, steps: int, records: int, **_: Any) -> Any:
+        counted.append(steps)
+        return replace_seconds(0.2 + 0.01 * steps)  # 10 ms a step, and 0.2 s for the only record
+
+    def replace_seconds(seconds: float) -> Any:
+        return studies.Found({}, {}, seconds, (), torch.zeros(0), torch.zeros(0))
+
+    study = Study(generated(SMALL), tmp_path, [0], cells=0, budget=8.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(studies, "search", timed)
+        steps = study._steps("mb-momeha", tmp_path / "mb-momeha", lambda task: ([], []))
+    assert counted == [studies.SHORT, studies.SHORT, studies.LONG]
+    assert steps == pytest.approx((8.0 - 0.2 * studies.RECORDS) / 0.01, abs=1)
+    # A call that goes on does not reckon again, and a study without a budget goes by steps.
+    assert study._steps("mb-momeha", tmp_path / "mb-momeha", lambda task: ([], [])) == steps
+    assert (
+        Study(generated(SMALL), None, [0])._steps("darts", None, lambda task: ([], []))
+        == 3 * SMALL.steps
+    )
+
+
+def test_preferences_of_two_objectives_have_the_papers_names() -> None:
+    assert default_preferences(2) == [(0.9, 0.1), (0.75, 0.25), (0.6, 0.4), (0.5, 0.5)]
+    assert default_preferences(2, ["equal", "weak", "weak-second"]) == [
+        (0.5, 0.5),
+        (0.6, 0.4),
+        (0.4, 0.6),
+    ]
+    assert default_preferences(4)[:2] == [(0.25,) * 4, (0.52, 0.16, 0.16, 0.16)]
+    with pytest.raises(
+        InvalidInput,
+        match="'moderate' is not one of the paper's for two objectives; choose from equal, weak, "
+        "strong, extreme",
+    ):
+        default_preferences(2, ["moderate"])
+
+
+def test_with_twin_draws_theta_and_y_see_the_same_images_and_are_stepped_alike() -> None:
+    settings = replace(SMALL, twin=True, sampled=1.0, steps=50, cosine="none")
+    task = generated(settings)
+    halves = task.problem.halves
+    theta, pair, other = (halves("lower", role, 3, 1) for role in ("theta", "x-lower", "y-lower"))
+    assert theta is pair or all(torch.equal(a, b) for a, b in zip(theta, pair, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(theta, other, strict=True))
+    ours, theirs = (halves("upper", role, 3, 1) for role in ("x-upper-0", "y-upper-0"))
+    assert not torch.equal(ours.rows, theirs.rows)
+    method = configured("mb-momeha", settings)
+    assert method.alpha_theta == method.alpha_y
+    assert method.gamma == 50 * STEPS["mb-momeha, twin"]["alpha_y"]
+    # x follows 1/c of the gradients: its step goes with c.
+    longer = configured("mb-momeha", settings, c=10.0)
+    assert longer.alpha_x.value == pytest.approx(10 * method.alpha_x.value)
+    # Other methods, and the paper's hyperparameters, have draws of their own.
+    assert task.lasting(2, "mb-momeha").problem.halves.twin
+    assert not task.lasting(2, "wc-mhgd").problem.halves.twin
+    assert not replace(settings, numbers="paper").twins("mb-momeha")
+
+
+def test_hyperparameters_that_train_networks_and_those_of_the_paper() -> None:
+    ours = configured("mb-momeha", replace(SMALL, cosine="all", warmup=0.2, steps=100))
+    assert (ours.gamma, ours.alpha_x.scale, ours.alpha_y.scale, ours.alpha_theta.scale) == (
+        300.0,
+        2.5,
+        0.6,
+        pytest.approx(0.9),
+    )
+    ends = [
+        float(schedule(torch.tensor(100.0)))
+        for schedule in (ours.alpha_x, ours.alpha_y, ours.alpha_theta)
+    ]
+    assert ends == pytest.approx([0.0, 0.0, 0.0], abs=1e-3)
+    theirs = configured("mb-momeha", replace(SMALL, numbers="paper"))
+    steps = [
+        float(schedule(torch.tensor(0.0)))
+        for schedule in (theirs.alpha_theta, theirs.alpha_x, theirs.alpha_y)
+    ]
+    assert (theirs.gamma, *steps) == (8.0, 0.05, 0.05, 0.025)
 
 
 def test_the_plane_shows_what_counts_for_the_hypervolume_and_the_front_of_it() -> None:
@@ -334,6 +484,15 @@ def test_the_plane_shows_what_counts_for_the_hypervolume_and_the_front_of_it() -
         figures._plane({"objectives": ["loss"], "data": {"classes": 10}, "records": records}, None)
         is None
     )
+
+
+def test_a_curve_is_of_the_preferences_for_an_objective_or_of_those_that_weigh_it_most() -> None:
+    records = [{"preference": w} for w in ([0.75, 0.25], [0.6, 0.4], [0.5, 0.5])]
+    assert figures._preferring(records, 0) == records[:2]
+    assert figures._preferring(records, 1) == records[2:]
+    assert figures._preferring([*records, {"preference": [0.25, 0.75]}], 1) == [
+        {"preference": [0.25, 0.75]}
+    ]
 
 
 def test_parallel_coordinates_run_from_the_worst_to_the_best_of_each_objective() -> None:

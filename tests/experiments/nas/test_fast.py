@@ -262,7 +262,7 @@ def test_a_pass_leaves_the_heap_whole_on_processors_without_avx512() -> None:
     is asked to check itself.
     """
     program = (
-        "import torch; from bipareto.experiments.nas.fast import FastDarts; from "
+        "import torch; from bipareto_experiments.nas.fast import FastDarts; from "
         "experiments.nas.supernets import images, judged, start\n"
         "network = FastDarts(channels=2, size=8, classes=3, stack='RNRN')\n"
         "for _ in range(5): judged(network, images(network, torch.float32))(*start(network, "

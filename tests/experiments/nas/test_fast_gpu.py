@@ -53,7 +53,9 @@ def test_values_and_gradients_are_as_near_to_the_truth_as_those_of_the_plain_net
     plain: Supernet, fast: Supernet
 ) -> None:
     """The median of seven draws: where a ReLU's input is all but zero rounding decides its slope,
-    which moves a gradient by up to 3e-3, now that of the one network, now that of the other."""
+    which moves a gradient by up to 3e-3, now that of the one network, now that of the other.  In a
+    deep stack every draw may have one, so no smaller bound holds but by luck; wrong arithmetic
+    moves gradients by parts of themselves."""
     precompile(fast, [50])
     rows = []
     for seed in range(7):
@@ -73,8 +75,9 @@ def test_values_and_gradients_are_as_near_to_the_truth_as_those_of_the_plain_net
             ]
         )
     found_x, found_y, wanted_x, wanted_y = torch.tensor(rows).median(0).values.tolist()
-    assert found_x <= max(1e-4, 2 * wanted_x)
-    assert found_y <= max(1e-4, 2 * wanted_y)
+    one_slope = 3e-3
+    assert found_x <= max(one_slope, 2 * wanted_x)
+    assert found_y <= max(one_slope, 2 * wanted_y)
 
 
 @pairs

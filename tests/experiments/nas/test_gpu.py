@@ -33,8 +33,8 @@ SETTINGS = {
     "branches": replace(preset("tiny"), supernet="fast"),
     "folded": replace(preset("tiny"), supernet="fast", channels=16),
 }
-#: Small steps of x: what is compared is the arithmetic, not how far its rounding is carried.
-ALPHA_X = {"mb-momeha": 1.0, "darts": 1e-3}
+#: Small steps: what is compared is the arithmetic, not how far its rounding is carried.
+STEPS = {"mb-momeha": {"alpha_x": 1.0, "alpha_y": 0.2}, "darts": {"alpha_x": 1e-3, "alpha_y": 0.02}}
 
 kinds = pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 
@@ -51,7 +51,7 @@ class _Broken(RuntimeError):
 
 def trials(settings: Settings, name: str = "mb-momeha") -> list[Trial]:
     """Two, with a seed and a preference each."""
-    method = configured(name, settings, alpha_x=ALPHA_X[name])
+    method = configured(name, settings, **STEPS[name])
     weights = [(0.75, 0.25), (0.25, 0.75)] if method.uses_preference else [None, None]
     return [Trial(method, w, seed) for seed, w in enumerate(weights)]
 
@@ -62,7 +62,7 @@ def moved(task: Task, found: Found, run: int) -> tree.Tree:
 
 
 @kinds
-@pytest.mark.parametrize("name", ALPHA_X)
+@pytest.mark.parametrize("name", STEPS)
 def test_recorded_searches_side_by_side_are_the_plain_ones(
     settings: Settings, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,7 @@ from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import oracle, tree
 from bipareto.problem.draws import draw
 from bipareto.run.graph.replay import traced
+from bipareto_experiments.data import ImageSet
 from bipareto_experiments.nas import search as searching
 from bipareto_experiments.nas.first_order import FirstOrder
 from bipareto_experiments.nas.problem import Halves, Search
@@ -40,13 +41,11 @@ SMALL = replace(preset("tiny"), channels=2, batch=6, steps=3)
 
 
 def trials(
-    settings: Settings, name: str = "mb-momeha", seeds: tuple[int, ...] = (0,)
+    settings: Settings, name: str = "mb-momeha", seeds: tuple[int, ...] = (0,), **steps: float
 ) -> list[Trial]:
-    method = configured(name, settings)
+    method = configured(name, settings, **steps)
     wanted: list[Any] = (
-        default_preferences(len(settings.objectives), ["strong"])
-        if method.uses_preference
-        else [None]
+        default_preferences(2, ["strong", "strong-second"]) if method.uses_preference else [None]
     )
     return [Trial(method, w, seed) for seed in seeds for w in wanted]
 
@@ -92,7 +91,10 @@ def test_a_search_stopped_at_ten_random_steps_ends_bit_identical(
 
 
 def test_searches_side_by_side_are_those_done_one_by_one() -> None:
-    task, wanted = generated(SMALL), trials(SMALL, seeds=(0, 3))
+    task, wanted = (
+        generated(SMALL),
+        trials(SMALL, seeds=(0, 3), alpha_y=0.1),
+    )  # long steps would make rounding large
     alone, together = search(task, wanted), search(task, wanted, together=4)
     torch.testing.assert_close(alone.x["cell"], together.x["cell"], rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(alone.objectives, together.objectives, rtol=1e-3, atol=1e-4)
@@ -225,11 +227,9 @@ def test_presets_hold_the_paper_s_numbers() -> None:
     )  # type: ignore[attr-defined]
     ours = configured("mb-momeha", PRESETS["proxy"])
     assert isinstance(ours.alpha_y, Cosine)  # type: ignore[attr-defined]
-    assert default_preferences(2) == [(0.6, 0.4), (0.4, 0.6), (0.75, 0.25), (0.25, 0.75)]
-    assert default_preferences(4)[:2] == [(0.25,) * 4, (0.52, 0.16, 0.16, 0.16)]
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "random"])
 def test_in_the_search_of_darts_every_method_s_steps_end_gently(name: str) -> None:
     settings = PRESETS["darts"]
     x = configured(name, settings).alpha_x  # type: ignore[attr-defined]
@@ -237,8 +237,8 @@ def test_in_the_search_of_darts_every_method_s_steps_end_gently(name: str) -> No
         float(x(torch.tensor(share * settings.steps))) for share in (0.1, 0.5, 1.0)
     )
     assert first == pytest.approx(last)
-    assert middle == pytest.approx(0.5 * settings.pace * STEPS[name]["alpha_x"], rel=1e-3)
-    assert last == pytest.approx(1e-4 * settings.pace * STEPS[name]["alpha_x"])
+    assert middle == pytest.approx(0.5 * STEPS[name]["alpha_x"], rel=1e-3)
+    assert last == pytest.approx(1e-4 * STEPS[name]["alpha_x"])
 
 
 def test_in_half_precision_gradients_are_compared_over_a_longer_way() -> None:
@@ -326,10 +326,8 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(
         (lambda: replace(SMALL, numbers="yours"), "numbers 'yours' are not known"),  # type: ignore[arg-type]
         (lambda: replace(SMALL, space="nasnet"), "no search space 'nasnet'"),
         (lambda: replace(SMALL, warmup=1.0), "warmup = 1.0; it is the share"),
-        (
-            lambda: replace(SMALL, pace=0.0),
-            "pace = 0.0; choose none, weights or all, and a factor above 0",
-        ),
+        (lambda: replace(SMALL, cosine="some"), "cosine = 'some'; choose none, weights or all"),  # type: ignore[arg-type]
+        (lambda: replace(SMALL, sampled=-1.0), "temperatures are not negative"),
         (lambda: replace(SMALL, half=True), "only the fast supernet works in bfloat16"),
         (lambda: configured("momeha", SMALL), "method 'momeha' takes no part"),
         (
@@ -352,3 +350,29 @@ def test_bad_input_is_named(call: Any, message: str) -> None:
 def test_a_missing_data_set_says_what_to_put_where(tmp_path: Path) -> None:
     with pytest.raises(BiparetoError, match="cifar10 is not in"):
         build(SMALL, folder=tmp_path, device="cpu")
+
+
+def test_images_to_judge_by_come_in_batches_of_all_classes() -> None:
+    """A set may list its test images class by class; statistics of one class would make batch
+    norm judge another network.
+    """
+    count, classes = 400, 4
+    labels = torch.arange(classes).repeat_interleave(count // classes)
+    images = ImageSet(
+        name="sorted",
+        images=torch.zeros(count, 3, 8, 8, dtype=torch.uint8),
+        labels=labels,
+        test=torch.arange(count) % 2 == 1,
+        class_names=tuple("abcd"),
+    )
+    task = Task(replace(SMALL, side=4), images, torch.device("cpu"), full=50)
+    assert task.judged_on == "the test images of sorted"
+    rows = task.problem.halves.rows["test"]
+    assert len(rows) == 200
+    for batch in rows.split(50):
+        assert torch.bincount(task.problem.labels[batch], minlength=classes).min() > 4
+    # They are the set's own: none is among the rows of the halves, and labels went with their
+    # images.
+    assert int(rows.min()) == 200
+    assert torch.bincount(task.problem.labels[rows]).tolist() == [50] * 4
+    assert task.problem.network.size == 4

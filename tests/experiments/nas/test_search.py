@@ -12,7 +12,7 @@ import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.problem import oracle, tree
 from bipareto_experiments.nas.genotype import Genotype
-from bipareto_experiments.nas.problem import OBJECTIVES, Halves, Search, _drawn
+from bipareto_experiments.nas.problem import OBJECTIVES, Cooling, Halves, Search, _drawn
 from bipareto_experiments.nas.spaces import DARTS, NAS_BENCH_201
 from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 from experiments.nas.reference import random_genotype
@@ -207,10 +207,10 @@ def test_all_four_objectives_pass_the_first_check_without_warning() -> None:
 def test_drawn_architectures_come_as_often_as_the_mixture_says_and_vanish_where_logits_decide() -> (
     None
 ):
-    halves = Halves(60, batch=6, numbers=NAS_BENCH_201.numbers)
+    halves = Halves(60, batch=6, numbers=NAS_BENCH_201.numbers, cooling=Cooling(1.0, 0.25, 6))
     problem, plain = (
-        Search(SMALL, IMAGES, LABELS, halves, objectives=("loss", "flops"), sampled=value)
-        for value in (0.5, 0.0)
+        Search(SMALL, IMAGES, LABELS, of, objectives=("loss", "flops"))
+        for of in (halves, Halves(60, batch=6))
     )
     x, y = problem.start(0)
     x = tree.map_(lambda leaf: 500 * leaf, x)
@@ -218,23 +218,67 @@ def test_drawn_architectures_come_as_often_as_the_mixture_says_and_vanish_where_
     # The same step again has the same noise, another step other noise, and all the data none.
     assert torch.equal(draw.noise, halves("upper", "x", 3, 7).noise)
     assert not torch.equal(draw.noise, halves("upper", "x", 2, 7).noise)
-    assert draw.noise.shape == (30,)
+    assert draw.noise.shape == (31,)
+    # The temperature falls by equal factors to the last one and stays there.
+    cooled = [float(halves("upper", "x", t, 7).noise[-1]) for t in (0, 3, 6, 7)]
+    assert cooled == pytest.approx([1.0, 0.5, 0.25, 0.25])
     full = halves("upper", "full", 0, 0)
     assert torch.equal(problem.upper(x, y, full), plain.upper(x, y, full))
     # The loss is that of the logits (x + G) / T; other objectives stay as they are.
-    gumbel = -torch.log(-torch.log(draw.noise)).view(6, 5)
-    expected = plain.upper({"cell": (x["cell"] + gumbel) / 0.5}, y, draw)[0]
+    gumbel = -torch.log(-torch.log(draw.noise[:-1])).view(6, 5)
+    quiet = draw._replace(noise=draw.noise[:0])
+    expected = plain.upper({"cell": (x["cell"] + gumbel) / 0.5}, y, quiet)[0]
     torch.testing.assert_close(
-        problem.upper(x, y, draw), torch.stack([expected, plain.upper(x, y, draw)[1]])
+        problem.upper(x, y, draw), torch.stack([expected, plain.upper(x, y, quiet)[1]])
     )
     certain = {
         "cell": 1e3 * torch.nn.functional.one_hot(torch.tensor([3, 1, 2, 0, 4, 3]), 5).float()
     }
-    torch.testing.assert_close(problem.upper(certain, y, draw), plain.upper(certain, y, draw))
+    torch.testing.assert_close(problem.upper(certain, y, draw), plain.upper(certain, y, quiet))
     # Gumbel's property: an operation is the largest as often as softmax(x) says.
-    many = torch.rand(20_000, 30, generator=torch.Generator().manual_seed(0))
-    largest = torch.func.vmap(lambda noise: _drawn(x, noise, 0.5)["cell"])(many).argmax(-1)
+    many = torch.rand(20_000, 31, generator=torch.Generator().manual_seed(0))
+    many[:, -1] = 0.5
+    largest = torch.func.vmap(lambda noise: _drawn(x, noise)["cell"])(many).argmax(-1)
     often = torch.nn.functional.one_hot(largest, 5).double().mean(0)
     assert (often - x["cell"].softmax(-1)).abs().max() < 0.015
-    with pytest.raises(InvalidInput, match=r"needs Halves\(..., numbers=30\)"):
-        search(sampled=1.0)
+    with pytest.raises(InvalidInput, match=r"they need Halves\(..., numbers=30\)"):
+        Search(SMALL, IMAGES, LABELS, Halves(60, batch=6, numbers=3))
+    with pytest.raises(InvalidInput, match="must be above 0"):
+        Halves(60, batch=6, numbers=30, cooling=Cooling(1.0, 0.0, 6))
+
+
+def test_images_to_judge_by_are_seen_by_neither_level() -> None:
+    rows = torch.arange(40, 60)
+    own = Halves(40, batch=6, test=rows)
+    assert own.rows["test"].equal(rows)
+    aside = Halves(60, batch=6, test=None)
+    assert [len(aside.rows[part]) for part in ("lower", "upper", "test")] == [30, 24, 6]
+    for halves in (own, aside):
+        seen = torch.cat(
+            [
+                halves(level, role, t, 0).rows
+                for level in ("lower", "upper")
+                for role in ("x", "full")
+                for t in range(9)
+            ]
+        )
+        assert not set(seen.tolist()) & set(halves.rows["test"].tolist())
+        assert len(set(torch.cat(list(halves.rows.values())).tolist())) == 60
+    # Neither do they change how images are normalised.
+    bright = torch.cat([IMAGES[:40], torch.full_like(IMAGES[40:], 255)])
+    first, second = (
+        Search(SMALL, images, LABELS, own).pixels(own("lower", "full", 0, 0))
+        for images in (IMAGES, bright)
+    )
+    torch.testing.assert_close(first, second)
+    with pytest.raises(InvalidInput, match="24 are left"):
+        Halves(60, batch=25, test=None)
+
+
+def test_accuracy_is_the_share_of_largest_scores_that_are_right() -> None:
+    problem, (x, y) = search(), SMALL.start(0)
+    draw = problem.batch("upper", "full")
+    scores = SMALL.logits(x, y, problem.pixels(draw))
+    assert float(problem.accuracy(x, y, draw)) == pytest.approx(
+        float((scores.argmax(1) == LABELS[draw.rows]).double().mean())
+    )

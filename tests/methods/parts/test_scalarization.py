@@ -8,9 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization
-from bipareto.methods.parts.scalarization import SCALARIZATIONS, Fixed, Tracked, as_ideal
+from bipareto.methods.parts.scalarization import (
+    SCALARIZATIONS,
+    Fixed,
+    Scalarization,
+    Tracked,
+    aim,
+    as_ideal,
+)
 
 VECTORS = st.lists(st.floats(0.1, 20.0), min_size=2, max_size=4)
 
@@ -88,3 +96,26 @@ def test_aim_gives_back_the_preference_that_leads_to_a_point(
         return  # an objective that carries no weight leaves no trace of its preference
     found = scalarization.aim("stch", f, normal, z, smoothing)
     torch.testing.assert_close(found, w, rtol=1e-6, atol=1e-9)
+
+
+def test_a_scalarization_without_an_aim_is_refused_not_taken_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Adaptive preferences need to know which preference leads to a point of the front."""
+
+    def value(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+        return (w * (f - z)).pow(mu).sum(-1).pow(1 / mu)
+
+    def weights(f: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
+        return w * (w * (f - z) / value(f, w, z, mu).unsqueeze(-1)).pow(mu - 1)
+
+    monkeypatch.setitem(SCALARIZATIONS, "p-norm", Scalarization("p-norm", value, weights))
+    point = torch.tensor([1.0, 3.0], dtype=torch.float64)
+    with pytest.raises(InvalidInput, match=r"'p-norm' has no 'aim'.*stch, tchebycheff, linear"):
+        aim("p-norm", point, torch.ones(2), torch.zeros(2), 2.0)
+    known = bp.problems.get("quadratic", dim=2)
+    method = bp.MOMEHA(gamma=0.2, c=5.0, mu=4.0, scalarization="p-norm")
+    with pytest.raises(InvalidInput, match="'p-norm' has no 'aim'"):
+        bp.front(
+            known, known.x0, known.y0, preferences="adaptive", budget=6, method=method, steps=20
+        )

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
 from bipareto.methods.parts import curvature, envelope
 from bipareto.methods.parts.scalarization import Scalarization
 from bipareto.problem import Problem, tree
@@ -115,7 +114,7 @@ def lower_bound(scalarization: Scalarization, m: int, mu: float) -> float:
     """The largest number F_low that F >= F_low holds for whenever z <= f: log(m)/mu for the smooth
     Tchebycheff form, else 0.
     """
-    return math.log(m) / mu if scalarization.name == "stch" else 0.0
+    return scalarization.part("lower_bound")(m, mu)
 
 
 def scalarized_smoothness(
@@ -129,32 +128,14 @@ def scalarized_smoothness(
     """L_F, a Lipschitz constant of grad F on the set F <= level, for m objectives with Lipschitz
     constants L_f and z <= inf f.
 
-    The Hessian of the smooth Tchebycheff form is sum_i tau_i w_i H_i + mu Cov_tau(w_i grad f_i), so
-
-        L_F = max_i w_i L_f + (mu/4) max_ij ||w_i grad f_i - w_j grad f_j||^2.
-
-    Where F <= level every w_i (f_i - z_i) <= level, and a smooth function bounded below by z_i has
-    ||grad f_i||^2 <= 2 L_f (f_i - z_i); so the spread ||w_i grad f_i - w_j grad f_j|| is at most
-    sqrt(2 L_f level) (sqrt w_i + sqrt w_j).
-
     Args:
         w: the preference.
         mu: smoothing.
         level: F at most there; the merit's descent keeps a run inside F - F_low <= c_t V_0.
         spread: max_ij ||w_i grad f_i - w_j grad f_j|| where it is known to be smaller.
     """
-    if scalarization.name == "linear":
-        return L_f * sum(w)
-    if scalarization.name != "stch":
-        raise InvalidInput(
-            f"the scalarization {scalarization.name!r} is not smooth, so it has no L_F; use 'stch' "
-            "or 'linear'"
-        )
-    if len(w) == 1:
-        return w[0] * L_f
-    roots = sorted((math.sqrt(w_i) for w_i in w), reverse=True)
-    widest = math.sqrt(2 * L_f * level) * (roots[0] + roots[1])
-    return max(w) * L_f + mu / 4 * min(widest, math.inf if spread is None else spread) ** 2
+    widest = math.inf if spread is None else spread
+    return scalarization.part("smoothness")(L_f, w, mu, level, widest)
 
 
 def start_merit(problem: Problem, x0: Tree, y0: Tree, L_g: float, gamma: float) -> float:

@@ -15,9 +15,10 @@ __all__ = ["Coefficients", "Stochastic"]
 class Coefficients(NamedTuple):
     """The weights of the stochastic merit at one t (numbers, or tensors for many t at once).
 
-    V_hat = (F - F_low)/c + (g - v_gamma) + lag ||theta - theta*||^2 + e_theta ||e_theta||^2 + e_x
-    ||e_x||^2 + e_y ||e_y||^2
+    V_hat = (F - F_low)/c + (g - v_gamma) + lag ||theta - theta*||^2
+            + e_theta ||e_theta||^2 + e_x ||e_x||^2 + e_y ||e_y||^2
             + x ||x - x_-||^2 + y ||y - y_-||^2 + theta ||theta - theta_-||^2,
+
     with the momentum errors e = m - d of the step before and x_-, y_-, theta_- the point before.
     `noise_theta` and `noise` multiply (1 - beta)^2 sigma^2 for theta and, times alpha_x or alpha_y,
     for x and y.

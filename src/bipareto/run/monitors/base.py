@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
+from bipareto.methods.base import State
 from bipareto.methods.momeha import MomehaState
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts import scalarization as scalarizations
@@ -65,7 +66,7 @@ class Monitor(ABC):
         """Take in what the loop hands to a callback."""
         self.see(record.state)
 
-    def see(self, state: MomehaState) -> None:
+    def see(self, state: State) -> None:
         """Take in one state; its step is its own t."""
         if not isinstance(state, MomehaState):
             raise InvalidInput(

@@ -1,0 +1,114 @@
+"""Measure the house: what a newcomer sees, how long modules are, where a command runs.
+
+    python scripts/house.py            # a table, and one JSON object last
+
+Run it in the repository root.  Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+#: Prints how many files of the two packages have a function that ran during a command.
+TOUCHED = """
+import sys
+from bipareto.cli import main
+files = set()
+def seen(frame, event, argument):
+    code = frame.f_code
+    name = code.co_name.lstrip("_")
+    if event == "call" and "/src/bipareto" in code.co_filename and not name[:1].isupper():
+        if name != "<module>":
+            files.add(code.co_filename)
+sys.setprofile(seen)
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+sys.setprofile(None)
+print("TOUCHED", len(files))
+"""
+CONFIG = "problem: {name: quadratic}\nsteps: 5\ncompile: false\npreferences: {count: 2}\n"
+
+
+def lines(folder: Path) -> dict[str, int]:
+    """Module -> lines."""
+    return {
+        path.relative_to(SOURCE).as_posix(): len(path.read_text("utf-8").splitlines())
+        for path in sorted(folder.rglob("*.py"))
+    }
+
+
+def formatted(folder: Path, width: int) -> int:
+    """Lines of a package if it were formatted to another width, comments and docstrings as is."""
+    total = 0
+    for path in folder.rglob("*.py"):
+        done = subprocess.run(
+            [Path(sys.executable).with_name("ruff"), "format", "--line-length", str(width), "-"],
+            input=path.read_text("utf-8"),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        total += len(done.stdout.splitlines())
+    return total
+
+
+def touched(*words: str) -> int:
+    """In how many files of the source a command runs a function."""
+    done = subprocess.run(
+        [sys.executable, "-c", TOUCHED, *words], capture_output=True, text=True, check=True
+    )
+    return int(re.search(r"TOUCHED (\d+)", done.stdout).group(1))  # type: ignore[union-attr]
+
+
+def seconds_of_help() -> float:
+    """The best of five."""
+    found = []
+    for _ in range(5):
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "bipareto", "--help"], capture_output=True, check=True
+        )
+        found.append(time.perf_counter() - began)
+    return min(found)
+
+
+def main() -> None:
+    """Measure and print."""
+    library, beside = lines(SOURCE / "bipareto"), lines(SOURCE / "bipareto_experiments")
+    with tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "c.yaml"
+        config.write_text(CONFIG)
+        small = ["front", "quadratic", "--steps", "5", "--no-compile", "--preferences", "2", "-q"]
+        found = {
+            "entries of src/bipareto": len(
+                [path for path in (SOURCE / "bipareto").iterdir() if path.name != "__pycache__"]
+            ),
+            "modules of the library": len(library),
+            "lines of the library": sum(library.values()),
+            "lines of the library at 150 columns": formatted(SOURCE / "bipareto", 150),
+            "lines of the experiments": sum(beside.values()),
+            "library modules over 400 lines": {k: n for k, n in library.items() if n > 400},
+            "experiment modules over 400 lines": {k: n for k, n in beside.items() if n > 400},
+            "files run by front --out": touched(*small, "--out", f"{folder}/front"),
+            "files run by sweep --out": touched(
+                "sweep", str(config), "--out", f"{folder}/sweep", "-q"
+            ),
+            "seconds of --help": round(seconds_of_help(), 3),
+        }
+    for name, value in found.items():
+        print(f"{name:40} {value}")
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""y trained on g alone for a stack of x, side by side: how networks are judged and resolved."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bipareto.errors import NotBatchable
+from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.tree import Tree
+
+__all__ = ["objectives_of", "train"]
+
+
+def train(problem: Problem, x: Tree, y: Tree, *, rate: Any, steps: int, seed: int = 0) -> Tree:
+    """y after `steps` of Adam on g(x, .) with x held, the rate falling to zero as a cosine.
+
+    Args:
+        x: a stack of R points, every leaf with a first axis R.
+        y: where they start, a stack too (`tree.expand(y0, R)` for one start).
+        rate: Adam's step, a number or R of them.
+        steps, seed: draws of the role "train" at t = 0, 1, ...; all R see the same ones.
+
+    Returns:
+        the trained y, a stack of R; of a problem without data the gradients are those of all of g.
+    """
+    runs, first = tree.flat_axis(x), tree.first_leaf(y)
+    alpha = torch.as_tensor(rate, dtype=first.dtype, device=first.device).expand(runs)
+
+    def gradient(point: Tree, own: Tree, batch: Any) -> Tree:
+        return oracle.grad(lambda v: problem.lower(point, v, batch), own)
+
+    batched = torch.func.vmap(gradient, in_dims=(0, 0, None))
+    mean = square = tree.zeros_like(y)
+    for t in range(steps):
+        batch = problem.batch("lower", "train", t, seed)
+        try:
+            g = batched(x, y, batch)
+        except RuntimeError as error:
+            if "vmap" in str(error) or "functorch" in str(error):
+                raise NotBatchable(str(error).splitlines()[0]) from error
+            raise
+        mean = tree.map_(lambda m, d: 0.9 * m + 0.1 * d, mean, g)
+        square = tree.map_(lambda s, d: 0.999 * s + 0.001 * d * d, square, g)
+        fall = 0.5 * (1 + math.cos(math.pi * t / steps)) / (1 - 0.9 ** (t + 1))
+        root = (1 - 0.999 ** (t + 1)) ** 0.5
+
+        def moved(
+            v: Tensor, m: Tensor, s: Tensor, fall: float = fall, root: float = root
+        ) -> Tensor:
+            step = (alpha * fall).reshape(-1, *[1] * (v.dim() - 1))
+            return v - step * m / (s.sqrt() / root + 1e-8)
+
+        y = tree.map_(moved, y, mean, square)
+    return y
+
+
+def objectives_of(problem: Problem, x: Tree, y: Tree, batch: Any) -> Tensor:
+    """f (R, m) of a stack of R points on one batch."""
+    with torch.no_grad():
+        return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)

@@ -1,0 +1,145 @@
+"""From a configuration to the problem, the method and the preferences, for all kinds of runs."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from bipareto.errors import InvalidInput
+from bipareto.methods import METHODS, Method
+from bipareto.methods.parts.preferences import as_preference, grid, named
+from bipareto.problem import Problem
+from bipareto.problem.tree import Tree
+from bipareto.problems import KnownProblem, get, options
+from bipareto.sweep.config import MethodConfig, ProblemConfig, SweepConfig
+from bipareto.sweep.typed import check_options
+
+__all__ = ["Setup", "build", "method_of", "preferences_of"]
+
+
+class Setup(NamedTuple):
+    """A problem and where its runs start, for each seed of a sweep."""
+
+    problem: Problem
+    starts: list[tuple[Tree, Tree]]
+
+    @property
+    def known(self) -> KnownProblem | None:
+        """The problem as one with a known front, or None."""
+        return self.problem if isinstance(self.problem, KnownProblem) else None
+
+
+def build(config: ProblemConfig, seeds: Sequence[int]) -> Setup:
+    """The problem of a configuration.
+
+    Args:
+        config: its name and options.
+        seeds: one start is made for each.
+    """
+    if ":" in config.name:
+        problem, x0, y0 = _user_problem(config)
+        if config.starts != "fixed":
+            raise InvalidInput(
+                f"problem.starts is {config.starts!r}, which only known problems have; use fixed, "
+                "or draw the start in your function"
+            )
+        return Setup(problem, [(x0, y0)] * len(seeds))
+    check_options(
+        "problem.options", f"problem {config.name!r}", config.options, options(config.name)
+    )
+    with _naming("problem.options", config.options):
+        known = get(config.name, **config.options)
+    if config.starts == "fixed":
+        return Setup(known, [(known.x0, known.y0)] * len(seeds))
+    return Setup(
+        known, [known.start(seed if config.starts == "random" else config.starts) for seed in seeds]
+    )
+
+
+@contextmanager
+def _naming(path: str, given: Mapping[str, Any]) -> Iterator[None]:
+    """Give errors of what is built from a section the name of that section."""
+    try:
+        yield
+    except (
+        InvalidInput,
+        TypeError,
+        ValueError,
+        ArithmeticError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InvalidInput(f"{path} {dict(given)!r} cannot be used: {text}") from error
+
+
+def _user_problem(config: ProblemConfig) -> tuple[Problem, Tree, Tree]:
+    module, _, name = config.name.partition(":")
+    # As `python -m` does: a problem in a file of the folder at hand is found.
+    here = str(Path.cwd())
+    if "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        make: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidInput(
+            f"problem.name {config.name!r} cannot be imported ({error}); write "
+            "package.module:function"
+        ) from error
+    with _naming("problem.options", config.options):
+        made = make(**config.options)
+    if not (isinstance(made, tuple) and len(made) == 3 and isinstance(made[0], Problem)):
+        raise InvalidInput(
+            f"problem.name {config.name!r} returned {type(made).__name__}; it must return "
+            "(problem, x0, y0)"
+        )
+    return made
+
+
+def method_of(config: MethodConfig, setup: Setup, steps: int) -> Method:
+    """The method with its numbers: tuned, plain or the paper's, with those of `set` on top."""
+    if config.name not in METHODS:
+        raise InvalidInput(f"method.name is {config.name!r}; choose one of {', '.join(METHODS)}")
+    kind = METHODS[config.name]
+    check_options(
+        "method.set",
+        f"method {config.name!r}",
+        config.set,
+        {f.name: f.default for f in fields(kind) if f.default is not MISSING},
+    )
+    x0, y0 = (setup.known.x0, setup.known.y0) if setup.known else setup.starts[0]
+    with _naming(f"method.set (numbers: {config.numbers})", config.set):
+        if config.numbers == "tuned":
+            start = kind.tuned(setup.problem, x0, y0, steps=steps)
+        elif config.numbers == "plain":
+            start = kind()
+        elif hasattr(kind, "paper"):
+            start = kind.paper()
+        else:
+            raise InvalidInput(f"{config.name} has no numbers of a paper; use plain")
+        return replace(start, **config.set)
+
+
+def preferences_of(config: SweepConfig, method: Method, m: int) -> list[Tensor | None]:
+    """One vector per run of a seed; [None] for a method without preferences."""
+    if not method.uses_preference:
+        if config.preferences.vectors is not None:
+            raise InvalidInput(
+                f"preferences.vectors is given, but {config.method.name} has no preferences; leave "
+                "it out"
+            )
+        return [None]
+    given = config.preferences
+    if given.vectors is None and given.family == "das-dennis":
+        return list(grid(m, given.count, boundary=given.boundary))
+    if given.vectors is None:
+        return list(named(f"random:{given.count}" if given.family == "random" else given.family, m))
+    with _naming("preferences.vectors", {"vectors": given.vectors}):
+        return list(as_preference(given.vectors, m).reshape(-1, m))

@@ -1,0 +1,285 @@
+"""Any folder or file that holds a front, read back: the one reader of fronts on disk.
+
+- a run folder (`store`): what `bipareto front`, `solve` and `sweep` wrote with --out
+- what `bipareto compare --out` wrote: comparison.json, and a run folder per method in methods/
+- any front.npz, or another file of `ParetoFront.save`, on its own
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bipareto import problems
+from bipareto.doctor.evidence import Case
+from bipareto.errors import BiparetoError, InvalidInput
+from bipareto.fronts.pareto import ParetoFront
+from bipareto.problem import tree
+from bipareto.problem.tree import Tree
+from bipareto.problems import KnownProblem
+from bipareto.run.results import Failure
+from bipareto.sweep.config import SweepConfig, load
+from bipareto.sweep.plan import Plan, read_plan
+from bipareto.sweep.store import RunFolder
+
+__all__ = [
+    "Source",
+    "Status",
+    "StoredRun",
+    "case",
+    "plan_of",
+    "read_runs",
+    "returned",
+    "run_folders",
+    "status",
+]
+
+
+class Source(NamedTuple):
+    """A file of records, and how many of its runs count (a padded slice holds copies behind)."""
+
+    path: Path
+    runs: int
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """One front on disk.
+
+    name: what it is called on a page; path: the file that `ParetoFront.load` reads.
+    known: its problem, where that has a known front; question: what the problem was, equal for
+        fronts that can be compared.
+    method: the method's name; numbers: its hyperparameters, as far as they are known.
+    sources: files of what was recorded on the way.
+    config: all that is known of how it was made.
+    folder: the run folder; None for a file on its own.
+    """
+
+    name: str
+    path: Path
+    front: ParetoFront
+    known: KnownProblem | None
+    question: str
+    method: str
+    numbers: Mapping[str, Any]
+    sources: tuple[Source, ...]
+    config: str
+    folder: Path | None
+
+
+def read_runs(path: Path) -> list[StoredRun]:
+    """The fronts of a folder or file: one, or one per method for a comparison."""
+    if path.is_file():
+        return [_plain(path, str(path))]
+    if (path / "manifest.json").exists():
+        return [_run(path, str(path))]
+    if (path / "comparison.json").exists():
+        return _comparison(path)
+    if (path / "front.npz").exists():
+        return [_plain(path / "front.npz", str(path))]
+    if not path.exists():
+        raise InvalidInput(
+            f"{path} does not exist; give the folder of a front, a sweep or a comparison"
+        )
+    raise InvalidInput(
+        f"{path} holds no front; give a folder that `bipareto front --out`, `bipareto sweep` or "
+        "`bipareto compare --out` wrote, or a front.npz"
+    )
+
+
+def run_folders(path: Path) -> list[Path]:
+    """The run folders of a path: itself, or those of the methods of a comparison."""
+    if (path / "comparison.json").exists():
+        return [Path(part.folder or path) for part in _comparison(path)]
+    return [path]
+
+
+def plan_of(path: Path) -> Plan:
+    """The plan of a run folder; what holds another thing is refused by its reason."""
+    if (path / "front.json").exists() and not (path / "manifest.json").exists():
+        raise InvalidInput(
+            f"{path} was written before fronts had run folders (front.json without manifest.json); "
+            "`bipareto report` still draws it, for the rest make it again with `bipareto front`"
+        )
+    folder = RunFolder(path)
+    folder.check()
+    return read_plan(folder)
+
+
+def _plain(path: Path, name: str) -> StoredRun:
+    front = ParetoFront.load(path)
+    records = path.with_name("metrics.jsonl")
+    sources = (Source(records, len(front)),) if records.exists() else ()
+    return StoredRun(name, path, front, None, name, "", {}, sources, "", None)
+
+
+def _run(path: Path, name: str) -> StoredRun:
+    if not (path / "front.npz").exists():
+        raise InvalidInput(
+            f"{path} is not finished; look at it with: bipareto watch {path}, or go on with: "
+            f"bipareto resume {path}"
+        )
+    RunFolder(path).check()
+    manifest, config = RunFolder(path).manifest(), load(SweepConfig, path / "config.yaml")
+    problem = {"name": config.problem.name, **config.problem.options}
+    size, runs = manifest["slice"], manifest["runs"]
+    parts = [
+        Source(RunFolder(path).slice(i).path / "metrics.jsonl", min(size, runs - i * size))
+        for i in range(manifest["slices"])
+    ]
+    return StoredRun(
+        name=name,
+        path=path / "front.npz",
+        front=ParetoFront.load(path / "front.npz"),
+        known=_known(problem),
+        question=json.dumps(problem, sort_keys=True),
+        method=config.method.name,
+        numbers=manifest["method"],
+        sources=tuple(part for part in parts if part.path.exists()),
+        config=(path / "config.yaml").read_text("utf-8") + "\n" + json.dumps(manifest, indent=2),
+        folder=path,
+    )
+
+
+def _comparison(path: Path) -> list[StoredRun]:
+    parts = sorted((path / "methods").glob("*/manifest.json"))
+    if not parts:
+        raise InvalidInput(
+            f"{path} has no fronts of its methods; write it again: bipareto compare ... --out "
+            f"{path}"
+        )
+    return [_run(part.parent, f"{path}: {part.parent.name}") for part in parts]
+
+
+def _known(problem: Mapping[str, Any]) -> KnownProblem | None:
+    """The problem from its name and options; None where it is not one of ours."""
+    options = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in problem.items()
+        if key != "name"
+    }
+    try:
+        return problems.get(str(problem.get("name")), **options)
+    except (BiparetoError, TypeError):
+        return None
+
+
+def _results(path: Path, plan: Plan) -> list[tuple[dict[str, Tensor], dict[str, Any]]]:
+    parts = [RunFolder(path).slice(index) for index in range(plan.manifest["slices"])]
+    if not all(part.done for part in parts):
+        raise InvalidInput(f"{path} is not finished; go on with: bipareto resume {path}")
+    return [part.read_result() for part in parts]
+
+
+def returned(path: Path) -> tuple[Tree, list[int]]:
+    """y of all runs as they left it, its lower level not solved again, and their steps."""
+    plan = plan_of(path)
+    read = _results(path, plan)
+    like = plan.setup.starts[0][1]
+    leaves = [
+        torch.cat([tensors[f"returned.{i}"] for tensors, _ in read])
+        for i in range(len(tree.leaves(like)))
+    ]
+    return tree.rebuild(like, leaves), [steps for _, meta in read for steps in meta["steps"]]
+
+
+def case(path: str | PathLike[str]) -> Case:
+    """A finished run as the doctor takes it: the last states of all its runs, and their records."""
+    plan = plan_of(Path(path))
+    read = _results(Path(path), plan)
+    template = tree.stack(plan.states([0]))
+    state = tree.rebuild(
+        template,
+        [
+            torch.cat([tensors[f"state.{i}"] for tensors, _ in read])
+            for i in range(len(tree.leaves(template)))
+        ],
+    )
+    rows = [_rows(RunFolder(Path(path)).slice(i).path) for i in range(len(read))]
+    records = min(map(len, rows))
+    names = [name for name in rows[0][0] if name != "step"] if records else []
+    history = {
+        name: torch.cat(
+            [_recorded(part[:records], name, len(plan.runs(i))) for i, part in enumerate(rows)],
+            dim=1,
+        )
+        for name in names
+    }
+    failure = [None if f is None else Failure(*f) for _, meta in read for f in meta["failure"]]
+    return Case(
+        plan.setup.problem,
+        plan.method,
+        state.x,
+        state.y,
+        plan.preference_rows(range(plan.manifest["runs"])),
+        history,
+        failure,
+        state,
+        plan.setup.starts[0],
+        plan.manifest["batched"],
+    )
+
+
+def _rows(part: Path) -> list[dict[str, Any]]:
+    path = part / "metrics.jsonl"
+    try:
+        return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise InvalidInput(
+            f"{path} cannot be read ({error}); make the run again in another folder"
+        ) from error
+
+
+def _recorded(rows: list[dict[str, Any]], name: str, runs: int) -> Tensor:
+    """What was recorded of a slice's runs, without its padding: (records, runs, ...)."""
+    values = torch.tensor([row[name] for row in rows], dtype=torch.float64)
+    m = values.shape[-1] if name in ("objectives", "weights") else 1
+    values = values.reshape(len(rows), -1, m)[:, :runs]
+    return values.squeeze(-1) if m == 1 else values
+
+
+class Status(NamedTuple):
+    """Where a run stands: "done", "running" or "stopped", slices done, and the share of all
+    steps.
+    """
+
+    path: Path
+    problem: str
+    method: str
+    runs: int
+    state: str
+    slices_done: int
+    slices: int
+    progress: float
+
+
+def status(path: str | PathLike[str]) -> Status:
+    """Look at a run without disturbing it."""
+    folder = RunFolder(Path(path))
+    folder.check()
+    manifest, config = folder.manifest(), load(SweepConfig, folder.config)
+    parts = [folder.slice(index) for index in range(manifest["slices"])]
+    done = [part.done for part in parts]
+    for part in parts:
+        part.check()
+    steps = sum(
+        config.steps if finished else part.step for part, finished in zip(parts, done, strict=True)
+    )
+    collected = (folder.path / "front.csv").exists() and all(done)
+    return Status(
+        folder.path,
+        config.problem.name,
+        config.method.name,
+        manifest["runs"],
+        "running" if folder.running() else "done" if collected else "stopped",
+        sum(done),
+        len(parts),
+        steps / (config.steps * len(parts)),
+    )

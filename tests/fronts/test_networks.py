@@ -1,0 +1,150 @@
+"""The default for data in batches: its budget, an honest y, x0 as a rival, the refining model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import bipareto as bp
+from bipareto.errors import BiparetoWarning
+from bipareto.fronts.networks import no_worse_than_nothing
+from bipareto.fronts.refine import fit, propose
+from bipareto.problem import tree
+from bipareto.problem.oracle import Counting
+from bipareto.run.training import train
+
+ROWS = torch.randn(90, 3, generator=torch.Generator().manual_seed(1))
+FIRST, SECOND = ROWS @ torch.tensor([1.0, 2.0, 0.0]), ROWS @ torch.tensor([-1.0, 0.5, 1.0])
+
+
+def mixing(size: int = 15) -> tuple[bp.Problem, Tensor, Tensor]:
+    """x mixes two tasks that one linear model y cannot both do; f_i is the error on task i."""
+
+    def lower(x: Tensor, y: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
+        rows, first, second = batch
+        w = x.softmax(0)
+        return (
+            w[0] * (rows @ y - first).square().mean() + w[1] * (rows @ y - second).square().mean()
+        )
+
+    def upper(x: Tensor, y: Tensor, batch: tuple[Tensor, ...]) -> Tensor:
+        rows, first, second = batch
+        return torch.stack(
+            [(rows @ y - first).square().mean(), (rows @ y - second).square().mean()]
+        )
+
+    data = (ROWS, FIRST, SECOND)
+    sampler = bp.sampler.Minibatches(lower=data, upper=data, size=size)
+    return bp.Problem(upper, lower, sampler=sampler), torch.zeros(2), torch.zeros(3)
+
+
+@pytest.fixture(scope="module")
+def solved() -> tuple[Counting, bp.ParetoFront]:
+    problem, x0, y0 = mixing()
+    counted = Counting(problem)
+    w = bp.preferences.grid(2, 5)[1:-1]
+    return counted, bp.front(counted, x0, y0, preferences=w, steps=300, progress=False)
+
+
+def test_preferences_are_followed_without_a_hyperparameter(
+    solved: tuple[Counting, bp.ParetoFront],
+) -> None:
+    _, front = solved
+    order = front.preference[:, 0].argsort()
+    f = front.objectives[order]
+    assert f[0, 0] > f[1, 0] > f[2, 0]
+    assert f[0, 1] < f[1, 1] < f[2, 1]
+    assert front.race is not None
+    assert front.race.share <= 0.25
+
+
+def test_the_budget_is_that_of_mb_momeha(solved: tuple[Counting, bp.ParetoFront]) -> None:
+    counted, front = solved
+    per_step = sum(bp.MBMOMEHA().oracles(2).values())
+    # What vmap evaluates once serves all runs of a batch, so evaluations are a lower bound only;
+    # the plan's own sum is what must hold.
+    assert front.race is not None
+    spent = front.race.gradients + sum(front.run.steps) * sum(front.method.oracles(2).values())  # type: ignore[union-attr]
+    assert spent <= 3 * 300 * per_step
+    assert counted.counts["lower"] > 0
+
+
+def test_the_returned_y_was_trained_on_g_alone(solved: tuple[Counting, bp.ParetoFront]) -> None:
+    _, front = solved
+    assert front.race is not None
+    problem, _, y0 = mixing()
+    y = train(
+        problem, front.x, tree.expand(y0, len(front)), rate=front.race.rate,
+        steps=front.race.training,
+    )  # fmt: skip
+    torch.testing.assert_close(y, front.y)
+
+
+def test_x0_takes_the_place_of_worse_answers_and_says_so(
+    solved: tuple[Counting, bp.ParetoFront],
+) -> None:
+    _, front = solved
+    assert front.race is not None
+    problem, x0, y0 = mixing()
+    # The answer to the opposite preference is worse than doing nothing for the first run.
+    x, y = (torch.stack([value[2], value[2]]) for value in (front.x, front.y))
+    w = front.preference[[0, 2]]
+    with pytest.warns(BiparetoWarning, match=r"1 of 2 runs \(\[0\]\), and is returned"):
+        kept_x, kept_y = no_worse_than_nothing(problem, x0, y0, x, y, w, front.race, 0)
+    assert torch.equal(kept_x, torch.stack([x0, x[1]]))
+    assert torch.equal(kept_y[1], y[1])
+    # Where another run has the better answer, that one is taken, and nothing is said.
+    x, y = (torch.stack([value[2], value[0]]) for value in (front.x, front.y))
+    kept_x, _ = no_worse_than_nothing(problem, x0, y0, x, y, w[[0, 0]], front.race, 0)
+    assert torch.equal(kept_x, torch.stack([x[1], x[1]]))
+
+
+def test_modules_need_no_hyperparameter() -> None:
+    torch.manual_seed(0)
+    net_x, net_y = (
+        nn.Linear(3, 1),
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)),
+    )
+    data = DataLoader(TensorDataset(ROWS, FIRST, SECOND), 30, shuffle=True)
+
+    def training(x: nn.Module, y: nn.Module, batch: list[Tensor]) -> Tensor:
+        share = x(batch[0]).flatten().sigmoid()
+        out = y(batch[0]).flatten()
+        return (share * (out - batch[1]).square() + (1 - share) * (out - batch[2]).square()).mean()
+
+    problem, x0, y0 = bp.Problem.from_modules(
+        x=net_x,
+        y=net_y,
+        lower=training,
+        lower_data=data,
+        upper=[
+            lambda x, y, b: (y(b[0]).flatten() - b[1]).square().mean(),
+            lambda x, y, b: (y(b[0]).flatten() - b[2]).square().mean(),
+        ],
+        upper_data=data,
+    )
+    front = bp.front(
+        problem, x0, y0, preferences=[[0.2, 0.8], [0.8, 0.2]], steps=150, progress=False
+    )
+    assert front.objectives[0, 0] > front.objectives[1, 0]
+    front[0].write_back(net_x, net_y)
+    with torch.no_grad():
+        assert torch.isfinite(net_y(ROWS)).all()
+
+
+def test_the_model_learns_a_bowl_and_proposes_its_bottom() -> None:
+    stream = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 2, generator=stream, dtype=torch.float64)
+    bottoms = torch.tensor([[0.5, 0.0], [-0.5, 0.3]], dtype=torch.float64)
+
+    def bowls(points: Tensor) -> Tensor:
+        return (points[:, None] - bottoms).square().sum(-1)
+
+    model = fit(x, bowls(x) + 0.01 * torch.randn(40, 2, generator=stream))
+    assert (model.expected() - bowls(x)).abs().median() < 0.05
+    w = torch.tensor([[0.95, 0.05], [0.05, 0.95]], dtype=torch.float64)
+    chosen = propose(model, w, stream)
+    assert bowls(chosen)[0, 0] < 0.3
+    assert bowls(chosen)[1, 1] < 0.3
