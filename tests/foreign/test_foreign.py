@@ -1,5 +1,5 @@
-"""Other people's functions: the default call does not depend on units, offsets, starts and
-precision, and what it misses it names.
+"""Other people's functions: runs in fitted coordinates do not depend on units, offsets, starts and
+precision.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ def nonlinear() -> bp.Problem:
 
 
 def front(problem: bp.Problem, x0: Any, y0: Any, steps: int = STEPS) -> Tensor:
-    """Objectives (3, m) of the default method with the lower level solved."""
+    """Objectives (3, m) of `MOMEHA.fitted` with the lower level solved."""
     weights = bp.preferences.covering(2)[[0, 5, 10]]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)
-        found = bp.front(problem, x0, y0, preferences=weights, steps=steps, compile=False)
+        method = bp.MOMEHA.fitted(problem, x0, y0, steps=steps)
+        found = bp.front(
+            problem, x0, y0, preferences=weights, method=method, steps=steps, compile=False
+        )
         return found.resolve_lower().objectives.double()
 
 
@@ -62,6 +65,7 @@ def apart(a: Tensor, b: Tensor) -> float:
     return float(((a - b) / (a.amax(0) - a.amin(0))).abs().max())
 
 
+@pytest.mark.slow
 @settings(max_examples=2)
 @given(st.tuples(LOGS, LOGS), st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)))
 def test_units_and_offsets_of_objectives(
@@ -73,6 +77,7 @@ def test_units_and_offsets_of_objectives(
     assert apart(plain, (front(changed, *START) - b) / a) < SAME
 
 
+@pytest.mark.slow
 @settings(max_examples=2)
 @given(st.tuples(LOGS, LOGS), st.tuples(LOGS, LOGS), st.floats(-8.0, 8.0))
 def test_units_of_x_of_y_and_of_g(
@@ -87,6 +92,7 @@ def test_units_of_x_of_y_and_of_g(
     assert apart(plain, front(changed, *START)) < SAME
 
 
+@pytest.mark.slow
 @settings(max_examples=2)
 @given(st.tuples(st.floats(-2.0, 2.0), st.floats(-2.0, 2.0)))
 def test_another_start_in_the_same_basin(plain: Tensor, start: tuple[float, float]) -> None:
@@ -94,10 +100,12 @@ def test_another_start_in_the_same_basin(plain: Tensor, start: tuple[float, floa
     assert apart(plain, front(nonlinear(), x, 0.5 * x)) < SAME
 
 
+@pytest.mark.slow
 def test_single_precision(plain: Tensor) -> None:
     assert apart(plain, front(nonlinear(), *(p.float() for p in START))) < SAME
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_readme_s_problem_in_both_precisions(dtype: torch.dtype) -> None:
     def upper(x: Tensor, y: Tensor) -> Tensor:
@@ -141,15 +149,10 @@ def test_what_is_left_to_gain_is_the_distance_to_the_front() -> None:
 
 def test_at_the_front_nothing_is_left() -> None:
     case = _random_quadratic(3, 4, 2, 9)
-    found = bp.front(case.problem, case.x0, case.y0, steps=400, compile=False)
+    method = bp.MOMEHA.fitted(case.problem, case.x0, case.y0, steps=400)
+    found = bp.front(case.problem, case.x0, case.y0, method=method, steps=400, compile=False)
     assert found.remaining is not None
     assert float(found.remaining.max()) < 1e-3
-
-
-def test_a_front_that_has_not_converged_says_so() -> None:
-    case = _random_quadratic(3, 4, 2, 8, condition=1e4)
-    with pytest.warns(BiparetoWarning, match=r"runs have not converged: .*front's extent; about"):
-        bp.front(case.problem, case.x0, case.y0, steps=60, compile=False)
 
 
 def test_objectives_that_agree_are_said_to() -> None:
@@ -159,8 +162,9 @@ def test_objectives_that_agree_are_said_to() -> None:
 
     zero = torch.zeros(2, dtype=torch.float64)
     problem = bp.Problem(upper, lambda x, y: (y - x).square().sum())
+    method = bp.MOMEHA.fitted(problem, zero, zero, steps=STEPS)
     with pytest.warns(BiparetoWarning, match="all preferences end at one point"):
-        bp.front(problem, zero, zero, steps=STEPS, compile=False)
+        bp.front(problem, zero, zero, method=method, steps=STEPS, compile=False)
 
 
 @pytest.mark.parametrize(

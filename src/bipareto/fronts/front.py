@@ -57,10 +57,9 @@ def front(
             draws.
         others: as in `solve`.
 
-    Without a method the front is looked at when it is there: runs that have not converged, a lower
+    A front of `MOMEHA.fitted` is looked at when it is there: runs that have not converged, a lower
     level that cannot be solved, preferences that all end at one point and ends that are not reached
-    are warned of, and `front.remaining` is what is left to gain (for problems of up to 20,000
-    variables).
+    are warned of, and `front.remaining` is what is left to gain.
 
     Returns:
         a `ParetoFront` of R = P * len(seeds) runs, seed by seed; of as many as the budget allows
@@ -78,7 +77,6 @@ def front(
     """
     checked_options(steps, record_every, tol, compile, callbacks, progress)
     as_problem(problem)
-    chosen = method is None and not comes_in_batches(problem)
     seeds = validation.seeds(seeds, most=MOST_RUNS)
     options: dict[str, Any] = {
         "steps": steps,
@@ -141,7 +139,8 @@ def front(
     ).repeat(len(seeds), 1)
     warn_of_failures(run.failure)
     found = front_of(problem, method, run, preference, run_seeds, batched)
-    if not chosen or not batched or "interrupted" in run.reason:
+    looked_at = getattr(method, "coordinates", "plain") == "fitted"
+    if not looked_at or not batched or "interrupted" in run.reason:
         return found
     remaining, said = missing(problem, method, run, preference)
     warn_of_missing(said)

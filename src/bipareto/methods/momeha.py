@@ -26,7 +26,7 @@ from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
 from bipareto.methods.theory import admissible
 from bipareto.methods.theory.constants import Deterministic
 from bipareto.methods.theory.stochastic import Stochastic
-from bipareto.methods.tuning import functions, units
+from bipareto.methods.tuning import envelope_methods, functions, units
 from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.tree import Tree
 
@@ -38,7 +38,7 @@ class MOMEHA(Method[MomehaState]):
     """Algorithm 1: single-loop, Hessian-free, with preferences, for a nonconvex lower level.
 
     With the defaults this is the algorithm as it is written below; `MOMEHA.tuned(problem, x0, y0)`
-    fits the hyperparameters to a problem and chooses coordinates.
+    fits the hyperparameters to a problem, `MOMEHA.fitted` coordinates as well.
 
     theta+ = theta - alpha_theta [ grad_y g(x, theta) + (theta - y)/gamma ]
     x+     = x - alpha_x [ grad_x F(x, y)/c_t + grad_x g(x, y) - grad_x g(x, theta+) ]
@@ -109,8 +109,19 @@ class MOMEHA(Method[MomehaState]):
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
-        """Hyperparameters from a look at g and f and from the step budget: see
-        `bipareto.methods.tuning.units`, and `tuning.envelope_methods` for large problems.
+        """Numbers from probes of g and f at the start and from the step budget: see
+        `bipareto.methods.tuning.envelope_methods`.
+        """
+        steps, seed = cls.tuning_options(problem, steps, seed)
+        return cls(**envelope_methods.tune_momeha(problem, x0, y0, steps=steps, seed=seed))
+
+    @classmethod
+    def fitted(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
+        """In fitted coordinates and with objectives measured by their own range, where the problem
+        is small enough (`bipareto.methods.tuning.units`); units, offsets and condition numbers then
+        do not matter.  Else as `tuned`.
         """
         steps, seed = cls.tuning_options(problem, steps, seed)
         return cls(**functions.tune_momeha(problem, x0, y0, steps=steps, seed=seed))
@@ -202,7 +213,8 @@ class MOMEHA(Method[MomehaState]):
 
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
-        self._warn_of_ideal(start.objectives)
+        if self.coordinates == "plain":
+            self._warn_of_ideal(start.objectives)
         x, y, f = start.x, start.y, start.objectives
         frame: Coordinates | Plain = Plain()
         if self.coordinates == "fitted":

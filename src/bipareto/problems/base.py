@@ -14,7 +14,6 @@ from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.scalarization import Scalarization, as_ideal
 from bipareto.methods.tuning.envelope_methods import smoothing
-from bipareto.methods.tuning.functions import question
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.oracle import noisy
 from bipareto.problem.sampler import generator
@@ -247,16 +246,14 @@ class KnownProblem(Problem, ABC):
         scalarization: str = "stch",
         mu: float | None = None,
         ideal: Any = None,
-        extent: Any = None,
     ) -> Point:
         """The exact point of a preference.
 
-        Without `mu`, `ideal` and `extent` these are what `MOMEHA.tuned` takes at this problem's own
-        start, so that `front(problem, problem.x0, problem.y0)` and this agree on the question.
+        Without `mu` and `ideal` these are what `MOMEHA.tuned` takes at this problem's own start, so
+        that `front(problem, problem.x0, problem.y0)` and this agree on the question.
         """
-        mu, z, s = self._question(mu, ideal, extent)
-        w = torch.as_tensor(preference, dtype=torch.float64)
-        return self.exact(w / s, scalarization, z, mu)
+        mu, z = self._question(mu, ideal)
+        return self.exact(torch.as_tensor(preference, dtype=torch.float64), scalarization, z, mu)
 
     def position_error(
         self,
@@ -266,33 +263,25 @@ class KnownProblem(Problem, ABC):
         scalarization: str = "stch",
         mu: float | None = None,
         ideal: Any = None,
-        extent: Any = None,
     ) -> Tensor:
         """max |coordinates(x) - coordinates of the exact point| for each run, shape (R,).
 
         Args:
             x: stacked over R runs.
             preference: (R, m).
-            scalarization, mu, ideal, extent: as in `solution`.
+            scalarization, mu, ideal: as in `solution`.
         """
-        mu, z, s = self._question(mu, ideal, extent)
-        wanted = torch.stack(
-            [self.exact(w / s, scalarization, z, mu).coordinates for w in preference]
-        )
+        mu, z = self._question(mu, ideal)
+        wanted = torch.stack([self.exact(w, scalarization, z, mu).coordinates for w in preference])
         return (self.coordinates(x) - wanted).abs().amax(-1)
 
-    def _question(self, mu: float | None, ideal: Any, extent: Any) -> tuple[float, Tensor, Tensor]:
-        """mu, the ideal point and the extent (m,), as `MOMEHA.tuned` takes them where not given; an
-        extent of one beside a given mu or ideal point.
-        """
-        if mu is None and ideal is None and extent is None:
-            mu, ideal, extent = question(self, self.x0, self.y0)
-        elif mu is None or ideal is None:
+    def _question(self, mu: float | None, ideal: Any) -> tuple[float, Tensor]:
+        """mu and the ideal point (m,), each tuned where it is not given."""
+        rule = None if ideal is None else as_ideal(ideal)
+        if mu is None or rule is None:
             tuned_mu, tuned_rule = smoothing(self, self.x0, self.y0)
-            mu, ideal = tuned_mu if mu is None else mu, tuned_rule if ideal is None else ideal
-        one = torch.ones(self.m, dtype=torch.float64)
-        s = one if extent is None else torch.as_tensor(extent, dtype=torch.float64) * one
-        return float(mu), as_ideal(ideal).start(torch.zeros(self.m, dtype=torch.float64)), s
+            mu, rule = tuned_mu if mu is None else mu, rule or tuned_rule
+        return float(mu), rule.start(torch.zeros(self.m, dtype=torch.float64))
 
 
 def at_least(name: str, value: float, least: float) -> None:

@@ -10,7 +10,6 @@ import torch
 
 import bipareto as bp
 from bipareto.methods.parts.scalarization import Fixed, Tracked
-from bipareto.methods.tuning import envelope_methods
 from bipareto.methods.tuning.envelope_methods import _separability, smoothing
 from bipareto_experiments.digits import digits_problem
 from helpers import DOUBLE, nonconvex
@@ -30,9 +29,7 @@ def test_pl_sin2_is_solved_with_defaults() -> None:
     method = found.method
     assert isinstance(method, bp.MOMEHA)
     assert (
-        problem.position_error(
-            found.x, found.preference, mu=method.mu, ideal=method.ideal, extent=method.extent
-        ).max()
+        problem.position_error(found.x, found.preference, mu=method.mu, ideal=method.ideal).max()
         < 0.02
     )
     # Asked without smoothing and ideal point, the exact answer is that of the same question.
@@ -66,11 +63,8 @@ def test_numbers_respect_the_theory_and_the_bound_that_repels_maxima() -> None:
     for name in ("pl-sin2", "sin", "mo-sin"):
         problem = bp.problems.get(name)
         method = bp.MOMEHA.tuned(problem, problem.x0, problem.y0)
-        # gamma and the steps speak of a g whose curvature is one at the lower solution.
-        y = problem.lower_solution(problem.x0)
-        unit = float(torch.func.hessian(problem.lower, argnums=1)(problem.x0, y).max())
-        rho, most = problem.constants.rho_y / unit, problem.constants.gamma_max * unit
-        assert 0.5 * most < method.gamma < 1.05 * most
+        rho = problem.constants.rho_y
+        assert 0.5 * problem.constants.gamma_max < method.gamma < 1.05 * problem.constants.gamma_max
         alpha = float(method.alpha_y[0])
         assert method.alpha_y == method.alpha_theta
         h = rho / 2
@@ -157,8 +151,7 @@ def test_the_step_of_x_asks_for_the_penalty_and_not_for_what_f_does_through_y() 
     )
     steeper = bp.Problem(lambda x, y: 100 * through_y.upper(x, y), lower)
     direct = bp.Problem(lambda x, y: through_y.upper(x, y) + 50 * x.square().sum(), lower)
-    problems = (through_y, steeper, direct)
-    alpha = [envelope_methods.tune_momeha(problem, x, y)["alpha_x"] for problem in problems]
+    alpha = [bp.MOMEHA.tuned(problem, x, y).alpha_x[0] for problem in (through_y, steeper, direct)]
     # gamma = 4 and L = ||g_xy|| = 1: the penalty's curvature in x is 4/5, and a separable level
     # takes twice its inverse.
     assert alpha[0] == pytest.approx(2.5, rel=1e-3)

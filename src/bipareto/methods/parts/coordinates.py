@@ -62,19 +62,24 @@ class Coordinates(NamedTuple):
     made_y: Any
 
     def in_x(self, direction: Tree) -> Tree:
+        """P_x d."""
         return tree.unravel(self.x @ tree.ravel(direction), direction)
 
     def in_y(self, direction: Tree) -> Tree:
+        """P_y d."""
         return tree.unravel(self.y @ tree.ravel(direction), direction)
 
     def carried(self, y: Tree, before: Tree, after: Tree) -> Tree:
+        """y + W (after - before)."""
         move = self.follow @ (tree.ravel(after) - tree.ravel(before))
         return tree.add_scaled(y, 1.0, tree.unravel(move, y))
 
     def squared_x(self, move: Tree) -> Tensor:
+        """<d, P_x^-1 d>."""
         return _squared(self.x, move)
 
     def squared_y(self, move: Tree) -> Tensor:
+        """<d, P_y^-1 d>."""
         return _squared(self.y, move)
 
 
