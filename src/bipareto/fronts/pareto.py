@@ -25,6 +25,7 @@ from bipareto.problem.tree import Tree
 from bipareto.run.loop import solution_of
 from bipareto.run.race import Race
 from bipareto.run.results import Failure, Reason, Run, Solution
+from bipareto.run.training import train_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,10 +50,12 @@ def front_of(
     """
     with torch.no_grad():
         objectives = _objectives(problem, run.state.x, run.state.y, batched)
+        test = _on_test(problem, run.state.x, run.state.y, batched)
     return ParetoFront(
         x=run.state.x,
         y=run.state.y,
         objectives=objectives,
+        test=test,
         preference=preference,
         seed=torch.tensor(seeds),
         reason=tuple(run.reason),
@@ -89,6 +92,8 @@ class ParetoFront:
     batched: bool = True
     #: ||grad_y g|| (R,) after `resolve_lower`, else None
     lower_residual: Tensor | None = None
+    #: the objectives (R, m) on `test_data`, which no step has seen, where there is any
+    test: Tensor | None = None
     #: what was tried before the runs, where the method was found by a race, else None
     race: Race | None = None
 
@@ -142,6 +147,9 @@ class ParetoFront:
                 Newton steps at most; runs that miss it are warned of, and `lower_residual` is
                 ||grad_y g||.
             problem: needed for a front that was loaded from a file.
+
+        Networks are not solved exactly, they are trained: the answers of a race (`front.race`) have
+        y trained on by the same optimizer until g stops falling, and `lower_residual` stays None.
         """
         problem = problem or self.problem
         if problem is None:
@@ -151,6 +159,12 @@ class ParetoFront:
             )
         if not len(self):
             return replace(self, lower_residual=self.objectives.new_empty(0))
+        if self.race is not None:
+            y = train_on(problem, self.x, self.y, rate=self.race.rate, steps=self.race.training)
+            objectives = _objectives(problem, self.x, y, self.batched).detach()
+            return replace(
+                self, y=y, objectives=objectives, test=_on_test(problem, self.x, y, self.batched)
+            )
         solved = envelope.solve_lower(
             problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched
         )
@@ -171,7 +185,10 @@ class ParetoFront:
         self._remind("their objectives are no answer, with the lower level solved or not")
         with torch.no_grad():
             objectives = _objectives(problem, self.x, solved.y, self.batched)
-        return replace(self, y=solved.y, objectives=objectives, lower_residual=solved.residual)
+            test = _on_test(problem, self.x, solved.y, self.batched)
+        return replace(
+            self, y=solved.y, objectives=objectives, test=test, lower_residual=solved.residual
+        )
 
     def hypervolume(self, reference: Any) -> float:
         """The volume of objective space that the front dominates, up to `reference` (m numbers,
@@ -216,6 +233,7 @@ class ParetoFront:
             seed=self.seed[index],
             reason=tuple(self.reason[r] for r in rows),
             failure=tuple(self.failure[r] for r in rows),
+            test=None if self.test is None else self.test[index.to(self.test.device)],
             lower_residual=None
             if self.lower_residual is None
             else self.lower_residual[index.to(self.lower_residual.device)],
@@ -256,7 +274,7 @@ class ParetoFront:
             layout[name] = tree.layout(value)
             for i, leaf in enumerate(tree.leaves(value)):
                 arrays[f"{name}.{i}"] = leaf.detach().cpu().numpy()
-        for name in ("objectives", "preference", "seed", "lower_residual"):
+        for name in ("objectives", "preference", "seed", "lower_residual", "test"):
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name).detach().cpu().numpy()
         meta = {
@@ -303,11 +321,17 @@ class ParetoFront:
             failure=tuple(None if f is None else Failure(*f) for f in meta["failure"]),
             seconds=meta["seconds"],
             lower_residual=tensors.get("lower_residual"),
+            test=tensors.get("test"),
         )
 
 
-def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor:
-    batch = problem.batch("upper", "full")
+def _on_test(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor | None:
+    with torch.no_grad():
+        return _objectives(problem, x, y, batched, "test") if problem.has_test else None
+
+
+def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool, level: str = "upper") -> Tensor:
+    batch = problem.batch(level, "full")
     if batched:
         return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
     return torch.stack(
