@@ -3,8 +3,8 @@
     python benchmarks/drift.py [--out docs/images/networks-drift.png]
 
 Left, a direction in which g is flat: y and theta have noisy gradients without a mean, and pull each
-other by 1/gamma.  Right, a direction of curvature one in which F pulls y: x is led by c (y - theta),
-whose mean is the signal.
+other by 1/gamma.  Right, a direction of curvature one in which F pulls y: x is led by c (y -
+theta), whose mean is the signal.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ def main() -> None:
     left.set(xlabel="step", ylabel="root mean square of y", title="g is flat: how far noise leads")
     left.legend(fontsize=8)
     penalties = [1, 3, 10, 30, 100, 300, 1000]
-    for label, twin, style in (("own draws", False, "C3o-"), ("one draw", True, "C2o-")):
+    for label, twin, style in (
+        ("own draws", False, "C3o-"),
+        ("one draw (no noise at all on a quadratic)", True, "C2o-"),
+    ):
         ratios = []
         for c in penalties:
             _, apart = walk(far, 1.0, twin=twin, curvature=1.0, pull=1 / c)
