@@ -59,7 +59,7 @@ def test_a_hundred_thousand_dimensions_cost_two_hundred_gradients(off: float) ->
     # A value and a gradient of g are one call; a Hessian product needs none beyond the one that all
     # share.
     assert counted.counts["lower"] <= 200
-    assert counted.counts["upper"] <= 4
+    assert counted.counts["upper"] <= 8  # two objectives; twice to see that they are pure
     assert found.lower_curvature == "minimum"
     assert found.common_descent is (off > 0)
     if not off:

@@ -270,7 +270,7 @@ def test_settings_and_printed_numbers_are_one_language(run: Callable[..., Done])
     first = run(
         "solve", "quadratic", *SMALL, "--set", "c=power(3, 0.3)", "--set", "mu=8", "--json"
     ).json
-    assert first["method"]["c"] == "power(3,0.3)"
+    assert first["method"]["c"] == "power(3.0,0.3)"
     assert first["method"]["mu"] == 8
     words = [
         word

@@ -89,9 +89,11 @@ def names(
     **changes: Any,
 ) -> list[str]:
     method = bp.MOMEHA(**(GOOD | changes))
-    found = bp.front(
-        problem, x0, y0, preferences=preferences, method=method, steps=steps, compile=False
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BiparetoWarning)  # of runs that have gone far, or too far
+        found = bp.front(
+            problem, x0, y0, preferences=preferences, method=method, steps=steps, compile=False
+        )
     diagnoses = doctor.diagnose(found, start=(x0, y0))
     for diagnosis in diagnoses:
         assert "Remedy: " in str(diagnosis)

@@ -103,7 +103,7 @@ def test_y_norm_and_adjoint_are_recorded() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "words"),
-    [({"rho": 0.0}, "rho"), ({"rho": 2.0}, "at most 1"), ({"beta": 1.0}, "beta")],
+    [({"rho": 0.0}, "rho"), ({"rho": 2.0}, "> 0 and <= 1"), ({"beta": 1.0}, "beta")],
 )
 def test_what_cannot_be(wrong: dict[str, float], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):

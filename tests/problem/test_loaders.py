@@ -164,8 +164,8 @@ def test_what_cannot_be_drawn_is_named() -> None:
         bp.Problem.from_modules(
             x=torch.zeros(1),
             y=torch.zeros(1),
-            lower=None,
-            upper=None,
+            lower=lambda x, y, rows: rows.sum(),
+            upper=lambda x, y, rows: rows,
             lower_data=[],
             upper_data=torch.zeros(1),
         )

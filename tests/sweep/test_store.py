@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -286,11 +287,37 @@ def test_other_versions_are_told(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = stopped(tmp_path, monkeypatch)
-    manifest = RunFolder(path).manifest()
-    manifest["versions"]["torch"] = "1.0"
-    RunFolder(path).write_text("manifest.json", json.dumps(manifest))
-    with pytest.warns(BiparetoWarning, match=r"torch 1\.0 -> "):
+    now = sweep.versions()
+    monkeypatch.setattr(sweep, "versions", lambda: now | {"torch": "9.9"})
+    with pytest.warns(BiparetoWarning, match=r"torch .* -> 9\.9"):
         sweep.resume(path)
+
+
+def test_a_result_of_another_slice_or_run_is_computed_again(
+    reference: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "run"
+    sweep.sweep(CONFIG, path)
+    parts = [RunFolder(path).slice(i).path / "result.safetensors" for i in range(2)]
+    first, second = (part.read_bytes() for part in parts)
+    parts[0].write_bytes(second)
+    parts[1].write_bytes(first)
+    with pytest.raises(Damaged, match=r"00000/result.safetensors is damaged"):
+        reading.read_runs(path)
+    with pytest.warns(BiparetoWarning, match="belongs to another run or slice"):
+        sweep.resume(path)
+    assert (path / "front.csv").read_bytes() == (reference / "front.csv").read_bytes()
+
+
+def test_reading_writes_nothing(reference: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(reference, path)
+    (path / "lock").unlink()
+    before = sorted(path.rglob("*"))
+    reading.status(path)
+    reading.read_runs(path)
+    reading.case(path)
+    assert sorted(path.rglob("*")) == before
 
 
 def test_tensor_files_keep_values_kinds_and_strides(tmp_path: Path) -> None:
@@ -319,7 +346,7 @@ def test_without_safetensors_the_remedy_is_named(
         lambda: write_tensors(tmp_path / "a", {}, {}),
         lambda: read_tensors(tmp_path / "a"),
     ):
-        with pytest.raises(InvalidInput, match=r"pip install 'bipareto\[store\]'"):
+        with pytest.raises(InvalidInput, match="pip install safetensors"):
             ask()
     assert not list(tmp_path.iterdir())
 

@@ -35,7 +35,8 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.methods.parts.scalarization import as_ideal
-from bipareto.problem import Problem, tree
+from bipareto.problem import Problem, tree, validation
+from bipareto.problem.base import as_problem
 
 __all__ = ["Certificate", "certify"]
 
@@ -170,8 +171,16 @@ def certify(
     >>> certificate.kkt < 1e-12, certificate.lower_curvature, certificate.common_descent
     (True, 'minimum', False)
     """
+    as_problem(problem)
     x, y = tree.as_tree(x, "x"), tree.as_tree(y, "y")
-    _check_numbers(gamma, rho_y, mu, c)
+    gamma, rho_y, mu, c = _checked(gamma, rho_y, mu, c)
+    tol, budget, seed = (
+        validation.number(tol, "tol", least=0),
+        validation.count(budget, "budget", least=1, most=validation.MOST_STEPS),
+        validation.seed(seed),
+    )
+    scalarizations.get(scalarization)
+    problem.check_pure(x, y)
     at = Point(problem, x, y, budget)
     notes: list[str] = []
     weights = (
@@ -252,17 +261,21 @@ def certify(
     )
 
 
-def _check_numbers(
+def _checked(
     gamma: float | None, rho_y: float | None, mu: float | None, c: float | None
-) -> None:
-    for name, value in (("gamma", gamma), ("mu", mu), ("c", c)):
-        if value is not None and not value > 0:
-            raise InvalidInput(f"{name} = {value}; it must be > 0")
+) -> tuple[float | None, ...]:
+    """These four, where they are given, as numbers > 0; rho_y may be 0."""
+    gamma, mu, c = (
+        None if value is None else validation.number(value, name, above=0)
+        for name, value in (("gamma", gamma), ("mu", mu), ("c", c))
+    )
+    rho_y = None if rho_y is None else validation.number(rho_y, "rho_y", least=0)
     if gamma is not None and rho_y is not None and rho_y > 0 and gamma >= 1 / (2 * rho_y):
         raise InvalidInput(
             f"gamma = {gamma:g} is not below 1/(2 rho_y) = {1 / (2 * rho_y):g} (rho_y = "
             f"{rho_y:g}); take e.g. {0.45 / rho_y:g}"
         )
+    return gamma, rho_y, mu, c
 
 
 def _paper_weights(f: Tensor, preference: Any, mu: float, ideal: Any, name: str) -> Tensor:

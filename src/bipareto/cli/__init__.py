@@ -117,3 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BiparetoError as error:
         fail(str(error))
         sys.exit(2)
+    except OSError as error:
+        # A file in the place of a folder, a folder that is read-only, a name that is too long.
+        if error.filename is None:
+            raise
+        fail(f"{str(error.filename)[:200]}: {error.strerror}; give another file or folder")
+        sys.exit(2)

@@ -13,6 +13,9 @@ from bipareto.errors import InvalidInput
 
 __all__ = ["ls"]
 
+#: Files that make a folder a run.
+_MARKS = ("manifest.json", "checksums.json")
+
 
 def ls(
     folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where to look for runs.")] = Path(
@@ -37,11 +40,12 @@ def ls(
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder; pass the one that holds your runs")
     found = []
-    for manifest in sorted(folder.rglob("manifest.json")):
+    # By either of two files: where one is lost the other tells.
+    for run in sorted({p.parent for name in _MARKS for p in folder.rglob(name)}):
         try:
-            found.append(status(manifest.parent))
+            found.append(status(run))
         except BiparetoError as error:
-            out.warn(f"{manifest.parent}: {error}")
+            out.warn(f"{run}: {error}")
     rows = [
         [
             str(item.path),

@@ -9,6 +9,7 @@ first.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from bipareto.doctor.evidence import Case, Diagnosis, Look
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import Method
-from bipareto.problem import Problem, tree
+from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Record, Solution
 
@@ -59,7 +60,28 @@ def diagnose(
     return examine(_case_of(found, start))
 
 
+def _as_start(start: Any, found: ParetoFront | Solution) -> tuple[Tree, Tree]:
+    """(x0, y0), of the shapes that the runs have."""
+    if not isinstance(start, Sequence) or isinstance(start, str) or len(start) != 2:
+        raise InvalidInput(f"start is {validation.shown(start)}; pass the pair (x0, y0)")
+    runs = int(isinstance(found, ParetoFront))
+    pair = tree.as_tree(start[0], "x0"), tree.as_tree(start[1], "y0")
+    for name, given, held in zip(("x0", "y0"), pair, (found.x, found.y), strict=True):
+        shapes = [leaf.shape for leaf in tree.leaves(given)]
+        if shapes != [leaf.shape[runs:] for leaf in tree.leaves(held)]:
+            raise InvalidInput(
+                f"start's {name} has shapes {list(map(tuple, shapes))}, which are not those of the "
+                "runs; pass the start that these had"
+            )
+    return pair
+
+
 def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> Case:
+    validation.instance(
+        found, "found", (ParetoFront, Solution), "pass what bipareto.front or solve returned"
+    )
+    if start is not None:
+        start = _as_start(start, found)
     if isinstance(found, Solution):
         if found.problem is None:
             raise InvalidInput(

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.fronts.batch import join_runs, run_states
+from bipareto.fronts.batch import MOST_RUNS, join_runs, run_states
 from bipareto.fronts.measures import Array
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.fronts.proposals import Neighbours, Proposal, aimed, between, corners, propose
 from bipareto.methods import Method
 from bipareto.methods.base import PreferredState
 from bipareto.methods.parts import scalarization
-from bipareto.problem import Problem, tree
+from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Run
 
@@ -76,11 +76,16 @@ def trace(
             f"{type(method).__name__} has no preferences to adapt; use a method that has, such as "
             "MOMEHA"
         )
-    if not 0 < warm <= 1:
-        raise InvalidInput(f"warm = {warm}; it must be above 0 and at most 1")
+    warm = validation.number(warm, "warm", above=0, most=1)
+    budget = validation.count(budget, "budget", least=1, most=MOST_RUNS)
+    pairs = starts if isinstance(starts, Sequence) else ()
+    if not pairs or not all(isinstance(pair, Sequence) and len(pair) == 2 for pair in pairs):
+        raise InvalidInput(
+            f"starts is {validation.shown(starts)}; pass pairs of a start, e.g. [(x0, y0)]"
+        )
     if (name := getattr(method, "scalarization", None)) is not None:
         scalarization.get(name).part("aim")
-    begun = [method.prepare(problem, x, y) for x, y in starts]
+    begun = [method.prepare(problem, x, y) for x, y in pairs]
     m = begun[0].objectives.shape[0]
     if m < 2:
         raise InvalidInput(

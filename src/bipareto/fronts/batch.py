@@ -19,8 +19,10 @@ from bipareto.run.loop import drive, not_begun
 from bipareto.run.results import Run
 from bipareto.run.steppers import stepper
 
-__all__ = ["join_runs", "run_states"]
+__all__ = ["MOST_RUNS", "join_runs", "run_states"]
 
+#: Runs of one front at most.
+MOST_RUNS = 1_000_000
 #: Runs that are stepped side by side at most; larger sweeps go slice by slice.
 SLICE = 1024
 

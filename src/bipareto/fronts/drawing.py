@@ -7,12 +7,13 @@ has the same ones in every picture.  A weight is shown by viridis.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
-from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+
+from bipareto.fronts.styles import COLOURS, MARKERS, labels_for, save, styles
+from bipareto.problem import validation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,61 +32,7 @@ __all__ = [
     "styles",
 ]
 
-#: Okabe and Ito's colours
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-#: a marker for each of them
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-#: A method's colour and marker.  MOMEHA's forms share a colour, and so do MOML and DARTS, which
-#: meet in no experiment.
-_OF_METHOD = {
-    "momeha": (COLOURS[0], "o"),
-    "mb-momeha": (COLOURS[0], "p"),
-    "meha": (COLOURS[0], "h"),
-    "wc-mhgd": (COLOURS[1], "s"),
-    "wc-penalty": (COLOURS[2], "^"),
-    "moco": (COLOURS[3], "D"),
-    "moml": (COLOURS[4], "v"),
-    "darts": (COLOURS[4], "*"),
-    "forum": (COLOURS[5], "P"),
-    "gmoba": (COLOURS[6], "X"),
-}
 _EXACT = "0.75"
-
-
-def labels_for(m: int, names: Sequence[str] | None = None) -> Sequence[str]:
-    """The given names, or f_1, f_2, ... in mathematics."""
-    return names or [rf"$f_{{{i + 1}}}$" for i in range(m)]
-
-
-def styles(names: Sequence[str]) -> list[dict[str, Any]]:
-    """A colour and a marker for each name: a method's own where it first occurs; the others take,
-    in their order, colours that are left.
-
-    >>> colours = [style["color"] for style in styles(["moco", "momeha", "momeha"])]
-    >>> colours == [COLOURS[3], COLOURS[0], COLOURS[1]]
-    True
-    """
-    taken = {_OF_METHOD[name][0] for name in names if name in _OF_METHOD}
-    pairs = list(zip(COLOURS, MARKERS, strict=True))
-    left = cycle([pair for pair in pairs if pair[0] not in taken] or pairs)
-    own = [
-        _OF_METHOD[name] if name in _OF_METHOD and name not in names[:i] else next(left)
-        for i, name in enumerate(names)
-    ]
-    return [{"color": colour, "marker": marker} for colour, marker in own]
-
-
-def save(figure: Figure, path: str | PathLike[str]) -> None:
-    """Write a figure; the ending of the path decides the format.  No version or date goes in: equal
-    fronts give equal files.
-    """
-    kind = str(path).rpartition(".")[2].lower()
-    nothing: dict[str, dict[str, Any]] = {
-        "png": {"Software": None},
-        "pdf": {"CreationDate": None},
-        "svg": {"Date": None},
-    }
-    figure.savefig(path, dpi=150, metadata=nothing.get(kind))
 
 
 def _figure(width: float = 6.4, height: float = 4.8) -> Figure:
@@ -117,6 +64,8 @@ def draw_front(
 
     points = objectives.detach().cpu()
     m = points.shape[1]
+    if exact is not None:
+        exact = validation.array(exact, "exact", "points of the exact front", columns=m)
     mapping: Any = ScalarMappable(cmap="viridis")
     mapping.set_clim(0, 1)
     weights = (

@@ -11,14 +11,15 @@ from torch import nn
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.adaptive import trace
-from bipareto.fronts.batch import run_states
+from bipareto.fronts.batch import MOST_RUNS, run_states
 from bipareto.fronts.networks import front_of_race
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.methods import Method, Twin
 from bipareto.methods.parts.preferences import as_preference, covering, named
-from bipareto.problem import Problem, tree
+from bipareto.problem import Problem, tree, validation
+from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
-from bipareto.run.loop import choose_method
+from bipareto.run.loop import checked_options, choose_method, warn_of_runaways
 from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
 from bipareto.run.results import Callback, warn_of_failures
 
@@ -68,9 +69,9 @@ def front(
     >>> found.objectives.shape
     torch.Size([11, 2])
     """
-    seeds = [int(seed) for seed in seeds]
-    if not seeds:
-        raise InvalidInput("seeds is empty; pass at least one, e.g. seeds=[0]")
+    checked_options(steps, record_every, tol, compile, callbacks, progress)
+    as_problem(problem)
+    seeds = validation.seeds(seeds, most=MOST_RUNS)
     options: dict[str, Any] = {
         "steps": steps,
         "compile": compile,
@@ -114,12 +115,19 @@ def front(
             f"{type(method).__name__} has no preferences; call front without them (one run per "
             "seed), or use MOMEHA"
         )
+    if len(wanted) * len(seeds) > MOST_RUNS:
+        raise InvalidInput(
+            f"{len(wanted):,} preferences and {len(seeds):,} seeds are "
+            f"{len(wanted) * len(seeds):,} runs, which can be {MOST_RUNS:,} at most: their states "
+            "would not fit into memory; take fewer, or one part after the other"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)  # zeros were warned of above, once for all
         begun = [method.begin(start, w) for w in wanted]
     states = begun * len(seeds)
     run_seeds = [seed for seed in seeds for _ in begun]
     run, batched = run_states(problem, method, states, run_seeds, options | {"m": m})
+    warn_of_runaways(start.y, run, batched=True)
     preference = torch.stack(
         [torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]
     ).repeat(len(seeds), 1)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.problem import validation
 
 __all__ = ["Response", "attainment", "hypervolume", "igd_plus", "measure", "response", "spread"]
 
@@ -22,14 +23,29 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def _rows(values: Any, name: str = "objectives") -> Array:
-    rows = torch.as_tensor(values, dtype=torch.float64).detach().cpu().numpy()
+    rows = validation.array(values, name, "one row of numbers per run, (R, m)").numpy()
     if rows.ndim != 2:
         raise InvalidInput(f"{name} has shape {rows.shape}; pass one row per run, (R, m)")
     return rows
 
 
-def _corner(reference: Any) -> Array:
-    return torch.as_tensor(reference, dtype=torch.float64).detach().cpu().numpy()
+def _corner(reference: Any, m: int) -> Array:
+    corner = validation.array(reference, "reference", f"{m} numbers, worse than the front").numpy()
+    if corner.shape != (m,):
+        raise InvalidInput(
+            f"reference has shape {corner.shape}; it needs one number per objective, ({m},)"
+        )
+    if not np.isfinite(corner).all():
+        raise InvalidInput(f"reference is {corner.tolist()}; it needs finite numbers")
+    return corner
+
+
+def _seeds(seed: Any, runs: int) -> Array:
+    """Which seed each run has, (R,)."""
+    seeds = validation.array(seed, "seed", f"{runs} whole numbers, one per run").numpy()
+    if seeds.shape != (runs,):
+        raise InvalidInput(f"seed has shape {seeds.shape}; pass one for each of the {runs} runs")
+    return seeds
 
 
 def _finite(values: Any) -> Array:
@@ -45,18 +61,14 @@ def hypervolume(objectives: Any, reference: Any) -> float:
     """
     import moocore
 
-    points, corner = _finite(objectives), _corner(reference)
+    points = _finite(objectives)
+    corner = _corner(reference, points.shape[1])
     if missing := len(_rows(objectives)) - len(points):
         warnings.warn(
             f"{missing} of {len(points) + missing} rows hold NaN or infinity and dominate nothing; "
             "see front.failure for the runs they come from",
             BiparetoWarning,
             stacklevel=2,
-        )
-    if corner.shape != points.shape[1:]:
-        raise InvalidInput(
-            f"reference has shape {corner.shape}; it needs one number per objective, "
-            f"{points.shape[1:]}"
         )
     return float(moocore.hypervolume(points, ref=corner)) if len(points) else 0.0
 
@@ -70,12 +82,13 @@ def igd_plus(objectives: Any, target: Any) -> float:
     """
     import moocore
 
-    points = _finite(objectives)
-    return (
-        float(moocore.igd_plus(points, ref=_rows(target, "target")))
-        if len(points)
-        else float("inf")
-    )
+    points, goal = _finite(objectives), _rows(target, "target")
+    if not len(goal) or goal.shape[1] != points.shape[1] or not np.isfinite(goal).all():
+        raise InvalidInput(
+            f"target has shape {goal.shape}; pass finite points of the exact front, (n, "
+            f"{points.shape[1]}) with n >= 1"
+        )
+    return float(moocore.igd_plus(points, ref=goal)) if len(points) else float("inf")
 
 
 def spread(objectives: Any) -> float:
@@ -117,7 +130,12 @@ def response(objectives: Any, preference: Any, seed: Any = None) -> Response:
     [-1.0, -1.0]
     """
     f, w = _rows(objectives), _rows(preference, "preference")
-    seeds = np.zeros(len(f)) if seed is None else np.asarray(torch.as_tensor(seed))
+    if w.shape != f.shape:
+        raise InvalidInput(
+            f"preference has shape {w.shape}, but objectives has {f.shape}; pass one preference "
+            "per run"
+        )
+    seeds = np.zeros(len(f)) if seed is None else _seeds(seed, len(f))
     good = np.isfinite(f).all(1) & np.isfinite(w).all(1)
     slopes, errors = [], []
     for i in range(f.shape[1]):
@@ -162,7 +180,16 @@ def attainment(
     """
     import moocore
 
-    rows, seeds = _rows(objectives), np.asarray(torch.as_tensor(seed))
+    rows = _rows(objectives)
+    seeds = _seeds(seed, len(rows))
+    levels = validation.array(
+        percentiles, "percentiles", "numbers from 0 to 100, e.g. [0, 50, 100]"
+    )
+    if levels.dim() != 1 or not ((levels >= 0) & (levels <= 100)).all():
+        raise InvalidInput(
+            f"percentiles is {validation.shown(percentiles)}; pass numbers from 0 to 100, e.g. [0, "
+            "50, 100]"
+        )
     if rows.shape[1] not in (2, 3):
         raise InvalidInput(
             f"attainment surfaces are known for 2 and 3 objectives; these have {rows.shape[1]}"
@@ -203,7 +230,7 @@ def measure(front: Measured, reference: Any, target: Tensor | None = None) -> di
     """
     f, m = front.objectives, front.objectives.shape[1]
     found: dict[str, Any] = {
-        "reference": _corner(reference).tolist(),
+        "reference": _corner(reference, m).tolist(),
         "lower_level": "as returned" if front.lower_residual is None else "solved",
         "hypervolume": hypervolume(f, reference),
         "hypervolume_by_seed": {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import warnings
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from os import PathLike
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args, overload
 from zipfile import BadZipFile
 
 import numpy as np
@@ -18,9 +18,11 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts import drawing, measures
+from bipareto.fronts.places import Places, place, places
 from bipareto.methods import Method
 from bipareto.methods.parts import envelope
-from bipareto.problem import Problem, tree
+from bipareto.problem import Problem, tree, validation
+from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import solution_of
 from bipareto.run.race import Race
@@ -105,23 +107,33 @@ class ParetoFront:
         """Whether somebody pressed Ctrl-C before all runs had ended."""
         return "interrupted" in self.reason
 
-    def __getitem__(self, index: int) -> Solution:
+    @overload
+    def __getitem__(self, index: int) -> Solution: ...
+
+    @overload
+    def __getitem__(self, index: Places) -> ParetoFront: ...
+
+    def __getitem__(self, index: Any) -> Solution | ParetoFront:
+        """The run at a place as a `Solution`; the runs of a slice, a mask or a list of places
+        as a front, see `subset`.
+        """
+        if isinstance(index, (slice, list, range)) or (
+            isinstance(index, (Tensor, np.ndarray)) and index.ndim
+        ):
+            return self.subset(index)
+        i = place(index, len(self))
         if self.run is None or self.problem is None or self.method is None:
             raise InvalidInput(
                 "this front holds no run states (it was loaded from a file or filtered); use "
                 "front.x, front.y and front.objectives"
             )
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index} is out of range for a front of {len(self)} runs")
-        i = index % len(self)
         found = solution_of(self.problem, self.method, self.run, i, int(self.seed[i]))
         return replace(found, y=tree.select(self.y, i), objectives=self.objectives[i])
 
     def point(self, index: int) -> tuple[Tree, Tree]:
         """(x, y) of one run; of any front, loaded and filtered ones included."""
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"index {index} is out of range for a front of {len(self)} runs")
-        return tree.select(self.x, index % len(self)), tree.select(self.y, index % len(self))
+        i = place(index, len(self))
+        return tree.select(self.x, i), tree.select(self.y, i)
 
     @property
     def oracles(self) -> dict[str, int]:
@@ -151,7 +163,9 @@ class ParetoFront:
         Networks are not solved exactly, they are trained: the answers of a race (`front.race`) have
         y trained on by the same optimizer until g stops falling, and `lower_residual` stays None.
         """
-        problem = problem or self.problem
+        problem = self.problem if problem is None else as_problem(problem)
+        tol = validation.number(tol, "tol", least=0)
+        max_iter = validation.count(max_iter, "max_iter", most=validation.MOST_STEPS)
         if problem is None:
             raise InvalidInput(
                 "this front was loaded from a file and does not know its problem; pass "
@@ -220,10 +234,15 @@ class ParetoFront:
             index = index.cpu()[torch.as_tensor(moocore.is_nondominated(points))]
         return self.subset(index)
 
-    def subset(self, index: Tensor) -> ParetoFront:
-        """The runs of that index tensor, in its order, without their run states."""
-        index = index.cpu()  # preferences and seeds lie there
-        rows = index.tolist()
+    def subset(self, index: Places) -> ParetoFront:
+        """Some of the runs, without their run states.
+
+        Args:
+            index: a boolean mask (R,), places in any order (negative ones count from the end), or a
+                slice.
+        """
+        rows = places(index, len(self))
+        index = torch.tensor(rows, dtype=torch.int64)
         return replace(
             self,
             x=tree.select(self.x, index.to(tree.first_leaf(self.x).device)),
@@ -257,7 +276,9 @@ class ParetoFront:
             names: a label per objective; None takes the problem's.
             title: a heading.
         """
-        labels = names or (None if self.problem is None else self.problem.names)
+        labels = (
+            names if names is not None else None if self.problem is None else self.problem.names
+        )
         figure = drawing.draw_front(
             self.objectives, preference=self.preference, exact=exact, names=labels, title=title
         )
@@ -285,33 +306,58 @@ class ParetoFront:
             "seconds": self.seconds,
             "method": None if self.method is None else repr(self.method),
         }
-        path = Path(path)
-        partial = path.with_name(path.name + ".partial")
-        with partial.open("wb") as file:
-            np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
-        partial.replace(path)
+        path = validation.path(path, "path", "front.npz")
+        partial = path.with_name((path.name or "front") + ".partial")
+        try:
+            with partial.open("wb") as file:
+                np.savez(file, meta=np.array(json.dumps(meta)), **arrays)
+            partial.replace(path)
+        except OSError as error:
+            raise InvalidInput(
+                f"the front cannot be written to {path} ({error.strerror}); give a file in a "
+                "folder that exists"
+            ) from error
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> ParetoFront:
         """Read what `save` wrote; the front then has no problem, method or run states."""
+        path = validation.path(path, "path", "front.npz")
         try:
-            with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            meta = json.loads(str(arrays.pop("meta")))
+            found = cls._from_arrays(arrays)
         except FileNotFoundError as error:
             raise InvalidInput(f"there is no front at {path}") from error
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            EOFError,
+            StopIteration,
+            BadZipFile,
+            zlib.error,
+        ) as error:
             kind = type(error).__name__  # numpy's own words advise to read such files unsafely
             raise InvalidInput(
-                f"{path} is not a front written by ParetoFront.save, or was cut short ({kind}); "
-                "write it again"
+                f"{path} is not a front written by ParetoFront.save, or was cut short or damaged "
+                f"({kind}); write it again"
             ) from error
+        return found
+
+    @classmethod
+    def _from_arrays(cls, arrays: dict[str, Any]) -> ParetoFront:
+        """What `load` read, put together; one of several errors where it does not fit together."""
+        meta = json.loads(str(arrays.pop("meta")))
+        if meta["format"] != 1:
+            raise ValueError(meta["format"])
         tensors = {name: torch.from_numpy(value) for name, value in arrays.items()}
         trees = {
             name: tree.from_layout(meta["layout"][name], (tensors[f"{name}.{i}"] for i in count()))
             for name in ("x", "y")
         }
-        return cls(
+        front = cls(
             x=trees["x"],
             y=trees["y"],
             objectives=tensors["objectives"],
@@ -319,10 +365,24 @@ class ParetoFront:
             seed=tensors["seed"],
             reason=tuple(meta["reason"]),
             failure=tuple(None if f is None else Failure(*f) for f in meta["failure"]),
-            seconds=meta["seconds"],
+            seconds=float(meta["seconds"]),
             lower_residual=tensors.get("lower_residual"),
             test=tensors.get("test"),
         )
+        runs, m = front.objectives.shape
+        columns: list[Any] = [
+            *tree.leaves(front.x),
+            *tree.leaves(front.y),
+            front.preference,
+            front.seed,
+            front.reason,
+            front.failure,
+        ]
+        if any(len(column) != runs for column in columns) or front.preference.shape != (runs, m):
+            raise ValueError(runs)
+        if set(front.reason) - set(get_args(Reason)):
+            raise ValueError(front.reason)
+        return front
 
 
 def _on_test(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor | None:

@@ -12,17 +12,34 @@ from torch import Tensor, nn
 from typing_extensions import TypeVar
 
 from bipareto.errors import InvalidInput
+from bipareto.methods.parts import scalarization
+from bipareto.methods.parts.hypergradient import MOST_REPEATS, Hypergradient
 from bipareto.methods.parts.preferences import as_preference
-from bipareto.problem import Problem, tree
+from bipareto.methods.parts.schedule import as_schedule
+from bipareto.problem import Problem, tree, validation
+from bipareto.problem.base import as_problem
+from bipareto.problem.purity import check_draws
 from bipareto.problem.tree import Tree
 
-__all__ = ["Draw", "Info", "Method", "PreferredState", "Start", "State", "Traits", "WeightedState"]
+__all__ = [
+    "Draw",
+    "Info",
+    "Limits",
+    "Method",
+    "PreferredState",
+    "Start",
+    "State",
+    "Traits",
+    "WeightedState",
+]
 
 #: role -> batch; empty for a problem without data.
 Draw = Mapping[str, Any]
 #: what a step saw: `objectives` (m,) at (x_t, y_t), and what else the method has at hand, as
 #: tensors.
 Info = dict[str, Tensor]
+#: field -> keyword arguments of `validation.number` or `validation.count`.
+Limits = Mapping[str, Mapping[str, Any]]
 
 
 class State(Protocol):
@@ -109,6 +126,19 @@ class Method(ABC, Generic[S]):
     uses_preference: ClassVar[bool] = True
     #: what its paper says of it
     traits: ClassVar[Traits]
+    #: bounds of hyperparameters, as `validation.number` and `validation.count` take them, where
+    #: they are not the usual ones:
+    #: real numbers and schedules > 0, counts from 0 to `MOST_REPEATS`
+    limits: ClassVar[Limits] = {}
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            bounds = dict(self.limits.get(field.name, {}))
+            object.__setattr__(
+                self,
+                field.name,
+                _checked(field.name, str(field.type), getattr(self, field.name), bounds),
+            )
 
     def init(
         self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module, preference: Any = None
@@ -127,7 +157,8 @@ class Method(ABC, Generic[S]):
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         """Check the start once for all preferences."""
         x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
-        problem.check(x, y)
+        m = as_problem(problem).check(x, y)
+        check_draws(problem, self.roles(m))
         with torch.no_grad():
             return Start(x, y, problem.upper(x, y, problem.batch("upper", "full")))
 
@@ -144,6 +175,11 @@ class Method(ABC, Generic[S]):
             if preference is None
             else as_preference(preference, m)
         )
+        if w.dim() != 1:
+            raise InvalidInput(
+                f"preference has shape {tuple(w.shape)}, but one run has one, m = {m} numbers; "
+                "bipareto.front takes several"
+            )
         return w.to(objectives)
 
     @abstractmethod
@@ -197,6 +233,17 @@ class Method(ABC, Generic[S]):
         """
         return (type(self), *(_shape_of(getattr(self, f.name)) for f in fields(self)))
 
+    @staticmethod
+    def tuning_options(problem: Any, steps: Any, seed: Any) -> tuple[int | None, int]:
+        """The step budget and the seed of `tuned`; they and the problem are checked."""
+        as_problem(problem)
+        budget = (
+            None
+            if steps is None
+            else validation.count(steps, "steps", least=1, most=validation.MOST_STEPS)
+        )
+        return budget, validation.seed(seed)
+
     @classmethod
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
@@ -206,6 +253,31 @@ class Method(ABC, Generic[S]):
             f"{cls.__name__} has no tuning rule; give its numbers, e.g. "
             f"{cls.__name__}({', '.join(f.name + '=...' for f in fields(cls))})"
         )
+
+
+def _checked(name: str, kind: str, value: Any, bounds: dict[str, Any]) -> Any:
+    """A hyperparameter in the form that its annotation promises."""
+    if value is None and "None" in kind:
+        return None
+    kind = kind.removesuffix(" | None")
+    real = bounds or {"above": 0}
+    if kind == "float":
+        return validation.number(value, name, **real)
+    if kind == "Schedule | float":
+        return as_schedule(value, name, **real)
+    if kind == "int":
+        return validation.count(value, name, **{"most": MOST_REPEATS} | bounds)
+    if kind == "bool":
+        return validation.flag(value, name)
+    if kind == "Hypergradient":
+        return validation.instance(
+            value, name, Hypergradient, "pass a way to estimate them, such as hypergradient.CG(10)"
+        )
+    if kind.startswith("Ideal"):
+        return scalarization.as_ideal(value)
+    if name == "scalarization":
+        scalarization.get(value)
+    return value
 
 
 def _shape_of(value: Any) -> Any:

@@ -19,7 +19,6 @@ from bipareto.methods.base import Draw, Info, Method, Start, State, WeightedStat
 from bipareto.methods.parts import simplex
 from bipareto.methods.parts.differentiation import Level, descend, jacobian
 from bipareto.methods.parts.hypergradient import Hypergradient, Hypergradients
-from bipareto.methods.parts.schedule import as_schedule
 from bipareto.methods.parts.simplex import Weights
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
@@ -31,7 +30,6 @@ __all__ = [
     "nested",
     "nested_oracles",
     "nested_report",
-    "positive_schedules",
     "require_positive",
     "roles",
     "solver_info",
@@ -253,12 +251,3 @@ def knobs(kind: type[K], method: Method, start: Start, **others: Any) -> K:
         others[name] if name in others else getattr(method, name) for name in kind._fields
     )
     return tree.numbers(found, start.objectives.dtype, start.objectives.device)
-
-
-def positive_schedules(method: Any, names: Sequence[str]) -> None:
-    """Turn the fields of those names into schedules, all of which must start above zero."""
-    for name in names:
-        schedule = as_schedule(getattr(method, name), name)
-        if not schedule[0] > 0:
-            raise InvalidInput(f"{name} = {getattr(method, name)}; it must be > 0")
-        object.__setattr__(method, name, schedule)

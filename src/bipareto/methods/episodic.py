@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from bipareto.errors import InvalidInput
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start, State
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, State
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
@@ -57,17 +56,12 @@ class Episodic(Method[EpisodicState]):
         joint: steps of `method` per episode.
     """
 
+    limits: ClassVar[Limits] = {"joint": {"least": 1}}
+
     method: Method
     warmup: int = 8
     eta: float = 1.0
     joint: int = 2
-
-    def __post_init__(self) -> None:
-        if self.warmup < 0 or self.joint < 1 or not self.eta > 0:
-            raise InvalidInput(
-                f"warmup = {self.warmup}, joint = {self.joint}, eta = {self.eta}; Episodic needs "
-                "warmup >= 0, joint >= 1 and eta > 0"
-            )
 
     @property
     def uses_preference(self) -> bool:  # type: ignore[override]

@@ -6,14 +6,13 @@ Ye, Lin, Cao, Zhang and Tsang, ECAI 2024, arXiv 2401.09257.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts import simplex
 from bipareto.methods.parts.differentiation import descend
 from bipareto.methods.parts.schedule import Power, Schedule
@@ -75,6 +74,7 @@ class FORUM(Method[ForumState]):
 
     uses_preference = False
     traits = Traits("deterministic", "strongly convex", nested=True, certainty=97)
+    limits: ClassVar[Limits] = {"inner_steps": {"least": 1}}
 
     alpha_x: Schedule | float = 1e-3
     alpha_y: Schedule | float = 1e-3
@@ -83,14 +83,6 @@ class FORUM(Method[ForumState]):
     rho: float = 0.1
     beta: Schedule | float = Power(1.0, -0.75)
     normalize: bool = False
-
-    def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x", "alpha_y", "beta"])
-        if self.inner_steps < 1 or not self.rho > 0:
-            raise InvalidInput(
-                f"inner_steps = {self.inner_steps}, rho = {self.rho}; FORUM needs inner_steps >= 1 "
-                "and rho > 0"
-            )
 
     @classmethod
     def paper(cls) -> Self:
@@ -109,6 +101,7 @@ class FORUM(Method[ForumState]):
         With constant steps the violation stays at the size of a step, because the constraint's
         normal turns as it vanishes.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         alpha = Power(0.5 / max(found.slope, found.largest), -0.5)
         return cls(

@@ -77,9 +77,6 @@ class GMOBA(Method[GmobaState]):
     beta: Schedule | float = 0.1
     eta: Schedule | float = 0.1
 
-    def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x", "beta", "eta"])
-
     @classmethod
     def paper(cls) -> Self:
         """The steps that the MOMEHA paper fixes for every method, 0.1 and 0.05; it lists gMOBA in
@@ -94,6 +91,7 @@ class GMOBA(Method[GmobaState]):
         """beta = eta = 1/L, and an alpha_x that lets the slowest lower direction follow: see
         `methods.scales`.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         return cls(
             alpha_x=found.step(problem, found.pace), beta=1 / found.largest, eta=1 / found.largest

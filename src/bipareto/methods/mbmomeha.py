@@ -7,18 +7,17 @@ Nonconvex Lower Level", Algorithm 2.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
-from bipareto.methods.base import Draw, Info, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Start, Traits
 from bipareto.methods.momeha import MOMEHA, MomehaState, Momentum, towards
 from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
 from bipareto.methods.theory import admissible
 from bipareto.methods.tuning import envelope_methods
-from bipareto.problem import Problem, oracle, tree
+from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.tree import Tree
 
 __all__ = ["MBMOMEHA"]
@@ -44,19 +43,15 @@ class MBMOMEHA(MOMEHA):
     """
 
     traits = Traits("stochastic", "nonconvex", nested=False, certainty=100)
+    limits: ClassVar[Limits] = {**MOMEHA.limits, "beta": {"least": 0, "below": 1}}
 
     beta: Schedule | float = 0.9
     exact_weights: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "beta", as_schedule(self.beta, "beta"))
-
     @classmethod
     def paper(cls, preset: str = "nas") -> Self:
         """The paper's settings for architecture search: EMA momentum 0.9, c_t = (1 + t)^(1/16)."""
-        if preset != "nas":
-            raise InvalidInput(f"preset {preset!r} is not known; choose nas")
+        validation.choice(preset, "preset", ["nas"])
         return cls(
             gamma=8.0,
             mu=4.0,
@@ -74,6 +69,7 @@ class MBMOMEHA(MOMEHA):
         """As `MOMEHA.tuned`, with steps that fall as Theorem 2 asks for when gradients are
         noisy.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         return cls(**envelope_methods.tune_mbmomeha(problem, x0, y0, steps=steps, seed=seed))
 
     @classmethod

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import Draw, Info, Method, Start, Traits
-from bipareto.methods.common import moved, positive_schedules
+from bipareto.methods.common import moved
 from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
 from bipareto.methods.tuning.envelope_methods import tune_momeha
 from bipareto.problem import Problem, oracle, tree
@@ -67,16 +67,12 @@ class MEHA(Method[MehaState]):
     beta: Schedule | float = 0.01
     c: Schedule | float = Power(1.0, 0.25)
 
-    def __post_init__(self) -> None:
-        if not self.gamma > 0:
-            raise InvalidInput(f"gamma = {self.gamma}; it must be > 0")
-        positive_schedules(self, ("eta", "alpha", "beta", "c"))
-
     @classmethod
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
         """The numbers `MOMEHA.tuned` finds."""
+        steps, seed = cls.tuning_options(problem, steps, seed)
         found = tune_momeha(problem, x0, y0, steps=steps, seed=seed)
         return cls(
             gamma=found["gamma"],

@@ -5,14 +5,13 @@ ICLR 2023, arXiv 2210.12624).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from bipareto.errors import InvalidInput
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts import simplex
 from bipareto.methods.parts.hypergradient import (
     CG,
@@ -88,6 +87,7 @@ class MoCo(Method[MocoState]):
         certainty=70,
         reconstructed="the bilevel form; the single-level core is certain at 96 %",
     )
+    limits: ClassVar[Limits] = {"rho": {"least": 0}}
 
     alpha_x: Schedule | float = 0.01
     beta: Schedule | float = Power(0.1, -0.5)
@@ -96,13 +96,6 @@ class MoCo(Method[MocoState]):
     lower_steps: int = 1
     lower_step: Schedule | float = 0.1
     hypergradient: Hypergradient = Neumann(10, 0.1)  # noqa: RUF009 - frozen, safe to share
-
-    def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x", "beta", "gamma", "lower_step"])
-        if self.rho < 0 or self.lower_steps < 0:
-            raise InvalidInput(
-                f"rho = {self.rho}, lower_steps = {self.lower_steps}; neither may be negative"
-            )
 
     @classmethod
     def paper(cls) -> Self:
@@ -129,6 +122,7 @@ class MoCo(Method[MocoState]):
         """D and CG fitted to the lower level's condition, gamma to the gradients' size; sequences
         fall under noise.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         noisy = problem.sampler is not None
         return cls(

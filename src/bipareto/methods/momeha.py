@@ -9,15 +9,16 @@ is descended by one step each in theta, x and y.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from bipareto.errors import InvalidInput
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
-from bipareto.methods.common import moved, positive_schedules
+from bipareto.errors import BiparetoWarning
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
+from bipareto.methods.common import moved
 from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.scalarization import Fixed, Ideal, as_ideal
 from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
@@ -25,7 +26,7 @@ from bipareto.methods.theory import admissible
 from bipareto.methods.theory.constants import Deterministic
 from bipareto.methods.theory.stochastic import Stochastic
 from bipareto.methods.tuning import envelope_methods
-from bipareto.problem import Problem, oracle, tree
+from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.tree import Tree
 
 __all__ = ["MOMEHA", "Knobs", "MomehaState", "Momentum", "towards"]
@@ -96,6 +97,9 @@ class MOMEHA(Method[MomehaState]):
     """
 
     traits = Traits("deterministic", "nonconvex", nested=False, certainty=100)
+    limits: ClassVar[Limits] = {
+        "warmup": {"most": 1_000_000, "instead": "a y0 that solves the lower level needs none"}
+    }
 
     gamma: float = 0.1
     mu: float = 4.0
@@ -106,15 +110,6 @@ class MOMEHA(Method[MomehaState]):
     ideal: Ideal | float | tuple[float, ...] = 0.0
     scalarization: str = "stch"
     warmup: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("gamma", "mu"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise InvalidInput(f"{name} = {value}; it must be > 0")
-        positive_schedules(self, ("alpha_theta", "alpha_x", "alpha_y", "c"))
-        object.__setattr__(self, "ideal", as_ideal(self.ideal))
-        scalarization.get(self.scalarization)
 
     @classmethod
     def paper(cls, preset: str = "sensitivity") -> Self:
@@ -130,11 +125,7 @@ class MOMEHA(Method[MomehaState]):
             },
             "comparison": {"alpha_theta": 0.05, "alpha_x": 0.1, "alpha_y": 0.05, "c": 1.0},
         }
-        if preset not in presets:
-            raise InvalidInput(
-                f"preset {preset!r} is not known; choose one of {', '.join(presets)}"
-            )
-        return cls(gamma=8.0, mu=4.0, **presets[preset])
+        return cls(gamma=8.0, mu=4.0, **presets[validation.choice(preset, "preset", presets)])
 
     @classmethod
     def tuned(
@@ -143,6 +134,7 @@ class MOMEHA(Method[MomehaState]):
         """Numbers from probes of g and f at the start and from the step budget: see
         `bipareto.methods.tuning.envelope_methods`.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         return cls(**envelope_methods.tune_momeha(problem, x0, y0, steps=steps, seed=seed))
 
     @classmethod
@@ -232,6 +224,7 @@ class MOMEHA(Method[MomehaState]):
 
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
+        self._warn_of_ideal(start.objectives)
         if not self.warmup:
             return start
         y, batch = start.y, problem.batch("lower", "full")
@@ -244,6 +237,25 @@ class MOMEHA(Method[MomehaState]):
             )
         with torch.no_grad():
             return Start(start.x, y, problem.upper(start.x, y, problem.batch("upper", "full")))
+
+    def _warn_of_ideal(self, f: Tensor) -> None:
+        """Warn where z is above f at the start: a larger w_i then makes w_i (f_i - z_i)
+        smaller, and the preferred objective is served last.
+        """
+        z = as_ideal(self.ideal).start(f)
+        wrong = [
+            f"z_{i + 1} = {a:g} with f_{i + 1} = {b:g}"
+            for i, (a, b) in enumerate(zip(z.tolist(), f.tolist(), strict=True))
+            if a > b
+        ]
+        if wrong and self.scalarization != "linear":
+            warnings.warn(
+                f"the ideal point is above the objectives at the start ({', '.join(wrong)}), "
+                "where preferences work the wrong way round; pass a smaller ideal, or "
+                "scalarization.Tracked(margin), which stays below",
+                BiparetoWarning,
+                stacklevel=4,
+            )
 
     def begin(self, start: Start, preference: Any = None) -> MomehaState:
         f, ideal = start.objectives, as_ideal(self.ideal)

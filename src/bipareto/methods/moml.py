@@ -5,13 +5,13 @@ NeurIPS 2021; AIJ 2024).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts.hypergradient import Unrolled, warn_if_singular
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
@@ -71,6 +71,7 @@ class MOML(Method[MomlState]):
         certainty=90,
         reconstructed="plain steps in place of the authors' optimisers",
     )
+    limits: ClassVar[Limits] = {"inner_steps": {"least": 1}}
 
     inner_steps: int = 4
     eta: float = 0.1
@@ -78,9 +79,6 @@ class MOML(Method[MomlState]):
     normalize: bool = False
     weight_steps: int | None = None
     weight_lr: float = 0.05
-
-    def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x"])
 
     @classmethod
     def paper(cls) -> Self:
@@ -99,6 +97,7 @@ class MOML(Method[MomlState]):
         """eta = 1/L, K for a truncation of a few percent, alpha_x from the hypergradient's slope:
         see `methods.scales`.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         return cls(
             inner_steps=found.inner_steps(0.01, 30),

@@ -10,14 +10,12 @@ and Huang).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
-from bipareto.methods.common import positive_schedules
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.scalarization import Fixed, Ideal, as_ideal
 from bipareto.methods.parts.schedule import Cosine, Schedule
@@ -108,6 +106,10 @@ class Twin(Method):
     """
 
     traits = Traits("stochastic", "strongly convex", nested=False, certainty=100)
+    limits: ClassVar[Limits] = {
+        "rho": {"above": 0, "most": 1},  # a share
+        "beta": {"least": 0, "below": 1},
+    }
 
     rho: float = 0.01
     alpha_x: Schedule | float = 0.01
@@ -118,19 +120,6 @@ class Twin(Method):
     beta: float = 0.9
     epsilon: float = 3e-3
 
-    def __post_init__(self) -> None:
-        for name in ("rho", "mu", "epsilon"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise InvalidInput(f"{name} = {value}; it must be > 0")
-        if not self.rho <= 1:
-            raise InvalidInput(f"rho = {self.rho}; it is a share and must be at most 1")
-        if not 0 <= self.beta < 1:
-            raise InvalidInput(f"beta = {self.beta}; it must be in [0, 1)")
-        positive_schedules(self, ("alpha_x", "alpha_y"))
-        object.__setattr__(self, "ideal", as_ideal(self.ideal))
-        scalarization.get(self.scalarization)
-
     @classmethod
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
@@ -139,6 +128,7 @@ class Twin(Method):
 
         `front` and `solve` do better: without a method they race candidates on the problem itself.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         steps = steps or 2000
         return cls(rho=0.03, alpha_x=Cosine(0.03, float(steps)), alpha_y=Cosine(0.03, float(steps)))
 

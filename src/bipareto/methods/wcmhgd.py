@@ -6,13 +6,12 @@ Zhang, Liu, Zhang, Chen, Yang and Liu, arXiv 2511.07824.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 from torch import Tensor, nn
 
-from bipareto.errors import InvalidInput
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts.hypergradient import (
     CG,
     FiniteDifference,
@@ -86,6 +85,7 @@ class WCMHGD(Method[WcmhgdState]):
         certainty=75,
         reconstructed="how u enters the weights' program",
     )
+    limits: ClassVar[Limits] = {"u": {"least": 0}}
 
     alpha_x: Schedule | float = 0.01
     u: float = 10.0
@@ -95,13 +95,6 @@ class WCMHGD(Method[WcmhgdState]):
     qp_steps: int | None = None
     qp_lr: float = 0.01
     qp_warm_start: bool = False
-
-    def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x", "beta"])
-        if self.u < 0 or self.lower_steps < 0:
-            raise InvalidInput(
-                f"u = {self.u}, lower_steps = {self.lower_steps}; neither may be negative"
-            )
 
     @classmethod
     def paper(cls) -> Self:
@@ -130,6 +123,7 @@ class WCMHGD(Method[WcmhgdState]):
         """D and CG fitted to the lower level's condition, alpha_x from the hypergradient's slope, u
         = 1/alpha_x.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         return cls(
             alpha_x=found.step(problem),

@@ -6,15 +6,15 @@ Equality Constrained Multi-Objective Optimization", ICML 2026, arXiv 2605.09094.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from bipareto.errors import InvalidInput
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts import simplex
 from bipareto.methods.parts.differentiation import difference_pair, lower_pullback, pullback
 from bipareto.methods.parts.schedule import Schedule
@@ -89,6 +89,7 @@ class WCPenalty(Method[WcpenaltyState]):
         certainty=70,
         reconstructed="places of u, v and eta, form of the slacks",
     )
+    limits: ClassVar[Limits] = {"rho_init": {"above": -math.inf}}
 
     u: float = 10.0
     v: float = 10.0
@@ -97,16 +98,6 @@ class WCPenalty(Method[WcpenaltyState]):
     eta: Schedule | float = 1e-3
     rho_init: float | None = None
     difference: float | None = None
-
-    def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x", "alpha_y", "eta"])
-        if not (self.u > 0 and self.v > 0):
-            raise InvalidInput(f"u = {self.u}, v = {self.v}; both must be > 0")
-        if self.difference is not None and not self.difference > 0:
-            raise InvalidInput(
-                f"difference = {self.difference}; the shift of y must be > 0, or None for exact "
-                "products"
-            )
 
     @classmethod
     def paper(cls) -> Self:
@@ -124,6 +115,7 @@ class WCPenalty(Method[WcpenaltyState]):
         """u and v from the sizes of f and g and the budget, steps from the curvature of P: see
         `methods.scales`.
         """
+        steps, seed = cls.tuning_options(problem, steps, seed)
         return cls(**probe_penalty(problem, x0, y0, steps=steps, seed=seed))
 
     def roles(self, m: int) -> tuple[str, ...]:

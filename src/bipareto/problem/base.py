@@ -6,7 +6,6 @@ min_x [f_1, ..., f_m](x, y*(x))   with y*(x) a stationary point of g(x, .)
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,22 +13,28 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
-from bipareto.problem import tree
+from bipareto.problem import purity, tree, validation
 from bipareto.problem.calls import Calls, calls_of
 from bipareto.problem.checks import (
     check_dependence,
+    check_entries,
     check_finite,
     check_leaves,
     check_outputs,
     check_terms,
+    labels,
     nudged,
+    warn_without_minimum,
 )
 from bipareto.problem.loaders import draws_of
 from bipareto.problem.modules import copy_into
 from bipareto.problem.sampler import Sampler
 from bipareto.problem.tree import Tree
 
-__all__ = ["Problem", "Sampler"]
+__all__ = ["Problem", "Sampler", "as_problem"]
+
+#: What a sampler is called with.
+_DRAW = ("level", "role", "t", "seed")
 
 
 class Problem:
@@ -86,15 +91,9 @@ class Problem:
         calls: Calls | None = None,
     ) -> None:
         for name, value in (("upper", upper), ("lower", lower)):
-            if not callable(value) and not (
-                name == "upper"
-                and isinstance(value, Sequence)
-                and value
-                and all(map(callable, value))
-            ):
-                raise InvalidInput(
-                    f"{name} is {value!r}; pass a function {name}(x, y) of two trees of tensors"
-                )
+            _check_functions(name, value)
+        if sampler is not None:
+            validation.function(sampler, "sampler", _DRAW, "see bipareto.sampler")
         self._upper = upper
         self._lower = lower
         self.sampler = sampler
@@ -102,7 +101,7 @@ class Problem:
         #: where the data of `from_modules` comes from, with its epochs and positions
         self.draws: Any = None
         self.per_objective = bool(getattr(sampler, "per_objective", False))
-        self.names = tuple(names) if names is not None else None
+        self.names = None if names is None else labels(names)
 
     @classmethod
     def from_modules(
@@ -184,6 +183,8 @@ class Problem:
                 f"test_data has {len(test_data)} entries, but upper_data has {len(upper_data)}; "
                 "give one per objective as there"
             )
+        for name, value in (("upper", upper), ("lower", lower)):
+            _check_functions(name, value)
         calls, x0, y0 = calls_of(
             x, y, has_data=lower_data is not None, shared=shared, autocast=autocast
         )
@@ -271,17 +272,18 @@ class Problem:
             for value in (x0, y0)
         )
         with torch.enable_grad():
-            f = self.upper(x, y, self.batch("upper", "full"))
-            batch = self.batch("lower", "full")
-            g = self.lower(x, y, batch)
+            upper_batch, batch = self.batch("upper", "full"), self.batch("lower", "full")
+            if isinstance(upper_batch, dict) and self.per_objective and not callable(self._upper):
+                check_entries(upper_batch, len(self._upper))
+            f = purity.once_twice(self, "upper", self.upper, x, y, upper_batch)
+            g = purity.once_twice(self, "lower", self.lower, x, y, batch)
             check_outputs(f, g, tree.first_leaf(x0))
             if not (torch.isfinite(f).all() and torch.isfinite(g)):
                 # The start itself may be at the edge of where f and g are defined, so it has the
                 # last word.
-                check_finite(
-                    self.upper(x0, y0, self.batch("upper", "full")), self.lower(x0, y0, batch)
-                )
+                check_finite(self.upper(x0, y0, upper_batch), self.lower(x0, y0, batch))
             check_dependence(f, g, x, y, self.parts)
+            warn_without_minimum(lambda y_: self.lower(x, y_, batch), g, y)
             several = sorted({part for part in self.parts if part is not None})
             if len(several) > 1:
                 check_terms(
@@ -302,21 +304,24 @@ class Problem:
         """Whether f and g take what they will be called with."""
         given = ("x", "y") if self.sampler is None else ("x", "y", "batch")
         functions = [self._upper] if callable(self._upper) else list(self._upper)
+        remedy = (
+            "pass sampler=... if it needs data, or let it take x and y"
+            if self.sampler is None
+            else "the last is the draw of data"
+        )
         for name, function in [*(("upper", f) for f in functions), ("lower", self._lower)]:
-            try:
-                inspect.signature(function).bind(*given)
-            except TypeError:
-                remedy = (
-                    "pass sampler=... if it needs data, or let it take x and y"
-                    if self.sampler is None
-                    else "the last is the draw of data"
-                )
-                raise InvalidInput(
-                    f"{name}{inspect.signature(function)} cannot be called as "
-                    f"{name}({', '.join(given)}); {remedy}"
-                ) from None
-            except ValueError:  # built in, without a signature
-                continue
+            validation.function(function, name, given, remedy)
+
+    def check_pure(self, x: Tree, y: Tree, roles: Sequence[str] = ()) -> None:
+        """Refuse points that cannot be x and y, losses that are no functions of them, and a sampler
+        whose draws for the roles of a method are not the same twice.
+        """
+        check_leaves(x, y)
+        self._check_arguments()
+        for name, loss in (("upper", self.upper), ("lower", self.lower)):
+            with torch.no_grad():
+                purity.once_twice(self, name, loss, x, y, self.batch(name, "full"))
+        purity.check_draws(self, roles)
 
     def estimate_statistics(self, module_x: Any, module_y: Any) -> None:
         """Running statistics of the norm layers of two modules, from one pass over all the data.
@@ -353,3 +358,24 @@ class Problem:
         where there is dropout.
         """
         return self._calls.with_key(role, t, seed, batch)
+
+
+def _check_functions(name: str, value: Any) -> None:
+    """Refuse what is no function; the upper objectives may be a sequence of them."""
+    several = name == "upper" and isinstance(value, Sequence) and bool(value)
+    if not callable(value) and not (several and all(map(callable, value))):
+        raise InvalidInput(
+            f"{name} is {validation.shown(value)}; pass a function {name}(x, y) of two trees of "
+            "tensors"
+        )
+
+
+def as_problem(value: Any) -> Problem:
+    """A problem, not its name, its class or one of its functions."""
+    found: Problem = validation.instance(
+        value,
+        "problem",
+        Problem,
+        "pass bipareto.Problem(upper=..., lower=...), or bipareto.problems.get(name)",
+    )
+    return found

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from bipareto.errors import InvalidInput
-from bipareto.problem import tree
+from bipareto.problem import tree, validation
 from bipareto.problem.modules import (
     Part,
     estimating,
@@ -154,8 +155,12 @@ class ModuleCalls(Calls):
     ) -> None:
         layers = [
             layer
-            for layer in norm_layers(module_x) + norm_layers(module_y)
-            if layer.track_running_stats
+            for part, module in ((self._x, module_x), (self._y, module_y))
+            for layer, used in zip_longest(norm_layers(module), norm_layers(part.skeleton))
+            # Layers that were in evaluation mode have been used with the statistics that they have.
+            if layer is not None
+            and layer.track_running_stats
+            and (used is None or not used.track_running_stats)
         ]
         if not layers:
             return
@@ -230,6 +235,12 @@ def calls_of(
     if autocast is torch.float16:
         raise InvalidInput(
             "autocast is torch.float16, whose small range needs loss scaling; use torch.bfloat16"
+        )
+    if autocast not in (None, torch.bfloat16):
+        raise InvalidInput(f"autocast is {validation.shown(autocast)}; pass torch.bfloat16 or None")
+    if shared is not None:
+        validation.function(
+            shared, "shared", ("x", "batch") if has_data else ("x",), "see Problem.from_modules"
         )
     # Copied together, so that what they share stays shared; the caller's modules are never touched.
     modules = copy.deepcopy([m for m in (x, y) if isinstance(m, nn.Module)])

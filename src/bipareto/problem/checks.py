@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.problem import tree
+from bipareto.problem import tree, validation
 from bipareto.problem.tree import Tree
 
 __all__ = [
     "check_dependence",
+    "check_entries",
     "check_finite",
     "check_leaves",
     "check_outputs",
     "check_terms",
+    "labels",
     "nudged",
+    "warn_without_minimum",
 ]
+
+
+#: How far away, in sizes of y, g is looked at to see whether it has a minimum.
+FAR = 1e6
 
 
 def check_leaves(x0: Tree, y0: Tree) -> None:
@@ -48,6 +58,12 @@ def check_outputs(f: Any, g: Any, like: Tensor) -> None:
     """Refuse f and g of other shapes than (m,) and (), or of another device or dtype than x0
     (`like`).
     """
+    for name, value in (("upper", f), ("lower", g)):
+        if isinstance(value, Tensor) and (value.is_nested or value.layout is not torch.strided):
+            raise InvalidInput(
+                f"{name} returned a tensor of layout {value.layout}; return a dense one, with "
+                ".to_dense()"
+            )
     if not isinstance(f, Tensor):
         raise InvalidInput(
             f"upper returned a {type(f).__name__}; return one tensor of shape (m,), e.g. "
@@ -73,6 +89,16 @@ def check_outputs(f: Any, g: Any, like: Tensor) -> None:
                     "start from x0 and y0 on that one, or return the losses with "
                     f".to({getattr(like, kind)!r})"
                 )
+
+
+def check_entries(batch: dict[Any, Any], m: int) -> None:
+    """Refuse data for other objectives than the problem has; a dropout key may lie beside it."""
+    data = batch.get("batch", batch)
+    if isinstance(data, dict) and set(data) != set(range(m)):
+        raise InvalidInput(
+            f"there is data for the objectives {sorted(map(str, data))}, but upper has {m}; give "
+            "one entry for each, counted from 0"
+        )
 
 
 def check_finite(f: Tensor, g: Tensor) -> None:
@@ -169,4 +195,48 @@ def check_terms(
         raise InvalidInput(
             f"the terms that lower_part gives for parts {list(terms)} do not add up to lower; "
             "every term of g belongs to one part"
+        )
+
+
+def labels(names: Any) -> tuple[str, ...]:
+    """A label per objective, all different."""
+    texts = list(names) if isinstance(names, Iterable) and not isinstance(names, str) else []
+    different = all(isinstance(name, str) for name in texts) and len(set(texts)) == len(texts)
+    if not texts or not different:
+        raise InvalidInput(
+            f"names is {validation.shown(names)}; pass one text for each objective, all different, "
+            'e.g. ["error", "cost"]'
+        )
+    return tuple(texts)
+
+
+def warn_without_minimum(lower: Callable[[Tree], Tensor], g: Tensor, y: Tree) -> None:
+    """Warn where g falls without end along its steepest descent from y: it has no minimum there.
+
+    Args:
+        lower: y -> g(x, y).
+        g: its value at y, with a graph.
+
+    Costs one evaluation, far away; only a g that is far below its value there is looked at closer.
+    """
+    slope = _flat_gradient(g, y)
+    flat, length = tree.ravel(y).detach(), float(slope.norm())
+    size = float(flat.norm()) + 1.0
+
+    def along(distance: float) -> float:
+        with torch.no_grad():
+            return float(lower(tree.unravel(flat - distance * size / length * slope, y)))
+
+    here, far = float(g.detach()), along(FAR)
+    # A loss with a lower bound, whose value is of the size of its slope, cannot fall so far.
+    if not (math.isfinite(here) and far < here - 0.5 * FAR * size * length):
+        return
+    values = [here, *(along(10.0**k) for k in range(-2, 6)), far]
+    if all(later < earlier for earlier, later in pairwise(values)):
+        warnings.warn(
+            "lower has no minimum in y along its steepest descent: it falls from "
+            f"{here:.4g} to {far:.4g} at a distance of {FAR * size:.1g}, and there may be no y*(x) "
+            "to find; check its sign, or add a term that grows, such as a weight decay",
+            BiparetoWarning,
+            stacklevel=5,
         )

@@ -1,24 +1,30 @@
 """DataLoaders as draws by role.
 
 A `DataLoader` is a stream, a draw must be a function of (role, step, seed).  So every role and seed
-walks through the loader on its own: its shuffles and whatever random numbers its data set takes
-from torch are seeded by (role, epoch, position, seed), and where it stands (epoch and position) is
-kept, stored with a checkpoint, and found again for any step.  Asking for the step after the last
-one costs one batch; going back, or far ahead, walks through the epoch in question.  (The number of
-worker processes is part of what decides a loader's order: resume with the same.)
+walks through the loader on its own: its shuffles, and whatever random numbers its data set takes
+from the global streams of torch, NumPy and Python, are seeded by (role, epoch, position, seed), and
+where it stands (epoch and position) is kept, stored with a checkpoint, and found again for any
+step.  Asking for the step after the last one costs one batch; going back, or far ahead, walks
+through the epoch in question.
+
+The order of an epoch is drawn here and every batch carries its own seed, so worker processes,
+however many, give the same draws.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from bipareto.errors import InvalidInput
-from bipareto.problem import tree
+from bipareto.problem import tree, validation
+from bipareto.problem.epochs import KeyedOrder, batch_seed, fetch_twice, keyed
+from bipareto.problem.purity import kept_random_state, seed_everything
 from bipareto.problem.sampler import generator
 
 __all__ = ["LoaderDraws", "draws_of"]
@@ -79,7 +85,7 @@ class LoaderDraws:
             return self._whole(level, i)
         key = (level, i, role, seed)
         if key not in self._streams:
-            self._streams[key] = _Stream(source, f"{role}-{i}", seed, self._place)
+            self._streams[key] = _Stream(source, f"{role}-{i}", seed, self._like)
         return self._streams[key].at(t)
 
     def _whole(self, level: str, i: int) -> Any:
@@ -87,25 +93,19 @@ class LoaderDraws:
             source = self._sources[level][i]
             if isinstance(source, DataLoader):
                 # An order of its own, so that looking at everything does not disturb any stream.
-                walk = _Stream(source, "full", 0, self._place)
+                walk = _Stream(source, "full", 0, self._like)
                 source = walk.gather(self._evaluate_batches)
-            self._full[level, i] = self._place(source)
+            self._full[level, i] = _placed(source, self._like)
         return self._full[level, i]
 
-    def _place(self, batch: Any) -> Any:
-        def move(leaf: Any) -> Tensor:
-            if not isinstance(leaf, Tensor):
-                raise InvalidInput(
-                    f"a batch holds a {type(leaf).__name__} ({leaf!r}); return tensors only, e.g. "
-                    "by a collate_fn of the loader"
-                )
-            return leaf.to(
-                self._like.device,
-                self._like.dtype if leaf.is_floating_point() else None,
-                non_blocking=True,
-            )
-
-        return tree.map_(move, batch)
+    def draw_twice(self) -> None:
+        """Refuse data sets whose rows are not the same when they are fetched twice with the
+        same random numbers.
+        """
+        for sources in self._sources.values():
+            for source in sources:
+                if isinstance(source, DataLoader):
+                    fetch_twice(source)
 
     def state_dict(self) -> list[dict[str, Any]]:
         """Where every stream stands: level, objective, role and seed, and the epoch and position of
@@ -130,7 +130,7 @@ class LoaderDraws:
         for entry in state:
             key = (entry["level"], entry["objective"], entry["role"], entry["seed"])
             stream = _Stream(
-                self._sources[key[0]][key[1]], f"{key[2]}-{key[1]}", key[3], self._place
+                self._sources[key[0]][key[1]], f"{key[2]}-{key[1]}", key[3], self._like
             )
             stream.stand(entry["t"], entry["epoch"], entry["position"])
             self._streams[key] = stream
@@ -139,12 +139,19 @@ class LoaderDraws:
 class _Stream:
     """One role's walk through a loader; `batch` is the one of step t, at `position` in `epoch`."""
 
-    def __init__(self, loader: DataLoader[Any], role: str, seed: int, place: Any) -> None:
-        self.loader, self.role, self.seed, self.place = loader, role, seed, place
+    def __init__(self, loader: DataLoader[Any], role: str, seed: int, like: Tensor) -> None:
+        self.loader, self.role, self.seed, self.like = loader, role, seed, like
         self.length = _full_batches(loader)
         self.t, self.epoch, self.position = -1, 0, -1
         self.batch: Any = None
+        # A stream of rows has no order that could be drawn for it.
+        iterable = isinstance(loader.dataset, IterableDataset)
+        self._order: KeyedOrder | None = None
+        self._walked = loader
+        if not iterable:
+            self._walked, self._order = keyed(loader)
         self._iterator: Iterator[Any] | None = None
+        self._close: Callable[[], Any] = _nothing
 
     def at(self, t: int) -> Any:
         """The batch of step t."""
@@ -180,7 +187,7 @@ class _Stream:
         found: list[Any] = []
         self._begin(0)
         while (count is None or len(found) < count) and (batch := self._fetch()) is not None:
-            found.append(batch)
+            found.append(_placed(batch, self.like))
             self.position += 1
         if not found:
             raise InvalidInput(
@@ -199,7 +206,7 @@ class _Stream:
                     f"epoch {epoch} of a loader ended at batch {self.position}; it must give the "
                     "same number of batches in every epoch"
                 )
-        self.t, self.batch = t, self.place(batch)
+        self.t, self.batch = t, _placed(batch, self.like)
 
     def _advance(self) -> None:
         if self._iterator is None:
@@ -220,27 +227,56 @@ class _Stream:
                     "a loader gave no batches in an epoch; an iterable data set must start anew "
                     "each time it is iterated"
                 )
-        self.t, self.batch = self.t + 1, self.place(batch)
+        self.t, self.batch = self.t + 1, _placed(batch, self.like)
 
     def _begin(self, epoch: int) -> None:
+        self._close()
         self.epoch, self.position = epoch, 0
         if hasattr(self.loader.sampler, "set_epoch"):
             self.loader.sampler.set_epoch(epoch)
-        with torch.random.fork_rng(devices=[]):
-            self._seed()
-            self._iterator = iter(self.loader)
+        if self._order is not None:
+            self._order.seed = self._epoch_seed()
+        with kept_random_state():
+            seed_everything(self._epoch_seed())
+            iterator = iter(self._walked)
+        # Workers are told to end by the stream's finalizer: in an iterator that the garbage
+        # collector finds in a cycle the queues are closed first, and each worker is then waited for
+        # in vain for five seconds.
+        shut = getattr(iterator, "_shutdown_workers", None)
+        if shut is not None and not self.loader.persistent_workers:
+            self._close = weakref.finalize(self, shut)
+        self._iterator = iterator
 
     def _fetch(self) -> Any:
         assert self._iterator is not None
-        with torch.random.fork_rng(devices=[]):
-            self._seed()
+        with kept_random_state():
+            # Batches of a map-style data set carry their own seed; an iterable one draws as it
+            # goes.
+            seed_everything(batch_seed(self._epoch_seed(), self.position))
             return next(self._iterator, None)
 
-    def _seed(self) -> None:
-        seed = generator(f"{self.role}/{self.position}", self.epoch, self.seed).initial_seed()
-        torch.manual_seed(seed)
-        if self.loader.generator is not None:
-            self.loader.generator.manual_seed(seed)
+    def _epoch_seed(self) -> int:
+        return generator(self.role, self.epoch, self.seed).initial_seed()
+
+
+def _nothing() -> None:
+    """Where there is nothing to close."""
+
+
+def _placed(batch: Any, like: Tensor) -> Any:
+    """A batch on the device of `like`, floating-point leaves in its dtype."""
+
+    def move(leaf: Any) -> Tensor:
+        if not isinstance(leaf, Tensor):
+            raise InvalidInput(
+                f"a batch holds a {type(leaf).__name__} ({leaf!r}); return tensors only, e.g. by a "
+                "collate_fn of the loader"
+            )
+        return leaf.to(
+            like.device, like.dtype if leaf.is_floating_point() else None, non_blocking=True
+        )
+
+    return tree.map_(move, batch)
 
 
 def _full_batches(loader: DataLoader[Any]) -> int | None:
@@ -267,12 +303,27 @@ def draws_of(
     test: Any = None,
 ) -> LoaderDraws:
     """The sampler of `Problem.from_modules`, its data checked."""
+    if evaluate_batches is not None:
+        evaluate_batches = validation.count(
+            evaluate_batches, "evaluate_batches", least=1, most=validation.MOST_STEPS
+        )
     for name, sources in (
         ("lower_data", [lower]),
         ("upper_data", upper if per_objective else [upper]),
         ("test_data", [] if test is None else test if per_objective else [test]),
     ):
         for source in sources:
+            if (
+                isinstance(source, DataLoader)
+                and isinstance(source.dataset, IterableDataset)
+                and source.num_workers
+            ):
+                raise InvalidInput(
+                    f"{name} is a DataLoader of an iterable data set with num_workers = "
+                    f"{source.num_workers}: which rows come when depends "
+                    "on how many workers there are and how they share the stream; use "
+                    "num_workers=0, or a map-style data set"
+                )
             if not isinstance(source, DataLoader) and not tree.leaves(source):
                 raise InvalidInput(
                     f"{name} is empty ({source!r}); pass a torch.utils.data.DataLoader, or tensors "

@@ -5,8 +5,9 @@ would in any training script. What it gets is a `View`: the module, called throu
 `torch.func.functional_call` with the parameters of the run at hand, so that one skeleton serves x,
 y, theta and every run of a front.  Three things that modules do on the side are made pure:
 
-- *BatchNorm* normalises by the statistics of the batch it sees and keeps none; `write_back`
-  estimates them for the answer.
+- *BatchNorm* in training mode normalises by the statistics of the batch it sees and keeps none;
+  `write_back` estimates them for the answer.  In evaluation mode it uses its running statistics,
+  which stay as they are.
 - *Dropout* takes its mask from the draw: a key that is a function of (role, step, seed), mixed with
   the place in the tensor.  g at y and at theta see the same mask; on all the data (role "full")
   nothing is dropped.
@@ -185,8 +186,9 @@ def keys_of(module: nn.Module | None) -> tuple[str, ...]:
 def make_pure(module: nn.Module) -> None:
     """Batch statistics without running ones, and dropout by key, in place."""
     for layer in norm_layers(module):
-        layer.running_mean = layer.running_var = layer.num_batches_tracked = None
-        layer.track_running_stats = False
+        if layer.training:
+            layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+            layer.track_running_stats = False
     for salt, (name, parent) in enumerate(list(module.named_modules())):
         for child_name, child in parent.named_children():
             path = f"{name}.{child_name}" if name else child_name
@@ -278,9 +280,22 @@ def copy_into(name: str, values: Tree, target: Any) -> None:
         for (path, source), leaf in zip(
             tree.named_leaves(values, name), tree.leaves(held), strict=True
         ):
+            if not isinstance(leaf, Tensor) or leaf.is_meta or not leaf.is_floating_point():
+                kind = leaf.dtype if isinstance(leaf, Tensor) else type(leaf).__name__
+                where = " on the device meta" if isinstance(leaf, Tensor) and leaf.is_meta else ""
+                raise InvalidInput(
+                    f"{path} cannot be written to a {kind}{where}; pass a tensor of a floating "
+                    "dtype that holds values"
+                )
             if source.shape != leaf.shape:
                 raise InvalidInput(
                     f"{path} has shape {tuple(source.shape)}, but the one to be written has "
                     f"{tuple(leaf.shape)}; pass the module it was made from"
                 )
-            leaf.copy_(source)
+            try:
+                leaf.copy_(source)
+            except RuntimeError as error:  # expanded, say: several entries in one place of memory
+                raise InvalidInput(
+                    f"{path} cannot be written ({str(error).splitlines()[0]}); pass a tensor with "
+                    "memory of its own"
+                ) from error

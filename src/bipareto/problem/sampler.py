@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from bipareto.errors import InvalidInput
-from bipareto.problem import tree
+from bipareto.problem import tree, validation
 
 __all__ = ["Minibatches", "Sampler", "generator", "level_of"]
 
@@ -37,12 +37,24 @@ def generator(role: str, t: int, seed: int, device: torch.device | str = "cpu") 
     >>> torch.equal(one, other)
     True
     """
-    key = zlib.crc32(role.encode()) + (t << 32) + (seed << 96)
+    if not isinstance(role, str):
+        raise InvalidInput(f'role is {validation.shown(role)}; pass its name, e.g. "theta"')
+    key = (
+        zlib.crc32(role.encode())
+        + (validation.count(t, "t", most=2**63) << 32)
+        + (validation.seed(seed) << 96)
+    )
     # Python's big integers carry the whole key; a 64-bit mix of it decides the stream (splitmix64's
     # constants).
     for _ in range(3):
         key = (key ^ (key >> 64) ^ ((key & (2**64 - 1)) >> 31)) * 0x9E3779B97F4A7C15 % 2**192
-    return torch.Generator(device=device).manual_seed((key >> 64) & (2**63 - 1))
+    try:
+        stream = torch.Generator(device=device)
+    except (TypeError, RuntimeError) as error:
+        raise InvalidInput(
+            f'device is {validation.shown(device)}; pass one that is there, e.g. "cpu" or "cuda:0"'
+        ) from error
+    return stream.manual_seed((key >> 64) & (2**63 - 1))
 
 
 class Minibatches:
@@ -59,7 +71,7 @@ class Minibatches:
     """
 
     def __init__(self, lower: Any, upper: Any | Mapping[int, Any], size: int) -> None:
-        self.lower, self.upper, self.size = lower, upper, size
+        self.lower, self.upper = lower, upper
         #: whether every objective has data of its own
         self.per_objective = isinstance(upper, Mapping) and all(
             isinstance(key, int) for key in upper
@@ -69,11 +81,14 @@ class Minibatches:
                 f"upper has data for objectives {sorted(upper)}; give one entry for each, counted "
                 "from 0"
             )
-        smallest = min(
-            tree.flat_axis(data)
-            for data in ([lower, *upper.values()] if self.per_objective else [lower, upper])
+        sets = {"lower": lower} | (
+            {f"upper[{i}]": data for i, data in upper.items()}
+            if self.per_objective
+            else {"upper": upper}
         )
-        if not 1 <= size <= smallest:
+        smallest = min(_rows(data, name) for name, data in sets.items())
+        self.size = validation.count(size, "size", least=1)
+        if self.size > smallest:
             raise InvalidInput(
                 f"size = {size}, but the smallest data set has {smallest} rows; choose 1 <= size "
                 f"<= {smallest}"
@@ -98,3 +113,20 @@ class Minibatches:
             leaf.shape[0], generator=generator(role, t, seed, leaf.device), device=leaf.device
         )
         return tree.select(data, order[: self.size])
+
+
+def _rows(data: Any, name: str) -> int:
+    """The rows of a tree of tensors, which all have as many."""
+    found = tree.named_leaves(data, name)
+    if not found or not all(isinstance(leaf, torch.Tensor) and leaf.dim() for _, leaf in found):
+        raise InvalidInput(
+            f"{name} is {validation.shown(data)}; pass a tensor, or a tree of tensors, that share "
+            "their first axis"
+        )
+    rows = {leaf.shape[0] for _, leaf in found}
+    if len(rows) > 1:
+        raise InvalidInput(
+            f"the tensors of {name} have {sorted(rows)} rows; all of them must have as many, one "
+            "per sample"
+        )
+    return rows.pop()

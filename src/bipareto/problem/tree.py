@@ -202,6 +202,14 @@ def as_tree(value: Tree | nn.Module, name: str) -> Tree:
     """
     if isinstance(value, nn.Module):
         value = dict(value.named_parameters())
+        frozen = [key for key, parameter in value.items() if not parameter.requires_grad]
+        if frozen:
+            raise InvalidInput(
+                f"{name} is a module with frozen parameters (requires_grad=False): "
+                f"{', '.join(frozen[:4])}; Problem.from_modules keeps "
+                f"these as they are, or pass a dict of the others: {{key: p for key, p in "
+                "module.named_parameters() if p.requires_grad}"
+            )
     found = named_leaves(value, name)
     if not found:
         raise InvalidInput(
@@ -214,12 +222,35 @@ def as_tree(value: Tree | nn.Module, name: str) -> Tree:
                 f"{path} is a {type(leaf).__module__}.{type(leaf).__name__}, not a tensor; wrap "
                 f"it, e.g. torch.as_tensor({path})"
             )
-        if not leaf.is_floating_point():
-            raise InvalidInput(
-                f"{path} has dtype {leaf.dtype}; gradients need a floating dtype, e.g. "
-                f"{path}.double()"
-            )
+        _check_leaf(path, leaf)
     return map_(lambda leaf: leaf.detach().clone(), value)
+
+
+def _check_leaf(path: str, leaf: Tensor) -> None:
+    """Refuse a tensor that no run can start from."""
+    if nn.parameter.is_lazy(leaf):
+        raise InvalidInput(
+            f"{path} belongs to a lazy module whose shapes are not known yet; call the module "
+            "once, on a batch"
+        )
+    if leaf.is_nested or leaf.layout is not torch.strided:
+        kind = "nested" if leaf.is_nested else str(leaf.layout).removeprefix("torch.")
+        raise InvalidInput(
+            f"{path} is a {kind} tensor; pass a dense one, e.g. {path}.to_dense(), or several in a "
+            "list"
+        )
+    if leaf.is_meta:
+        raise InvalidInput(
+            f"{path} is on the device meta and holds no values; make it on the CPU or a GPU"
+        )
+    if not leaf.is_floating_point():
+        raise InvalidInput(
+            f"{path} has dtype {leaf.dtype}; gradients need a floating dtype, e.g. {path}.double()"
+        )
+    if not leaf.numel():
+        raise InvalidInput(
+            f"{path} has shape {tuple(leaf.shape)} and no entries; leave it out, or give it some"
+        )
 
 
 def layout(value: Tree) -> Any:
@@ -256,5 +287,7 @@ def from_layout(nesting: Any, parts: Iterator[Tensor]) -> Tree:
             key: from_layout(item, parts)
             for key, item in (items.items() if kind == "dict" else items)
         }
+    if kind not in ("list", "tuple"):
+        raise ValueError(f"no layout: {kind!r}")
     built = [from_layout(item, parts) for item in items]
     return built if kind == "list" else tuple(built)

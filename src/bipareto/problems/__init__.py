@@ -11,6 +11,7 @@ import inspect
 from typing import Any
 
 from bipareto.errors import InvalidInput
+from bipareto.problem import validation
 from bipareto.problems.base import Constants, KnownProblem, Point
 from bipareto.problems.bistable import Bistable
 from bipareto.problems.ds1 import DS1
@@ -60,6 +61,10 @@ PROBLEMS: dict[str, type[KnownProblem]] = {
 }
 
 
+#: Dimensions and counts of a known problem at most.
+MOST = 20_000
+
+
 def names() -> tuple[str, ...]:
     """The names that `get` knows."""
     return tuple(PROBLEMS)
@@ -77,15 +82,25 @@ def options(name: str) -> dict[str, Any]:
 def get(name: str, **given: Any) -> KnownProblem:
     """The problem of that name; options that are not given keep their defaults."""
     allowed = options(name)
-    for key in given:
+    for key, value in given.items():
         if key not in allowed:
             raise InvalidInput(
                 f"problem {name!r} has no option {key!r}; choose from {', '.join(allowed)}"
             )
+        given[key] = _option(key, value, allowed[key])
     return _known(name)(**given)
 
 
+def _option(name: str, value: Any, default: Any) -> Any:
+    """The option of a known problem, of the kind that its default is of."""
+    if name == "seed":
+        return validation.seed(value)
+    if type(default) is int:
+        return validation.count(
+            value, name, most=MOST, instead="the matrices of a larger problem would not fit"
+        )
+    return validation.number(value, name) if type(default) is float else value
+
+
 def _known(name: str) -> type[KnownProblem]:
-    if name not in PROBLEMS:
-        raise InvalidInput(f"problem {name!r} is not known; choose one of {', '.join(PROBLEMS)}")
-    return PROBLEMS[name]
+    return PROBLEMS[validation.choice(name, "problem", PROBLEMS)]

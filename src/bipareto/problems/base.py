@@ -14,11 +14,14 @@ from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.scalarization import Scalarization, as_ideal
 from bipareto.methods.tuning.envelope_methods import smoothing
-from bipareto.problem import Problem, tree
+from bipareto.problem import Problem, tree, validation
 from bipareto.problem.oracle import noisy
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
 from bipareto.problems.draws import normal
+
+#: Points of an exact front at most.
+MOST_POINTS = 10_000_000
 
 __all__ = ["Constants", "Front", "KnownProblem", "Point", "Single", "at_least"]
 
@@ -181,7 +184,7 @@ class KnownProblem(Problem, ABC):
         """At least n points of the exact Pareto front, shape (count, m); for m = 2 in order along
         the front, for m = 1 the one point.
         """
-        return self.geometry.points(n)
+        return self.geometry.points(validation.count(n, "n", least=2, most=MOST_POINTS))
 
     def distance_to_front(self, objectives: Tensor) -> Tensor:
         """Euclidean distance (R,) of each row of `objectives` (R, m) to the exact front, divided by
@@ -283,5 +286,4 @@ class KnownProblem(Problem, ABC):
 
 def at_least(name: str, value: float, least: float) -> None:
     """Refuse an option below its least value."""
-    if not value >= least:
-        raise InvalidInput(f"{name} = {value}; it must be at least {least}")
+    validation.number(value, name, least=least)

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods import MBMOMEHA, MOMEHA, Method, Twin
 from bipareto.methods.base import Draw, Info, State
-from bipareto.problem import Problem, tree
+from bipareto.problem import Problem, tree, validation
+from bipareto.problem.base import as_problem
 from bipareto.problem.draws import draw
 from bipareto.problem.tree import Tree
 from bipareto.run.bars import bar
@@ -37,11 +39,25 @@ from bipareto.run.results import (
 )
 from bipareto.run.steppers import stepper
 
-__all__ = ["COMPILE_FROM", "choose_method", "drive", "not_begun", "solution_of", "solve"]
+__all__ = [
+    "COMPILE_FROM",
+    "as_method",
+    "checked_options",
+    "choose_method",
+    "drive",
+    "not_begun",
+    "solution_of",
+    "solve",
+    "warn_of_runaways",
+]
 
 #: From this many steps on, compiling (15 to 30 s) pays for a batch and for a single run; below it
 #: the plain step finishes first.
 COMPILE_FROM = {True: 3_000, False: 20_000}
+#: A y that is so many times the size of the start, plus one, has run away.
+AWAY = 1e5
+#: Rows of a history; each holds what a step saw, for every run.
+MOST_RECORDS = 10**7
 
 
 def solve(
@@ -88,6 +104,8 @@ def solve(
     >>> round(float(answer.x), 2)
     0.5
     """
+    checked_options(steps, record_every, tol, compile, callbacks, progress)
+    seed = validation.seed(seed)
     method = choose_method(method, problem, x0, y0, steps)
     start = method.prepare(problem, x0, y0)
     state = method.begin(start, preference)
@@ -106,19 +124,80 @@ def solve(
         progress=progress,
     )
     warn_of_failures(run.failure)
+    warn_of_runaways(start.y, run, batched=False)
     return solution_of(problem, method, run, None, seed)
+
+
+def warn_of_runaways(y0: Tree, run: Run, *, batched: bool) -> None:
+    """Warn of runs whose y has gone very far: a lower level that has a minimum would hold it."""
+    sizes = tree.ravel(run.state.y, batch_dims=int(batched)).norm(dim=-1).reshape(-1).tolist()
+    start = 1.0 + float(tree.norm(y0))
+    gone = [
+        r for r, size in enumerate(sizes) if size > AWAY * start and run.reason[r] != "nonfinite"
+    ]
+    if gone:
+        warnings.warn(
+            f"y has gone to a size of {max(sizes[r] for r in gone):.2g} from {start:.2g} in "
+            f"{len(gone)} of {len(sizes)} runs: lower may have no minimum there; check its sign, "
+            "add a term that grows, such as a weight decay, or take smaller steps",
+            BiparetoWarning,
+            stacklevel=3,
+        )
+
+
+def checked_options(
+    steps: Any, record_every: Any, tol: Any, compile: Any, callbacks: Any, progress: Any
+) -> tuple[int, int | None, float | None]:
+    """(steps, record_every, tol) of a run; these and the other options of `solve` and `front`
+    are checked before anything is done.
+    """
+    steps = validation.count(steps, "steps", least=1, most=validation.MOST_STEPS)
+    if record_every is not None:
+        record_every = validation.count(
+            record_every, "record_every", least=1, most=validation.MOST_STEPS
+        )
+        if steps // record_every > MOST_RECORDS:
+            raise InvalidInput(
+                f"record_every = {record_every} makes {steps // record_every:,} records of "
+                f"{steps:,} steps, which can be {MOST_RECORDS:,} at "
+                f"most; record every {math.ceil(steps / MOST_RECORDS):,} steps or less often, or "
+                "leave record_every out"
+            )
+    tol = None if tol is None else validation.number(tol, "tol", least=0)
+    if not (compile is None or isinstance(compile, bool) or (isinstance(compile, str) and compile)):
+        raise InvalidInput(
+            f"compile is {validation.shown(compile)}; pass True, False, None or the name of a "
+            "backend of torch.compile"
+        )
+    if (
+        isinstance(compile, str)
+        and compile != "replay"
+        and compile not in torch.compiler.list_backends(None)
+    ):
+        known = ", ".join(["replay", *torch.compiler.list_backends()])
+        raise InvalidInput(
+            f"compile = {compile!r} is no backend of torch.compile; choose from {known}, or pass "
+            "True"
+        )
+    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
+        raise InvalidInput(
+            f"callbacks is {validation.shown(callbacks)}; pass a list of functions of a record, "
+            "e.g. callbacks=[look]"
+        )
+    for callback in callbacks:
+        validation.function(callback, "callback", ["record"], "see bipareto.run.results.Record")
+    if progress is not None:
+        validation.flag(progress, "progress")
+    return steps, record_every, tol
 
 
 def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
     """The given method, or one fitted to the problem: MOMEHA by probes, MB-MOMEHA where a sampler
     draws, and `Twin` by a race where what is drawn are batches of data.
     """
-    if method is not None and not isinstance(method, Method):
-        raise InvalidInput(
-            f"method is {method!r}; pass a method such as bipareto.MOMEHA(), not its name or class"
-        )
     if method is not None:
-        return method
+        return as_method(method)
+    as_problem(problem)
     if comes_in_batches(problem):
         x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
         plan = plan_of(x, problem.check(x, y), 1, steps)
@@ -126,6 +205,14 @@ def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, ste
         return Twin.tuned(problem, x, y, steps=steps) if raced is None else raced.method(steps)
     kind = MOMEHA if problem.sampler is None else MBMOMEHA
     return kind.tuned(problem, x0, y0, steps=steps)
+
+
+def as_method(value: Any) -> Method:
+    """A method, not its name or its class."""
+    found: Method = validation.instance(
+        value, "method", Method, "pass a method such as bipareto.MOMEHA(), not its name or class"
+    )
+    return found
 
 
 def solution_of(
@@ -191,10 +278,9 @@ def drive(
     """Run `steps` iterations of one run, or of a stack of runs with one seed each; from a snapshot
     on, where one is given.
     """
-    if not isinstance(steps, int) or steps < 1:
-        raise InvalidInput(f"steps = {steps!r}; it must be a whole number of at least 1")
-    if record_every is not None and record_every < 1:
-        raise InvalidInput(f"record_every = {record_every!r}; it must be at least 1")
+    steps, record_every, tol = checked_options(
+        steps, record_every, tol, compile, callbacks, progress
+    )
     block = record_every or max(1, math.ceil(steps / 200))
     start_time = time.perf_counter()
     draws = _Draws(problem, method.roles(m), seeds)

@@ -10,7 +10,7 @@ are its `state_dict`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,10 +20,11 @@ from bipareto.errors import InvalidInput
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.methods.parts.preferences import as_preference
-from bipareto.problem import Problem, tree
+from bipareto.problem import Problem, tree, validation
 from bipareto.problem.draws import draw
 from bipareto.problem.sampler import level_of
 from bipareto.problem.tree import Tree
+from bipareto.run.loop import as_method, checked_options
 from bipareto.run.steppers import stepper
 
 __all__ = ["Optimizer"]
@@ -65,12 +66,9 @@ class Optimizer:
         compile: bool | str = False,
         seed: int = 0,
     ) -> None:
-        if not isinstance(method, Method):
-            raise InvalidInput(
-                f"method is {method!r}; pass a method such as bipareto.MOMEHA(), not its name or "
-                "class"
-            )
-        start = method.prepare(problem, x0, y0)
+        seed = validation.seed(seed)
+        checked_options(1, None, None, compile, (), None)
+        start = as_method(method).prepare(problem, x0, y0)
         self.problem, self.method, self.seed = problem, method, seed
         self.m = start.objectives.shape[0]
         wanted = (
@@ -107,6 +105,18 @@ class Optimizer:
                 "step was given batches, but the losses take none; make the problem with "
                 "lower_data and upper_data, or a sampler"
             )
+        if not isinstance(batches, Mapping):
+            raise InvalidInput(
+                f"step was given {validation.shown(batches)}; pass a dict, role -> batch, e.g. "
+                f"{{'lower': ..., 'upper': ...}}"
+            )
+        unknown = set(batches) - {*roles, *map(level_of, roles)}
+        if unknown:
+            known = ", ".join(dict.fromkeys([*map(level_of, roles), *roles]))
+            raise InvalidInput(
+                f"step was given batches for {', '.join(map(repr, unknown))}, which no role asks "
+                f"for; the roles are {known}"
+            )
         drawn = {}
         for role in roles:
             level = level_of(role)
@@ -126,6 +136,12 @@ class Optimizer:
             ):
                 tail = role.rsplit("-", 1)[-1]
                 batch = batch[int(tail)] if tail.isdecimal() else dict(enumerate(batch))
+            for leaf in tree.leaves(batch):
+                if not isinstance(leaf, Tensor):
+                    raise InvalidInput(
+                        f"the batch for {role!r} holds {validation.shown(leaf)}; pass tensors, or "
+                        "trees of them"
+                    )
             drawn[role] = self.problem.with_key(role, self.steps, self.seed, batch)
         return drawn
 
@@ -155,6 +171,9 @@ class Optimizer:
         self, x: nn.Module | Tree | None, y: nn.Module | Tree | None, run: int = 0
     ) -> None:
         """Copy one run's x and y into modules, as `Solution.write_back` does."""
+        run = validation.count(
+            run, "run", least=0, most=tree.flat_axis(self.x) - 1, instead="there are no more runs"
+        )
         self.problem.write_back(tree.select(self.x, run), tree.select(self.y, run), x, y)
 
     def state_dict(self) -> dict[str, Any]:
@@ -174,6 +193,11 @@ class Optimizer:
         """Go on where `state_dict` was taken; the optimizer must have been made with the same
         problem, method and preferences.
         """
+        if not isinstance(state, Mapping):
+            raise InvalidInput(
+                f"the checkpoint is {validation.shown(state)}; pass what Optimizer.state_dict() "
+                "returned"
+            )
         missing = {"method", "state", "steps", "seed", "data"} - set(state)
         if missing:
             raise InvalidInput(
@@ -185,17 +209,36 @@ class Optimizer:
                 f"the checkpoint is of {state['method']}, but this optimizer runs {self.method!r}; "
                 "make it with the same method"
             )
-        held = tree.leaves(self.state)
-        shapes = [[tuple(leaf.shape) for leaf in leaves] for leaves in (state["state"], held)]
-        if shapes[0] != shapes[1]:
+        steps, seed = (
+            validation.count(state["steps"], "the checkpoint's steps"),
+            validation.seed(state["seed"], "the checkpoint's seed"),
+        )
+        held, given = tree.leaves(self.state), state["state"]
+        if not isinstance(given, Sequence) or not all(isinstance(leaf, Tensor) for leaf in given):
             raise InvalidInput(
-                "the checkpoint has other shapes than this optimizer's runs; make it with the same "
-                "x0, y0 and preferences"
+                "the checkpoint's state is no list of tensors; pass what Optimizer.state_dict() "
+                "returned, all of it"
+            )
+        kinds = [[(tuple(leaf.shape), leaf.dtype) for leaf in leaves] for leaves in (given, held)]
+        if kinds[0] != kinds[1]:
+            raise InvalidInput(
+                "the checkpoint has other shapes or dtypes than this optimizer's runs; make it "
+                "with the same x0, y0 and preferences"
+            )
+        if not all(torch.isfinite(leaf).all() for leaf in given if leaf.is_floating_point()):
+            raise InvalidInput(
+                "the checkpoint holds NaN or infinity: it was taken after the runs had failed; go "
+                "back to an earlier one"
             )
         self.state = tree.rebuild(
             self.state, [new.to(old) for new, old in zip(state["state"], held, strict=True)]
         )
-        self.steps, self.seed = state["steps"], state["seed"]
+        self.steps, self.seed = steps, seed
+        if state["data"] is not None and not hasattr(self.problem.draws, "load_state_dict"):
+            raise InvalidInput(
+                "the checkpoint holds positions of loaders, but this optimizer's problem has none; "
+                "make it with the same problem"
+            )
         if state["data"] is not None:
             draws: Any = getattr(self.problem, "draws", None)
             draws.load_state_dict(state["data"])

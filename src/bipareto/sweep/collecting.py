@@ -125,6 +125,7 @@ def collect(folder: RunFolder) -> ParetoFront:
     write_atomic(folder.path / "front.csv", lambda partial: write_csv(found, partial, distance))
     write_atomic(folder.path / "front.npz", found.save)
     folder.write_text("measures.json", json.dumps(_measured(found, known), indent=2) + "\n")
+    folder.seal()
     return found
 
 

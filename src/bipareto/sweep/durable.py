@@ -31,6 +31,7 @@ __all__ = [
     "Position",
     "RunLocked",
     "StoreError",
+    "is_locked",
     "lock",
     "read_tensors",
     "reporting",
@@ -240,3 +241,20 @@ def lock(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds the lock; nothing is written, so that a folder may be read-only."""
+    import fcntl
+
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bipareto import problems
-from bipareto.errors import BiparetoError
 from bipareto.fronts.measures import hypervolume
 from bipareto.sweep.config import SweepConfig, load
+from bipareto.sweep.durable import Damaged
 from bipareto.sweep.store import RunFolder, SliceFolder
 
 __all__ = ["Progress", "SliceProgress", "last_record", "progress"]
@@ -62,11 +62,13 @@ class Progress(NamedTuple):
 def progress(path: str | PathLike[str]) -> Progress:
     """Look at a sweep; it may be running, stopped or done."""
     folder = RunFolder(Path(path))
+    folder.check()
     manifest, config = folder.manifest(), load(SweepConfig, folder.config)
     size, total = manifest["slice"], manifest["runs"]
     slices, objectives, residuals = [], [], dict[int, float]()
     for index in range(manifest["slices"]):
         part, runs = folder.slice(index), range(index * size, min((index + 1) * size, total))
+        part.check()
         last = None if part.done else last_record(part.path / "metrics.jsonl")
         slices.append(_slice(part, index, runs, last, config.steps))
         rows = _objectives(part, last, len(runs))
@@ -118,8 +120,12 @@ def last_record(path: Path) -> dict[str, Any] | None:
                 # The first line of a piece may be cut; a second one is whole.
                 if len(lines) > 1 or (lines and begin == 0):
                     return json.loads(lines[-1])
-    except (FileNotFoundError, ValueError):
+    except FileNotFoundError:
         return None
+    except (ValueError, OSError) as error:
+        raise Damaged(
+            f"{path} is damaged ({error}); bipareto resume RUN makes it anew as far as it must"
+        ) from error
     return None
 
 
@@ -143,10 +149,7 @@ def _objectives(
 ) -> np.ndarray[Any, np.dtype[np.float64]] | None:
     """(runs, m) of the slice as far as it is known."""
     if part.done:
-        try:
-            return part.read_result()[0]["objectives"].double().numpy()
-        except BiparetoError:
-            return None  # damaged: `resume` computes it again
+        return part.read_result()[0]["objectives"].double().numpy()
     if last is None or "objectives" not in last:
         return None
     rows = np.array(last["objectives"], dtype=np.float64)

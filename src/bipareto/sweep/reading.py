@@ -109,7 +109,7 @@ def plan_of(path: Path) -> Plan:
             "`bipareto report` still draws it, for the rest make it again with `bipareto front`"
         )
     folder = RunFolder(path)
-    folder.manifest()
+    folder.check()
     return read_plan(folder)
 
 
@@ -126,6 +126,7 @@ def _run(path: Path, name: str) -> StoredRun:
             f"{path} is not finished; look at it with: bipareto watch {path}, or go on with: "
             f"bipareto resume {path}"
         )
+    RunFolder(path).check()
     manifest, config = RunFolder(path).manifest(), load(SweepConfig, path / "config.yaml")
     problem = {"name": config.problem.name, **config.problem.options}
     size, runs = manifest["slice"], manifest["runs"]
@@ -262,9 +263,12 @@ class Status(NamedTuple):
 def status(path: str | PathLike[str]) -> Status:
     """Look at a run without disturbing it."""
     folder = RunFolder(Path(path))
+    folder.check()
     manifest, config = folder.manifest(), load(SweepConfig, folder.config)
     parts = [folder.slice(index) for index in range(manifest["slices"])]
     done = [part.done for part in parts]
+    for part in parts:
+        part.check()
     steps = sum(
         config.steps if finished else part.step for part, finished in zip(parts, done, strict=True)
     )

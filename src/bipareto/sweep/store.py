@@ -3,6 +3,7 @@
     RUN/config.yaml              what was asked for
     RUN/manifest.json            what was decided: the method's numbers, slice size, threads,
                                  compile flag, versions
+    RUN/checksums.json           of the files of the run, see `checksums`
     RUN/lock                     held by the process that runs the sweep; it dies with it
     RUN/slices/00000/            one slice of runs that are stepped side by side
         attempts.jsonl           a line whenever somebody begins or goes on with the slice
@@ -23,261 +24,18 @@ import json
 import os
 import socket
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from bipareto.errors import InvalidInput
-from bipareto.methods.base import State
-from bipareto.problem import tree
-from bipareto.run.results import Ended, Failure, Record, Snapshot
-from bipareto.sweep.durable import (
-    Damaged,
-    MetricsLog,
-    Position,
-    RunLocked,
-    lock,
-    read_tensors,
-    reporting,
-    write_tensors,
-    write_text,
-)
+from bipareto.sweep import checksums
+from bipareto.sweep.durable import Damaged, RunLocked, is_locked, lock, reporting, write_text
+from bipareto.sweep.slices import SliceFolder
 
 __all__ = ["RunFolder", "SliceFolder"]
-
-
-class SliceFolder:
-    """One slice of a run: its checkpoints, metrics and result.
-
-    Args:
-        path: RUN/slices/NNNNN.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    @property
-    def done(self) -> bool:
-        """Whether the slice has a result."""
-        return (self.path / "result.safetensors").exists()
-
-    @property
-    def step(self) -> int:
-        """The step of the newest checkpoint, 0 without one."""
-        found = self.checkpoints()
-        return _step_of(found[-1]) if found else 0
-
-    def checkpoints(self) -> list[Path]:
-        """From the oldest to the newest."""
-        return sorted(self.path.glob("step-*.safetensors"))
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other workers off this slice; waits for one that is still dying."""
-        with reporting(self.path):
-            self.path.mkdir(parents=True, exist_ok=True)
-        while (descriptor := lock(self.path / "lock")) is None:
-            time.sleep(0.05)
-        try:
-            yield
-        finally:
-            os.close(descriptor)
-
-    def note_attempt(self, step: int) -> None:
-        """Write down that this process takes up the slice at that step."""
-        line = json.dumps(
-            {"step": step, "pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
-        )
-        with (
-            reporting(self.path / "attempts.jsonl"),
-            (self.path / "attempts.jsonl").open("a", encoding="utf-8") as file,
-        ):
-            file.write(line + "\n")
-
-    def claim(self, owner: Mapping[str, Any], what: str) -> None:
-        """Write down what a slice is for before its first checkpoint; refuse one that holds
-        something else.
-
-        A checkpoint carries the numbers of its method, so going on from another's would silently
-        keep those.  A slice that is not done must be `held` meanwhile.
-
-        Args:
-            owner: all that decides the result, as JSON.
-            what: is kept here, for the message, e.g. "search".
-        """
-        path, text = self.path / "owner.json", json.dumps(owner)
-        if not self.done and not self.checkpoints():
-            write_text(path, text)
-            return
-        found = json.loads(path.read_text("utf-8")) if path.exists() else {}
-        if differ := list(_differences(found, json.loads(text))):
-            raise InvalidInput(
-                f"{self.path} holds another {what} ({'; '.join(differ)}); use another folder, or "
-                "the same settings to go on with it"
-            )
-
-    def restore(self, template: State) -> tuple[Snapshot | None, list[str]]:
-        """The newest checkpoint that is whole, its history included, and what was found wrong with
-        newer ones.
-
-        Args:
-            template: a state of the slice, for the structure of its tree.
-        """
-        complaints: list[str] = []
-        for path in reversed(self.checkpoints()):
-            try:
-                return self._load(path, template), complaints
-            except Damaged as error:
-                complaints.append(str(error))
-                path.unlink(missing_ok=True)
-        return None, complaints
-
-    def _load(self, path: Path, template: State) -> Snapshot:
-        tensors, meta = read_tensors(path)
-        device = tree.first_leaf(template).device
-        tensors = {name: value.to(device) for name, value in tensors.items()}
-
-        def rebuilt(name: str, like: Any) -> Any:
-            return tree.rebuild(
-                like, [tensors[f"{name}.{i}"] for i in range(len(tree.leaves(like)))]
-            )
-
-        best = {
-            name: rebuilt(f"best.{name}", getattr(template, name))
-            if name in ("x", "y")
-            else tensors[f"best.{name}.0"]
-            for name in meta["best"]
-        }
-        ended = {}
-        if meta["ended"]:
-            states = rebuilt("ended", template)
-            for i, (run, steps, reason, failure) in enumerate(meta["ended"]):
-                ended[run] = Ended(
-                    tree.select(states, i),
-                    steps,
-                    reason,
-                    None if failure is None else Failure(*failure),
-                )
-        history = self._history(Position(*meta["metrics"]), meta["dtypes"], device)
-        return Snapshot(meta["step"], rebuilt("state", template), best, ended, history)
-
-    def _history(
-        self, at: Position, dtypes: dict[str, str], device: torch.device
-    ) -> dict[str, Tensor]:
-        path = self.path / "metrics.jsonl"
-        data = path.read_bytes()[: at.size] if path.exists() else b""
-        if len(data) != at.size or zlib.crc32(data) != at.crc:
-            raise Damaged(
-                f"{path} is damaged: its first {at.size} bytes are not those of the checkpoint"
-            )
-        rows = [json.loads(line) for line in data.splitlines()]
-        history = {
-            name: torch.tensor(
-                [row[name] for row in rows], dtype=getattr(torch, dtype), device=device
-            )
-            for name, dtype in dtypes.items()
-        }
-        history["step"] = torch.tensor([row["step"] for row in rows])
-        return history
-
-    @contextmanager
-    def recording(
-        self, snapshot: Snapshot | None, seconds: float, keep: int
-    ) -> Iterator[Callable[[Record], None]]:
-        """A callback for `drive` that appends metrics and saves checkpoints.
-
-        Args:
-            snapshot: where the run goes on; None begins anew.
-            seconds: between checkpoints.
-            keep: how many are kept.
-        """
-        metrics = MetricsLog(
-            self.path / "metrics.jsonl",
-            Position(0, 0) if snapshot is None else self._position(snapshot),
-        )
-        last = time.monotonic()
-
-        def record(seen: Record) -> None:
-            nonlocal last
-            metrics.append(
-                {"step": seen.step, **{name: value.tolist() for name, value in seen.info.items()}}
-            )
-            if time.monotonic() - last >= seconds:
-                self._save(seen, metrics.sync(), keep)
-                last = time.monotonic()
-
-        try:
-            yield record
-        finally:
-            metrics.close()
-
-    def _position(self, snapshot: Snapshot) -> Position:
-        return Position(*read_tensors(self.path / _name_of(snapshot.step))[1]["metrics"])
-
-    def _save(self, seen: Record, position: Position, keep: int) -> None:
-        tensors = _leaves("state", seen.state)
-        for name, value in seen.best.items():
-            tensors |= _leaves(f"best.{name}", value)
-        if seen.ended:
-            tensors |= _leaves("ended", tree.stack([item.state for item in seen.ended.values()]))
-        meta = {
-            "step": seen.step,
-            "best": list(seen.best),
-            "ended": [
-                [run, item.steps, item.reason, _failure(item.failure)]
-                for run, item in seen.ended.items()
-            ],
-            "dtypes": {
-                name: str(value.dtype).removeprefix("torch.") for name, value in seen.info.items()
-            },
-            "metrics": list(position),
-        }
-        write_tensors(self.path / _name_of(seen.step), tensors, meta)
-        for old in self.checkpoints()[:-keep]:
-            old.unlink(missing_ok=True)
-
-    def write_result(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """The end of the slice."""
-        write_tensors(self.path / "result.safetensors", tensors, meta)
-
-    def read_result(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `write_result` wrote."""
-        return read_tensors(self.path / "result.safetensors")
-
-
-def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    """What is wanted and was not found, as "batch = 6, not 8"; of what would fill lines the name
-    alone.
-    """
-    for name, value in wanted.items():
-        held = found.get(name)
-        if isinstance(held, dict) and isinstance(value, dict):
-            yield from _differences(held, value)
-        elif held != value:
-            said = f"{name} = {held!r}, not {value!r}"
-            yield said if name in found and len(said) <= 100 else name
-
-
-def _name_of(step: int) -> str:
-    return f"step-{step:012d}.safetensors"
-
-
-def _step_of(path: Path) -> int:
-    return int(path.name.removeprefix("step-").removesuffix(".safetensors"))
-
-
-def _leaves(name: str, value: Any) -> dict[str, Tensor]:
-    return {f"{name}.{i}": leaf for i, leaf in enumerate(tree.leaves(value))}
-
-
-def _failure(failure: Failure | None) -> list[Any] | None:
-    return None if failure is None else [failure.step, failure.term]
 
 
 @dataclass(frozen=True)
@@ -304,12 +62,37 @@ class RunFolder:
         with reporting(self.path / "config.yaml"):
             self.path.mkdir(parents=True, exist_ok=True)
         self.write_text("config.yaml", config)
-        self.write_text("manifest.json", json.dumps(manifest, indent=2) + "\n")
+        text = json.dumps(manifest, indent=2) + "\n"
+        # The checksums come before the manifest, which makes the folder a run.
+        checksums.write_sums(
+            self.path, {"config.yaml": config.encode(), "manifest.json": text.encode()}
+        )
+        self.write_text("manifest.json", text)
+
+    def check(self) -> None:
+        """Refuse a folder with damaged files: for commands that read it and can mend nothing."""
+        self.manifest()
+        checksums.check(self.path)
+
+    def reopen(self) -> None:
+        """Say that the run is worked on: only its configuration and manifest are as they were."""
+        checksums.seal(self.path, ["config.yaml", "manifest.json"])
+
+    def seal(self) -> None:
+        """Say that the run is done: write down the checksums of all its files."""
+        checksums.seal(self.path)
 
     def manifest(self) -> dict[str, Any]:
-        """What `create` was given."""
+        """What `create` was given, of a folder whose configuration and manifest are whole."""
         try:
-            return json.loads((self.path / "manifest.json").read_text("utf-8"))
+            found = json.loads((self.path / "manifest.json").read_text("utf-8"))
+            if not isinstance(found, dict):
+                raise ValueError("no object")
+            with suppress(checksums.Unknown):
+                checksums.check(self.path, ["config.yaml", "manifest.json"])
+            return found
+        except (NotADirectoryError, IsADirectoryError) as error:
+            raise InvalidInput(f"{self.path} is no run folder ({error.strerror})") from error
         except FileNotFoundError as error:
             raise InvalidInput(
                 f"{self.path} holds no run (there is no manifest.json); begin one with: bipareto "
@@ -330,13 +113,8 @@ class RunFolder:
         return SliceFolder(self.path / "slices" / f"{index:05d}")
 
     def running(self) -> bool:
-        """Whether a process is at work on this run."""
-        if not (self.path / "lock").exists():
-            return False
-        descriptor = lock(self.path / "lock")
-        if descriptor is not None:
-            os.close(descriptor)
-        return descriptor is None
+        """Whether a process is at work on this run; looked at without writing anything."""
+        return is_locked(self.path / "lock")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -187,6 +187,7 @@ def _finish(
     callbacks: Sequence[Callback] = (),
 ) -> ParetoFront:
     manifest = folder.manifest()
+    folder.reopen()
     waiting = [index for index in range(manifest["slices"]) if not _is_done(folder, index)]
     work = partial(
         run_slice,

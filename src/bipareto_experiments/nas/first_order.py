@@ -10,13 +10,13 @@ with momentum.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Method, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
@@ -61,14 +61,12 @@ class FirstOrder(Method):
 
     uses_preference = False
     traits = Traits("stochastic", "one minimiser", nested=False, certainty=100)
+    limits: ClassVar[Limits] = {"beta": {"least": 0, "below": 1}, "decay_x": {"least": 0}}
 
     alpha_x: Schedule | float = 3e-4
     alpha_y: Schedule | float = 0.025
     beta: float = 0.9
     decay_x: float = 1e-3
-
-    def __post_init__(self) -> None:
-        common.positive_schedules(self, ["alpha_x", "alpha_y"])
 
     def roles(self, m: int) -> tuple[str, ...]:
         return common.roles(m)

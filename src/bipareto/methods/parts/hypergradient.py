@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.errors import BiparetoWarning
 from bipareto.methods.parts import curvature
 from bipareto.methods.parts.differentiation import (
     Level,
@@ -39,7 +39,7 @@ from bipareto.methods.parts.differentiation import (
     pullback_of,
     unit_rows,
 )
-from bipareto.problem import Problem, oracle, tree
+from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.tree import Tree
 
 __all__ = [
@@ -54,6 +54,11 @@ __all__ = [
 
 #: rows (m, n_y) -> H rows, (m, n_y)
 Products: TypeAlias = Callable[[Tensor], Tensor]
+
+
+#: The most repetitions of an inner loop; a step of so many would not end, and its graph would not
+#: fit.
+MOST_REPEATS = 10_000
 
 
 class Hypergradients(NamedTuple):
@@ -111,7 +116,7 @@ class Unrolled(Hypergradient):
     eta: float
 
     def __post_init__(self) -> None:
-        _at_least_one("steps", self.steps)
+        _check(self, "steps", "eta")
 
     @property
     def numbers(self) -> tuple[Any, ...]:
@@ -192,7 +197,7 @@ class Neumann(_Implicit):
     eta: float
 
     def __post_init__(self) -> None:
-        _at_least_one("terms", self.terms)
+        _check(self, "terms", "eta")
 
     @property
     def numbers(self) -> tuple[Any, ...]:
@@ -237,8 +242,8 @@ class FiniteDifference(Neumann):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.eps > 0:
-            raise InvalidInput(f"eps = {self.eps}; the shift must be > 0")
+        _check(self, "terms", "eps")
+        validation.flag(self.relative, "relative")
 
     @property
     def numbers(self) -> tuple[Any, ...]:
@@ -275,7 +280,8 @@ class CG(_Implicit):
     tol: float = 1e-10
 
     def __post_init__(self) -> None:
-        _at_least_one("iterations", self.iterations)
+        _check(self, "iterations")
+        object.__setattr__(self, "tol", validation.number(self.tol, "tol", least=0))
 
     @property
     def numbers(self) -> tuple[Any, ...]:
@@ -339,6 +345,10 @@ def warn_if_singular(name: str, problem: Problem, x: Tree, y: Tree) -> None:
         )
 
 
-def _at_least_one(name: str, value: int) -> None:
-    if not isinstance(value, int) or value < 1:
-        raise InvalidInput(f"{name} = {value!r}; it must be a whole number of at least 1")
+def _check(way: Hypergradient, repeats: str, *positive: str) -> None:
+    """Bring a way's hyperparameters into form: how often it repeats something, and numbers > 0."""
+    object.__setattr__(
+        way, repeats, validation.count(getattr(way, repeats), repeats, least=1, most=MOST_REPEATS)
+    )
+    for name in positive:
+        object.__setattr__(way, name, validation.number(getattr(way, name), name, above=0))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.problem import validation
 
 __all__ = ["FAMILIES", "as_preference", "covering", "favouring", "grid", "named", "random", "read"]
 
@@ -24,7 +25,7 @@ __all__ = ["FAMILIES", "as_preference", "covering", "favouring", "grid", "named"
 STRENGTHS = {"weak": 0.08, "moderate": 0.2, "strong": 0.36, "extreme": 0.96}
 #: The paper's own preferred weights for m = 2, which do not follow from those of m = 4.
 _FOR_TWO = {"weak": 0.5, "moderate": 0.6, "strong": 0.75, "extreme": 0.9}
-#: A grid with more points than this is a slip: nobody can run it.
+#: A set with more preferences than this is a slip: nobody can run it.
 MOST = 1_000_000
 #: What `covering` makes at most beyond two objectives, and how far it stays inside the simplex.
 FEW, INSIDE = 36, 0.01
@@ -44,16 +45,14 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
             [0.5000, 0.5000],
             [0.2500, 0.7500]], dtype=torch.float64)
     """
-    if m >= 1 and n >= 1 and (count := comb(n + m - 2, m - 1)) > MOST:
+    boundary = validation.flag(boundary, "boundary")
+    m = validation.count(m, "m", least=1, most=MOST)
+    n = validation.count(n, "n", least=2 if boundary else 1, most=MOST**2)
+    if (count := _points(m, n)) > MOST:
         raise InvalidInput(
             f"grid(m={m}, n={n}) has {count:,} points; at most {MOST:,} are made. Take fewer along "
             f"each edge, preferences.covering({m}) for a few that cover the front, or "
             f'preferences.random({m}, 100) ("random:100")'
-        )
-    if m < 1 or n < 1 or (boundary and n < 2):
-        raise InvalidInput(
-            f"grid(m={m}, n={n}, boundary={boundary}): m must be at least 1 and n at least "
-            f"{2 if boundary else 1}"
         )
     least = 0 if boundary else 1
     total = n - 1 + least * m
@@ -65,6 +64,16 @@ def grid(m: int, n: int, *, boundary: bool = False) -> Tensor:
         for cut in bars
     ]
     return torch.tensor(parts, dtype=torch.float64).flip(0) / total
+
+
+def _points(m: int, n: int) -> int:
+    """The points of a grid, comb(n + m - 2, m - 1); of a very large one as many as are too many."""
+    found, total = 1, n + m - 2
+    for k in range(min(m, n) - 1):
+        found = found * (total - k) // (k + 1)
+        if found > MOST**3:
+            break
+    return found
 
 
 def covering(m: int) -> Tensor:
@@ -96,11 +105,9 @@ def random(m: int, n: int, seed: int = 0) -> Tensor:
     >>> random(3, 5).sum(1).allclose(torch.ones(5, dtype=torch.float64))
     True
     """
-    if m < 1 or n < 1:
-        raise InvalidInput(f"random(m={m}, n={n}): both must be at least 1")
-    if n > MOST:
-        raise InvalidInput(f"random(m={m}, n={n:,}): at most {MOST:,} are made; take fewer")
-    stream = torch.Generator().manual_seed(seed)
+    m, n = validation.count(m, "m", least=1), validation.count(n, "n", least=1)
+    _limit(m, n, f"random({m}, {n})", "take fewer draws")
+    stream = torch.Generator().manual_seed(validation.seed(seed))
     # Exponential variables divided by their sum are uniform on the simplex.
     draws = torch.rand(n, m, generator=stream, dtype=torch.float64).clamp_min(1e-12).log().neg()
     return draws / draws.sum(1, keepdim=True)
@@ -118,12 +125,9 @@ def favouring(m: int, strength: str) -> Tensor:
     >>> favouring(4, "strong")[0]
     tensor([0.5200, 0.1600, 0.1600, 0.1600], dtype=torch.float64)
     """
-    if strength not in STRENGTHS:
-        raise InvalidInput(
-            f"strength {strength!r} is not known; choose one of {', '.join(STRENGTHS)}"
-        )
-    if m < 2:
-        raise InvalidInput(f"favouring(m={m}): a preference among objectives needs at least two")
+    validation.choice(strength, "strength", STRENGTHS)
+    m = validation.count(m, "m", least=2)
+    _limit(m, m, f"favouring({m}, {strength!r})", "give the preferences themselves")
     top = _FOR_TWO[strength] if m == 2 else 1 / m + STRENGTHS[strength] * (1 - 1 / m)
     rest = (1 - top) / (m - 1)
     vectors = torch.full((m, m), rest, dtype=torch.float64) + (top - rest) * torch.eye(
@@ -138,7 +142,7 @@ def read(path: str | PathLike[str], m: int) -> Tensor:
 
     Lines that start with # and one line of column names are passed over.
     """
-    path = Path(path)
+    path = validation.path(path, "path", "preferences.csv")
     try:
         text = path.read_text("utf-8")
         rows = json.loads(text) if path.suffix == ".json" else _lines(text)
@@ -155,6 +159,11 @@ def read(path: str | PathLike[str], m: int) -> Tensor:
     if not rows:
         raise InvalidInput(f"{path} holds no preferences; write one vector of {m} numbers per line")
     try:
+        if not isinstance(rows, list):
+            raise InvalidInput(
+                f"it holds {validation.shown(rows)}; write one vector of {m} numbers per line, or "
+                "a JSON list of them"
+            )
         return as_preference(rows, m).reshape(-1, m)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
@@ -187,6 +196,12 @@ def named(text: str, m: int, seed: int = 0) -> Tensor:
     tensor([[0.6000, 0.4000],
             [0.4000, 0.6000]], dtype=torch.float64)
     """
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f'preferences is {validation.shown(text)}; pass a text such as "11", "random:20" or '
+            '"strong", or vectors'
+        )
+    m = validation.count(m, "m", least=1)
     name, colon, number = text.partition(":")
     if text.isdecimal():
         name, colon, number = "das-dennis", ":", text
@@ -199,10 +214,14 @@ def named(text: str, m: int, seed: int = 0) -> Tensor:
             )
         count = int(number or 11)
         return grid(m, count) if name == "das-dennis" else random(m, count, seed)
-    if not Path(text).is_file():
+    try:
+        there = "\0" not in text and Path(text).is_file()
+    except OSError:  # a name that is too long
+        there = False
+    if not there:
         raise InvalidInput(
-            f"preferences {text!r} are not known; give a count, one of {', '.join(FAMILIES)} "
-            "(das-dennis:11, random:20), "
+            f"preferences {validation.shown(text)} are not known; give a count, one of "
+            f"{', '.join(FAMILIES)} (das-dennis:11, random:20), "
             "or a file with one vector per line"
         )
     return read(text, m)
@@ -214,16 +233,15 @@ def as_preference(value: Any, m: int) -> Tensor:
 
     Returns it as given, not rescaled, in float64 on the CPU.
     """
-    try:
-        w = torch.as_tensor(value, dtype=torch.float64, device="cpu")
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInput(
-            f"preference is {value!r}; pass m numbers that sum to 1, e.g. {_example(m)}"
-        ) from error
+    w = validation.array(value, "preference", f"m numbers that sum to 1, e.g. {_example(m)}")
     if not w.numel():
         raise InvalidInput(
             f"preference is empty (shape {tuple(w.shape)}); pass m = {m} numbers, e.g. "
             f"{_example(m)}, or rows of them"
+        )
+    if w.dim() > 2:
+        raise InvalidInput(
+            f"preference has shape {tuple(w.shape)}; pass m = {m} numbers, or rows of them"
         )
     if w.dim() == 0 or w.shape[-1] != m:
         if not w.dim():
@@ -257,6 +275,14 @@ def as_preference(value: Any, m: int) -> Tensor:
             stacklevel=3,
         )
     return w
+
+
+def _limit(m: int, n: int, call: str, instead: str) -> None:
+    if n > MOST or n * m > 10 * MOST:
+        raise InvalidInput(
+            f"{call} are {validation.shown(n)} preferences of {m} objectives; at most {MOST:,} "
+            f"are made: {instead}"
+        )
 
 
 def _show(w: Tensor) -> str:

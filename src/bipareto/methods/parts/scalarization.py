@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from bipareto.errors import InvalidInput
+from bipareto.problem import validation
 
 __all__ = ["SCALARIZATIONS", "Fixed", "Ideal", "Scalarization", "Tracked", "aim", "as_ideal", "get"]
 
@@ -160,11 +161,7 @@ SCALARIZATIONS: dict[str, Scalarization] = {
 
 def get(name: str) -> Scalarization:
     """The scalarization of that name."""
-    if name not in SCALARIZATIONS:
-        raise InvalidInput(
-            f"scalarization {name!r} is not known; choose one of {', '.join(SCALARIZATIONS)}"
-        )
-    return SCALARIZATIONS[name]
+    return SCALARIZATIONS[validation.choice(name, "scalarization", SCALARIZATIONS)]
 
 
 def aim(name: str, f: Tensor, normal: Tensor, z: Tensor, mu: float) -> Tensor:
@@ -235,18 +232,20 @@ Ideal: TypeAlias = Fixed | Tracked
 def as_ideal(value: Ideal | float | Sequence[float] | Tensor) -> Ideal:
     """A number or a vector stands for a fixed ideal point."""
     if isinstance(value, Tracked):
-        if not value.margin > 0:
-            raise InvalidInput(
-                f"the margin of a tracked ideal point is {value.margin}; it must be > 0 to keep z "
-                "< f"
+        return Tracked(
+            validation.number(
+                value.margin, "the margin of a tracked ideal point, which keeps z < f", above=0
             )
-        return value
-    if isinstance(value, Fixed):
-        return value
-    try:
-        number = torch.as_tensor(value, dtype=torch.float64).tolist()
-    except (TypeError, ValueError, RuntimeError) as error:
+        )
+    z = validation.array(
+        value.value if isinstance(value, Fixed) else value,
+        "ideal",
+        "a number, m numbers, or scalarization.Tracked(margin=...)",
+    )
+    if z.dim() > 1 or not z.numel() or not torch.isfinite(z).all():
         raise InvalidInput(
-            f"ideal is {value!r}; pass a number, m numbers, or scalarization.Tracked(margin=...)"
-        ) from error
+            f"ideal is {validation.shown(value)}; pass a finite number, m finite numbers, or "
+            "scalarization.Tracked(margin=...)"
+        )
+    number = z.tolist()
     return Fixed(tuple(number) if isinstance(number, list) else number)

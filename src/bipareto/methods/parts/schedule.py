@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
+from bipareto.problem import validation
 
 __all__ = [
     "Complement",
@@ -93,21 +94,53 @@ class Delayed(NamedTuple):
 Schedule: TypeAlias = Constant | Power | Complement | Cosine | Delayed
 
 
-def as_schedule(value: Schedule | float, name: str) -> Schedule:
-    """A number stands for the constant schedule."""
-    if isinstance(value, Cosine) and not (value.period > 0 and value.floor >= 0):
-        raise InvalidInput(
-            f"{name} = {value}; a Cosine needs a period > 0, the steps after which it has ended, "
-            "and a floor >= 0"
-        )
-    if isinstance(value, (Constant, Power, Complement, Cosine, Delayed)):
-        return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return Constant(float(value))
-    raise InvalidInput(
-        f"{name} is {value!r}; pass a number or a schedule such as bipareto.schedule.Power(1.0, "
-        "0.25)"
-    )
+def as_schedule(
+    value: Schedule | float,
+    name: str,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float | None = None,
+) -> Schedule:
+    """A schedule whose numbers are finite floats; a number stands for the constant one.
+
+    Args:
+        above, least, below: bounds of s_t.  `above` holds for the sequence itself; a value that it
+            only waits or ends at, `before` or `floor`, may reach it.
+    """
+    if not isinstance(value, (Constant, Power, Complement, Cosine, Delayed)):
+        if isinstance(value, (str, bytes, tuple, list, dict)) or callable(value):
+            raise InvalidInput(
+                f"{name} is {validation.shown(value)}; pass a number or a schedule such as "
+                "bipareto.schedule.Power(1.0, 0.25)"
+            )
+        return Constant(validation.number(value, name, above=above, least=least, below=below))
+    kind = f"{name} = {type(value).__name__}"
+    numbers = {
+        field: validation.number(v, f"{kind}: {field}") for field, v in value._asdict().items()
+    }
+    schedule = type(value)(**numbers)
+    first, *others = _extremes(schedule)
+    called = "1 - scale" if isinstance(value, Complement) else value._fields[0]
+    validation.number(first, f"{kind}: {called}", above=above, least=least, below=below)
+    if isinstance(schedule, Cosine):
+        validation.number(schedule.period, f"{kind}: period, the steps until it has ended", above=0)
+        validation.number(schedule.floor, f"{kind}: floor", least=0)
+    for other in others:
+        bottom = least if above is None else above
+        validation.number(other, f"{kind}: where it waits or ends", least=bottom, below=below)
+    return schedule
+
+
+def _extremes(schedule: Schedule) -> tuple[float, ...]:
+    """The values between which a sequence stays or from which it goes, the one that it is named
+    for first.
+    """
+    if isinstance(schedule, Complement):
+        return (1 - schedule.scale,)
+    if isinstance(schedule, Cosine):
+        return (schedule.scale, schedule.floor)
+    return (schedule.value, schedule.before) if isinstance(schedule, Delayed) else (schedule[0],)
 
 
 def theorem1(c0: float = 1.0, *, growing: bool = True) -> dict[str, Schedule]:
@@ -116,6 +149,7 @@ def theorem1(c0: float = 1.0, *, growing: bool = True) -> dict[str, Schedule]:
 
     Use as `MOMEHA(gamma=..., alpha_x=..., **theorem1(c0=2.0))`.
     """
+    c0 = validation.number(c0, "c0", above=0)
     return {"c": Power(c0, 0.25) if growing else Constant(c0)}
 
 
@@ -140,11 +174,21 @@ def theorem2(
         delta: None for the joint rate (q = 3/8, c_t = c_0 (1 + t)^(1/16)); a number in (0, 1/8) for
             the constant penalty with q = 3/8 + delta.
     """
+    alpha_theta, alpha_y, alpha_x, c0, k = (
+        validation.number(value, name, above=0)
+        for name, value in (
+            ("alpha_theta", alpha_theta),
+            ("alpha_y", alpha_y),
+            ("alpha_x", alpha_x),
+            ("c0", c0),
+            ("k", k),
+        )
+    )
     if alpha_x > alpha_y:
         raise InvalidInput(
             f"alpha_x = {alpha_x} exceeds alpha_y = {alpha_y}; Theorem 2 needs alpha_x <= alpha_y"
         )
-    if delta is not None and not 0 < delta < 1 / 8:
+    if delta is not None and not 0 < validation.number(delta, "delta") < 1 / 8:
         raise InvalidInput(f"delta = {delta} is outside (0, 1/8), where Theorem 2 holds")
     q = 3 / 8 + (delta or 0.0)
     return {
