@@ -175,10 +175,7 @@ class ParetoFront:
             return replace(self, lower_residual=self.objectives.new_empty(0))
         if self.race is not None:
             y = train_on(problem, self.x, self.y, rate=self.race.rate, steps=self.race.training)
-            objectives = _objectives(problem, self.x, y, self.batched).detach()
-            return replace(
-                self, y=y, objectives=objectives, test=_on_test(problem, self.x, y, self.batched)
-            )
+            return self._with_y(problem, y, None)
         solved = envelope.solve_lower(
             problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched
         )
@@ -197,12 +194,13 @@ class ParetoFront:
                 stacklevel=2,
             )
         self._remind("their objectives are no answer, with the lower level solved or not")
+        return self._with_y(problem, solved.y, solved.residual)
+
+    def _with_y(self, problem: Problem, y: Tree, residual: Tensor | None) -> ParetoFront:
         with torch.no_grad():
-            objectives = _objectives(problem, self.x, solved.y, self.batched)
-            test = _on_test(problem, self.x, solved.y, self.batched)
-        return replace(
-            self, y=solved.y, objectives=objectives, test=test, lower_residual=solved.residual
-        )
+            f = _objectives(problem, self.x, y, self.batched)
+        test = _on_test(problem, self.x, y, self.batched)
+        return replace(self, y=y, objectives=f, test=test, lower_residual=residual)
 
     def hypervolume(self, reference: Any) -> float:
         """The volume of objective space that the front dominates, up to `reference` (m numbers,
