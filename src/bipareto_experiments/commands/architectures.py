@@ -117,6 +117,8 @@ def judged(out: Output, result: dict[str, Any], known: KnownCells | None) -> dic
     if known is not None and any("number" in r for r in result["records"]):
         found["hypervolume"] = judging.summary(result, known)
         _show_truth(out, found["hypervolume"])
+        found["transfer"] = judging.summary(result, known, "cifar100")
+        _show_truth(out, found["transfer"])
     return found
 
 
@@ -201,12 +203,13 @@ def _show_truth(out: Output, said: dict[str, Any]) -> None:
             [
                 name,
                 *shares,
+                f"{own['by_luck']:.3f}",
                 str(own["distinct"]),
                 "-" if own["seconds"] is None else f"{own['seconds']:.0f}",
             ]
         )
     means = [text for key in keys for text in (_number(said["random"][key]["mean"]), "-")]
-    rows.append([f"{said['random']['cells']} random cells", *means, "-", "-"])
+    rows.append([f"{said['random']['cells']} random cells", *means, "-", "-", "-"])
     header = [
         "method",
         "below chance",
@@ -215,9 +218,9 @@ def _show_truth(out: Output, said: dict[str, Any]) -> None:
         "+-",
         'without "none"',
         "+-",
+        "median by luck",
         "distinct cells",
         "seconds",
     ]
-    out.table(
-        "Hypervolume of true accuracy and FLOPs, as a share of the true front's", header, rows
-    )
+    title = f"Hypervolume of accuracy on {said['dataset']} and FLOPs, share of the true front's"
+    out.table(title, header, rows)

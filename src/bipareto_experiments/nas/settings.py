@@ -57,7 +57,7 @@ GAMMA, KAPPA = 300.0, 1.5
 
 #: Hyperparameters by method: steps of x and of the weights, the lower steps D of WC-MHGD, and c of
 #: MB-MOMEHA.  The best of nine trials (eight with twin draws) of each on validation images
-#: (docs/results/nas/tuning), with a quarter of the trial's step of x: searches are several times as
+#: (docs/results/nas/trials), with a quarter of the trial's step of x: searches are several times as
 #: long.
 STEPS: dict[str, dict[str, float]] = {
     "mb-momeha": {"alpha_x": 2.5, "alpha_y": 0.6, "c": 1.0},

@@ -85,6 +85,9 @@ def test_the_true_front_has_all_of_the_hypervolume_and_one_cell_its_rectangle(
         <= said["random"]["chance"]["high"]
         < 1
     )
+    # No draw of a few cells is the whole front; nothing is as little as the cheapest cell alone.
+    assert said["methods"]["mb-momeha"]["by_luck"] == 0.0
+    assert said["methods"]["moco"]["by_luck"] > 0.5
     with pytest.raises(InvalidInput, match="no cell of NAS-Bench-201"):
         judging.summary({"records": [], "seconds": {}}, known)
 
