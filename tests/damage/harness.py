@@ -207,7 +207,7 @@ def _truth(run: Path, home: Path) -> dict[str, tuple[str, str]]:
 
 
 def _judge(command: str, run: Path, truth: dict[str, tuple[str, str]]) -> tuple[str, str]:
-    said, digits = truth[command]
+    usual, digits = truth[command]
     before = _state(run)
     kind, out, err = said(COMMANDS[command](run))
     words = _plain(kind + out + err, run)
@@ -217,7 +217,7 @@ def _judge(command: str, run: Path, truth: dict[str, tuple[str, str]]) -> tuple[
         return "silent", "it wrote to the folder"
     if command == "resume" and kind == "finished" and _answer(run) != digits:
         return "silent", "other digits"
-    if words == said:
+    if words == usual:
         return "harmless", ""
     if kind == "refused" or "warning" in err:
         return "noticed", err[-300:]
