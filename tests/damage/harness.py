@@ -29,7 +29,7 @@ from bipareto.sweep.config import SweepConfig
 from bipareto.sweep.store import SliceFolder
 from bipareto.sweep.typed import parse
 
-__all__ = ["COMMANDS", "Trial", "count", "make_runs", "trials"]
+__all__ = ["COMMANDS", "Trial", "count", "make_runs", "said", "trials"]
 
 #: Commands that read a run folder; `resume` alone may write to it.
 COMMANDS: dict[str, Callable[[Path], list[str]]] = {
@@ -124,7 +124,7 @@ def _swap(a: Path, b: Path) -> None:
     b.write_bytes(kept)
 
 
-def _said(words: Sequence[str]) -> tuple[str, str, str]:
+def said(words: Sequence[str]) -> tuple[str, str, str]:
     """(kind, what was said, its warnings and errors) of a command."""
     out, err = io.StringIO(), io.StringIO()
     kind = "finished"
@@ -200,16 +200,16 @@ def _truth(run: Path, home: Path) -> dict[str, tuple[str, str]]:
     found = {}
     for command, words in COMMANDS.items():
         copy = _copy(run, home)
-        kind, out, err = _said(words(copy))
+        kind, out, err = said(words(copy))
         assert not kind.startswith("traceback"), (command, kind)
         found[command] = (_plain(kind + out + err, copy), _answer(copy))
     return found
 
 
 def _judge(command: str, run: Path, truth: dict[str, tuple[str, str]]) -> tuple[str, str]:
-    said, digits = truth[command]
+    usual, digits = truth[command]
     before = _state(run)
-    kind, out, err = _said(COMMANDS[command](run))
+    kind, out, err = said(COMMANDS[command](run))
     words = _plain(kind + out + err, run)
     if kind.startswith("traceback"):
         return "traceback", kind
@@ -217,7 +217,7 @@ def _judge(command: str, run: Path, truth: dict[str, tuple[str, str]]) -> tuple[
         return "silent", "it wrote to the folder"
     if command == "resume" and kind == "finished" and _answer(run) != digits:
         return "silent", "other digits"
-    if words == said:
+    if words == usual:
         return "harmless", ""
     if kind == "refused" or "warning" in err:
         return "noticed", err[-300:]

@@ -313,3 +313,26 @@ class TestCommand:
         with pytest.raises(SystemExit):
             main(["doctor", str(tmp_path)])
         assert "holds no run (there is no manifest.json)" in capsys.readouterr().err
+
+
+def test_a_trained_network_is_not_called_a_lower_maximum() -> None:
+    """y ends where a training ends, on a slope and among saddles; no envelope holds it there."""
+    rows = torch.randn(40, 2, generator=torch.Generator().manual_seed(0))
+    data = (rows, rows.prod(1))
+
+    def network(y: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(inputs @ y[:6].view(2, 3)) @ y[6:]
+
+    problem = bp.Problem(
+        lambda x, y, b: torch.stack([(network(y, b[0]) - b[1]).square().mean(), y.square().mean()]),
+        lambda x, y, b: (
+            (x[0].sigmoid() * (network(y, b[0]) - b[1]).square()).mean()
+            + 0.01 * x[1].exp() * y.square().mean()
+        ),
+        sampler=bp.sampler.Minibatches(lower=data, upper=data, size=10),
+    )
+    y0 = 0.3 * torch.randn(9, generator=torch.Generator().manual_seed(1))
+    front = bp.front(
+        problem, torch.zeros(2), y0, preferences=[[0.5, 0.5]], method=bp.Twin(), steps=60
+    )
+    assert "lower-maximum" not in {found.name for found in bp.diagnose(front)}

@@ -124,14 +124,33 @@ def test_modules_need_no_hyperparameter() -> None:
             lambda x, y, b: (y(b[0]).flatten() - b[2]).square().mean(),
         ],
         upper_data=data,
+        test_data=DataLoader(TensorDataset(ROWS[:9], FIRST[:9], SECOND[:9]), 9),
     )
     front = bp.front(
         problem, x0, y0, preferences=[[0.2, 0.8], [0.8, 0.2]], steps=150, progress=False
     )
     assert front.objectives[0, 0] > front.objectives[1, 0]
+    assert front.test is not None
+    expected = problem.upper(front.point(1)[0], front.point(1)[1], problem.batch("test", "full"))
+    torch.testing.assert_close(front.test[1], expected.detach())
     front[0].write_back(net_x, net_y)
     with torch.no_grad():
         assert torch.isfinite(net_y(ROWS)).all()
+
+
+def test_resolving_trains_on_until_g_stops_falling(solved: tuple[Counting, bp.ParetoFront]) -> None:
+    _, front = solved
+    resolved = front.resolve_lower()
+    problem, _, _ = mixing()
+    full = problem.batch("lower", "full")
+    for i in range(len(front)):
+        before, after = (problem.lower(*f.point(i), full) for f in (front, resolved))
+        assert after <= before
+        least = torch.linalg.lstsq(
+            ROWS, (front.x[i].softmax(0)[:, None] * torch.stack([FIRST, SECOND])).sum(0)
+        ).solution
+        assert after < 1.05 * problem.lower(front.x[i], least, full)
+    assert torch.equal(tree.ravel(resolved.x), tree.ravel(front.x))
 
 
 def test_the_model_learns_a_bowl_and_proposes_its_bottom() -> None:

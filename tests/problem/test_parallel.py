@@ -17,7 +17,6 @@ from bipareto.errors import InvalidInput
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(bp.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
 SCRIPT = """
-import os
 import sys
 import torch
 from torch import distributed as dist, nn
@@ -47,11 +46,6 @@ front[0].write_back(x, y)
 assert torch.equal(y[0].weight, front.y["0.weight"][0])
 if not dist.is_initialized() or dist.get_rank() == 0:
     torch.save({"x": front.x, "y": front.y, "objectives": front.objectives, "part": part.detach(), "kind": type(problem).__name__}, sys.argv[1])
-if dist.is_initialized():
-    dist.barrier()
-    dist.destroy_process_group()
-# All is done and written.  On a busy machine a thread of torch's may still ask for the interpreter while it shuts down, which aborts the process.
-os._exit(0)
 """
 
 

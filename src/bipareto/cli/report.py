@@ -74,6 +74,11 @@ def report(
     if form not in ("pdf", "png", "svg"):
         raise InvalidInput(f"--format {form!r} is not known; choose pdf, png or svg")
     target = page or (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html"
+    if target.suffix.lower() not in (".html", ".htm"):
+        raise InvalidInput(
+            f"--out {target} is no name of a page; let it end in .html, so that it takes no other "
+            "file's place"
+        )
     with out.listening():
         found = [run for path in runs for run in read_runs(path)]
         data = build(

@@ -14,6 +14,7 @@ import torch
 from bipareto.certificate import certificate
 from bipareto.doctor.evidence import LOOKS, Case, Diagnosis, diagnosed, extreme_curvatures, look
 from bipareto.errors import BiparetoWarning
+from bipareto.methods import Twin
 from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope, scalarization
 from bipareto.methods.parts.coordinates import Coordinates
@@ -171,6 +172,8 @@ def _lower_maximum(case: Case) -> list[Diagnosis]:
     there too.
     """
     found: dict[int, dict[str, float]] = {}
+    if isinstance(case.method, Twin):  # no envelope holds y: it ends where a training ends
+        return []
     batch = case.problem.batch("lower", "full")
     for r, (low, high) in case.curvature.items():
         scale = max(abs(low), abs(high))

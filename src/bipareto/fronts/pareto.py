@@ -27,6 +27,7 @@ from bipareto.problem.tree import Tree
 from bipareto.run.loop import solution_of
 from bipareto.run.race import Race
 from bipareto.run.results import Failure, Reason, Run, Solution
+from bipareto.run.training import train_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,10 +52,12 @@ def front_of(
     """
     with torch.no_grad():
         objectives = _objectives(problem, run.state.x, run.state.y, batched)
+        test = _on_test(problem, run.state.x, run.state.y, batched)
     return ParetoFront(
         x=run.state.x,
         y=run.state.y,
         objectives=objectives,
+        test=test,
         preference=preference,
         seed=torch.tensor(seeds),
         reason=tuple(run.reason),
@@ -94,6 +97,8 @@ class ParetoFront:
     #: by how much all objectives still fall together, as a share of the front's extent (R,), NaN
     #: for failed runs; None where nobody has looked (see `bipareto.fronts.arrival`)
     remaining: Tensor | None = None
+    #: the objectives (R, m) on `test_data`, which no step has seen, where there is any
+    test: Tensor | None = None
     #: what was tried before the runs, where the method was found by a race, else None
     race: Race | None = None
 
@@ -157,6 +162,9 @@ class ParetoFront:
                 Newton steps at most; runs that miss it are warned of, and `lower_residual` is
                 ||grad_y g||.
             problem: needed for a front that was loaded from a file.
+
+        Networks are not solved exactly, they are trained: the answers of a race (`front.race`) have
+        y trained on by the same optimizer until g stops falling, and `lower_residual` stays None.
         """
         problem = self.problem if problem is None else as_problem(problem)
         tol = validation.number(tol, "tol", least=0)
@@ -168,6 +176,9 @@ class ParetoFront:
             )
         if not len(self):
             return replace(self, lower_residual=self.objectives.new_empty(0))
+        if self.race is not None:
+            y = train_on(problem, self.x, self.y, rate=self.race.rate, steps=self.race.training)
+            return self._with_y(problem, y, None)
         solved = envelope.solve_lower(
             problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched
         )
@@ -186,9 +197,13 @@ class ParetoFront:
                 stacklevel=2,
             )
         self._remind("their objectives are no answer, with the lower level solved or not")
+        return self._with_y(problem, solved.y, solved.residual)
+
+    def _with_y(self, problem: Problem, y: Tree, residual: Tensor | None) -> ParetoFront:
         with torch.no_grad():
-            objectives = _objectives(problem, self.x, solved.y, self.batched)
-        return replace(self, y=solved.y, objectives=objectives, lower_residual=solved.residual)
+            f = _objectives(problem, self.x, y, self.batched)
+        test = _on_test(problem, self.x, y, self.batched)
+        return replace(self, y=y, objectives=f, test=test, lower_residual=residual)
 
     def hypervolume(self, reference: Any) -> float:
         """The volume of objective space that the front dominates, up to `reference` (m numbers,
@@ -238,6 +253,7 @@ class ParetoFront:
             seed=self.seed[index],
             reason=tuple(self.reason[r] for r in rows),
             failure=tuple(self.failure[r] for r in rows),
+            test=None if self.test is None else self.test[index.to(self.test.device)],
             lower_residual=None
             if self.lower_residual is None
             else self.lower_residual[index.to(self.lower_residual.device)],
@@ -281,7 +297,7 @@ class ParetoFront:
             layout[name] = tree.layout(value)
             for i, leaf in enumerate(tree.leaves(value)):
                 arrays[f"{name}.{i}"] = leaf.detach().cpu().numpy()
-        for name in ("objectives", "preference", "seed", "lower_residual"):
+        for name in ("objectives", "preference", "seed", "lower_residual", "test"):
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name).detach().cpu().numpy()
         meta = {
@@ -353,6 +369,7 @@ class ParetoFront:
             failure=tuple(None if f is None else Failure(*f) for f in meta["failure"]),
             seconds=float(meta["seconds"]),
             lower_residual=tensors.get("lower_residual"),
+            test=tensors.get("test"),
         )
         runs, m = front.objectives.shape
         columns: list[Any] = [
@@ -370,8 +387,13 @@ class ParetoFront:
         return front
 
 
-def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor:
-    batch = problem.batch("upper", "full")
+def _on_test(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor | None:
+    with torch.no_grad():
+        return _objectives(problem, x, y, batched, "test") if problem.has_test else None
+
+
+def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool, level: str = "upper") -> Tensor:
+    batch = problem.batch(level, "full")
     if batched:
         return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
     return torch.stack(

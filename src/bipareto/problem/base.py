@@ -78,6 +78,8 @@ class Problem:
     folded = False
     #: Whether every objective has data of its own; a draw for all of them is then {i: batch}.
     per_objective = False
+    #: Whether there is data of the level "test", which no step sees.
+    has_test = False
 
     def __init__(
         self,
@@ -111,6 +113,7 @@ class Problem:
         lower: Callable[..., Tensor],
         lower_data: Any = None,
         upper_data: Any = None,
+        test_data: Any = None,
         shared: Callable[..., Any] | None = None,
         autocast: torch.dtype | None = None,
         evaluate_batches: int | None = None,
@@ -130,6 +133,8 @@ class Problem:
             lower: g(x, y[, batch]) -> ().
             lower_data, upper_data: a `DataLoader`, or tensors that are used whole; `upper_data` may
                 be a list with one for each objective.  Batches are moved to where the modules are.
+            test_data: shaped as `upper_data`, data that no step sees: the objectives of the answers
+                on it are in `front.test`.
             shared: what all losses of a draw have in common, `shared(x, batch) -> anything`,
                 evaluated once for g at y and at theta; the losses then get its result in place of
                 the batch.
@@ -171,6 +176,13 @@ class Problem:
                 f"upper_data has {len(upper_data)} entries, but upper has {len(upper)} objectives; "  # type: ignore[arg-type]
                 "give one per objective, or one for all"
             )
+        if test_data is not None and upper_data is None:
+            raise InvalidInput("test_data was given but not upper_data; give both, shaped alike")
+        if test_data is not None and per_objective and len(test_data) != len(upper_data):
+            raise InvalidInput(
+                f"test_data has {len(test_data)} entries, but upper_data has {len(upper_data)}; "
+                "give one per objective as there"
+            )
         for name, value in (("upper", upper), ("lower", lower)):
             _check_functions(name, value)
         calls, x0, y0 = calls_of(
@@ -180,10 +192,11 @@ class Problem:
         draws = (
             None
             if lower_data is None
-            else draws_of(lower_data, upper_data, per_objective, first, evaluate_batches)
+            else draws_of(lower_data, upper_data, per_objective, first, evaluate_batches, test_data)
         )
         problem = cls(upper, lower, sampler=calls.keyed(draws), names=names, calls=calls)
         problem.per_objective, problem.draws = per_objective, draws
+        problem.has_test = test_data is not None
         return problem, x0, y0
 
     def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:

@@ -41,6 +41,7 @@ class LoaderDraws:
             leaves get.
         evaluate_batches: how many batches of a loader stand for "all the data" (role "full"); None
             takes all of them.  They are read once and kept.
+        test: data on which objectives are looked at afterwards, level "test", shaped as `upper`.
 
     A last batch that is smaller than the others is left out of the draws (not of "full"), so that
     batches of all seeds and steps have one shape.  Loaders without a length are walked as far as
@@ -55,8 +56,11 @@ class LoaderDraws:
         per_objective: bool,
         like: Tensor,
         evaluate_batches: int | None = None,
+        test: Any = None,
     ) -> None:
         self._sources = {"lower": [lower], "upper": list(upper) if per_objective else [upper]}
+        if test is not None:
+            self._sources["test"] = list(test) if per_objective else [test]
         self._per_objective, self._like, self._evaluate_batches = (
             per_objective,
             like,
@@ -66,7 +70,7 @@ class LoaderDraws:
         self._full: dict[tuple[str, int], Any] = {}
 
     def __call__(self, level: str, role: str, t: int, seed: int) -> Any:
-        if not (level == "upper" and self._per_objective):
+        if level == "lower" or not self._per_objective:
             return self._batch(level, 0, role, t, seed)
         tail = role.rsplit("-", 1)[-1]
         if tail.isdecimal():
@@ -291,7 +295,12 @@ def _full_batches(loader: DataLoader[Any]) -> int | None:
 
 
 def draws_of(
-    lower: Any, upper: Any, per_objective: bool, like: Tensor, evaluate_batches: int | None
+    lower: Any,
+    upper: Any,
+    per_objective: bool,
+    like: Tensor,
+    evaluate_batches: int | None,
+    test: Any = None,
 ) -> LoaderDraws:
     """The sampler of `Problem.from_modules`, its data checked."""
     if evaluate_batches is not None:
@@ -301,6 +310,7 @@ def draws_of(
     for name, sources in (
         ("lower_data", [lower]),
         ("upper_data", upper if per_objective else [upper]),
+        ("test_data", [] if test is None else test if per_objective else [test]),
     ):
         for source in sources:
             if (
@@ -327,5 +337,10 @@ def draws_of(
                     "tensors that are used whole"
                 )
     return LoaderDraws(
-        lower, upper, per_objective=per_objective, like=like, evaluate_batches=evaluate_batches
+        lower,
+        upper,
+        per_objective=per_objective,
+        like=like,
+        evaluate_batches=evaluate_batches,
+        test=test,
     )

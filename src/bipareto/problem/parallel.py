@@ -18,6 +18,8 @@ knows that there are other processes.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 from typing import Any
 
@@ -31,7 +33,7 @@ from bipareto.problem.base import Problem
 from bipareto.problem.tree import Tree
 from bipareto.problem.wrapped import Wrapped
 
-__all__ = ["DataParallel", "average", "data_parallel", "join", "spread"]
+__all__ = ["DataParallel", "average", "data_parallel", "join", "leave", "spread"]
 
 
 def join() -> torch.device:
@@ -50,7 +52,19 @@ def join() -> torch.device:
         torch.cuda.set_device(device)
     if "RANK" in os.environ and not dist.is_initialized():
         dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
+        atexit.register(leave)
     return device
+
+
+def leave() -> None:
+    """Leave the processes that `join` joined; it does so by itself when the program ends.
+
+    Threads of a group that is still held by something would ask for the interpreter while it shuts
+    down, which aborts the process; so the group goes, and what holds on to it, while all is there.
+    """
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    gc.collect()
 
 
 def _mean(value: Tensor) -> Tensor:

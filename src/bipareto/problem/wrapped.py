@@ -26,7 +26,7 @@ class Wrapped(Problem):
             problem.upper, problem.lower, sampler=sampler or problem.sampler, names=problem.names
         )
         self.inner, self.parts, self.per_objective = problem, problem.parts, problem.per_objective
-        self.draws = problem.draws
+        self.draws, self.has_test = problem.draws, problem.has_test
 
     def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         return self.inner.upper(x, y, batch)

@@ -51,6 +51,9 @@ CANDIDATES = {
     True: ((1.0, 3.0), (1.0, 10.0), (0.01, 1.0), (0.01, 3.0)),
     False: ((1.0, 1.0), (1.0, 10.0), (1.0, 60.0), (0.01, 0.3), (0.01, 2.0)),
 }
+#: Where x has many coordinates and no candidate is better than x0 by this share, the race was too
+#: short to tell, and the second candidate, one step ahead and ten units far, is run.
+DECISIVE, UNDECIDED = 0.03, 1
 #: A joint run is longer than a training, and noisy steps of y drown the twin: half of the rate.
 JOINT_RATE = 0.5
 #: The share of the budget that a race may cost.
@@ -94,7 +97,8 @@ class Plan(NamedTuple):
 class Race:
     """What was tried before the runs began, and what won.
 
-    candidates: all of them with x0 last, best values smallest; winner: the best that moves x; rate:
+    candidates: all of them with x0 last, best values smallest; winner: the best of those that
+    move x, or what is run where none is clearly better than x0; rate:
     Adam's rate for trainings of y, `rates` the values it was chosen by; steps: of each candidate;
     gradients: what the race has cost, `share` of the budget.
     """
@@ -187,10 +191,13 @@ def race(
     objectives = objectives_of(problem, points, y, judged_on)
     *judged, nothing = value_of(objectives, aim).tolist()
     raced = tuple(c._replace(value=v) for c, v in zip(wanted, judged, strict=True))
+    winner = min(raced, key=lambda c: c.value)
+    if not plan.few and winner.value > (1 - DECISIVE) * nothing:
+        winner = raced[UNDECIDED]
     gradients = (len(RATES) + count) * plan.training + len(wanted) * plan.race * (2 + m)
     return Race(
         candidates=(*raced, Candidate(1.0, 0.0, nothing)),
-        winner=min(raced, key=lambda c: c.value),
+        winner=winner,
         rate=rate,
         rates=rates,
         steps=plan.race,

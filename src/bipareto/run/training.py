@@ -12,7 +12,7 @@ from bipareto.errors import NotBatchable
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["objectives_of", "train"]
+__all__ = ["objectives_of", "train", "train_on"]
 
 
 def train(problem: Problem, x: Tree, y: Tree, *, rate: Any, steps: int, seed: int = 0) -> Tree:
@@ -55,6 +55,40 @@ def train(problem: Problem, x: Tree, y: Tree, *, rate: Any, steps: int, seed: in
             return v - step * m / (s.sqrt() / root + 1e-8)
 
         y = tree.map_(moved, y, mean, square)
+    return y
+
+
+def train_on(
+    problem: Problem,
+    x: Tree,
+    y: Tree,
+    *,
+    rate: float,
+    steps: int,
+    rounds: int = 5,
+    gain: float = 0.01,
+) -> Tree:
+    """y trained on from where it is, at a third of the rate, until g stops falling.
+
+    Args:
+        x, y: stacks of R points.
+        rate, steps: those of a training; every round has as many steps.
+        rounds, gain: at most so many; a run that has won less than this share of g in one keeps the
+            y from before it.
+    """
+    batch = problem.batch("lower", "full")
+
+    def loss(point: Tree, own: Tree) -> Tensor:
+        return problem.lower(point, own, batch)
+
+    value = torch.func.vmap(loss)(x, y).detach()
+    for k in range(rounds):
+        further = train(problem, x, y, rate=rate / 3, steps=steps, seed=k + 1)
+        new = torch.func.vmap(loss)(x, further).detach()
+        fell = new < value - gain * value.abs()
+        y, value = tree.where_run(fell, further, y), torch.where(fell, new, value)
+        if not fell.any():
+            break
     return y
 
 

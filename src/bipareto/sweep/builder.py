@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
-from bipareto.methods import METHODS, Method
+from bipareto.methods import METHODS, Method, Twin
 from bipareto.methods.parts.preferences import as_preference, grid, named
 from bipareto.problem import Problem
 from bipareto.problem.tree import Tree
 from bipareto.problems import KnownProblem, get, options
+from bipareto.run.loop import choose_method
+from bipareto.run.race import comes_in_batches
 from bipareto.sweep.config import MethodConfig, ProblemConfig, SweepConfig
 from bipareto.sweep.typed import check_options
 
@@ -117,7 +119,12 @@ def method_of(config: MethodConfig, setup: Setup, steps: int) -> Method:
     x0, y0 = (setup.known.x0, setup.known.y0) if setup.known else setup.starts[0]
     with _naming(f"method.set (numbers: {config.numbers})", config.set):
         if config.numbers == "tuned":
-            start = kind.tuned(setup.problem, x0, y0, steps=steps)
+            raced = kind is Twin and comes_in_batches(setup.problem)
+            start = (
+                choose_method(None, setup.problem, x0, y0, steps)
+                if raced
+                else kind.tuned(setup.problem, x0, y0, steps=steps)
+            )
         elif config.numbers == "plain":
             start = kind()
         elif hasattr(kind, "paper"):

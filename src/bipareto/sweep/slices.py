@@ -258,8 +258,9 @@ class SliceFolder:
     def _own(
         self, path: Path, tensors: dict[str, Tensor], meta: dict[str, Any]
     ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        if meta.get("of", "") != self.identity:
-            raise Damaged(f"{path} belongs to another run or slice, or to an earlier version")
+        # Files of earlier versions do not say what they belong to.
+        if meta.get("of", self.identity) != self.identity:
+            raise Damaged(f"{path} belongs to another run or slice")
         return tensors, meta
 
 

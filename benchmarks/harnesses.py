@@ -1,0 +1,89 @@
+"""What comes of misuses, damaged run folders, random command lines and configurations: counts.
+
+    python benchmarks/harnesses.py [--json FILE] [--only misuses|damages|commands] [--number N]
+
+The cases are those of tests/misuse and tests/damage; `make slow` asserts what is counted here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from damage.commands import command_lines, configurations, try_configuration, try_line
+from damage.harness import count as count_trials
+from damage.harness import make_runs, trials
+from misuse.cases import cases
+from misuse.harness import count, try_case
+
+
+def misuses() -> dict[str, Any]:
+    """Every misuse of the table: what came of it."""
+    return count(try_case(case, 60.0) for case in cases())
+
+
+def damages(home: Path, number: int) -> dict[str, Any]:
+    """So many damaged folders, each shown to one command: what it made of them."""
+    found = list(islice(trials(make_runs(home / "runs"), home, seed=1, rounds=2), number))
+    return {"trials": len(found), **count_trials(found)}
+
+
+def commands(home: Path, number: int) -> dict[str, Any]:
+    """So many command lines and as many configurations: how many ended in a traceback."""
+    runs, work = make_runs(home / "runs"), home / "work"
+    work.mkdir()
+    os.chdir(work)
+    lines = islice(command_lines(8, list(runs.values()), work), number)
+    bad_lines = sum(try_line(words) is not None for words in lines)
+    bad = 0
+    for data in islice(configurations(8), number):
+        shutil.rmtree(work / "sweep", ignore_errors=True)
+        bad += try_configuration(data, work) is not None
+    return {"each": number, "tracebacks_lines": bad_lines, "tracebacks_configurations": bad}
+
+
+def main() -> None:
+    """Count, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", choices=["misuses", "damages", "commands"])
+    parser.add_argument("--number", type=int, default=1_500)
+    given = parser.parse_args()
+    target = None if given.json is None else given.json.resolve()
+    torch.set_num_threads(1)
+    data = json.loads(target.read_text("utf-8")) if target and target.exists() else {}
+    parts = {
+        "misuses": lambda home: misuses(),
+        "damages": lambda home: damages(home, given.number),
+        "commands": lambda home: commands(home, given.number),
+    }
+    for name, part in parts.items():
+        if given.only in (None, name):
+            with tempfile.TemporaryDirectory() as home:
+                begin = time.perf_counter()
+                found = part(Path(home))
+            data[name] = found | {
+                "seconds": round(time.perf_counter() - begin),
+                "date": time.strftime("%Y-%m-%d"),
+                "machine": f"{platform.machine()}, torch {torch.__version__}",
+            }
+            print(name, data[name])
+            if target is not None:
+                target.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
