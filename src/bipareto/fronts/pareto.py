@@ -94,8 +94,7 @@ class ParetoFront:
     batched: bool = True
     #: ||grad_y g|| (R,) after `resolve_lower`, else None
     lower_residual: Tensor | None = None
-    #: by how much all objectives still fall together, as a share of the front's extent (R,), NaN
-    #: for failed runs; None where nobody has looked (see `bipareto.fronts.arrival`)
+    #: what all objectives can still gain together, a share of the extent (R,): `fronts.arrival`
     remaining: Tensor | None = None
     #: the objectives (R, m) on `test_data`, which no step has seen, where there is any
     test: Tensor | None = None
@@ -140,10 +139,7 @@ class ParetoFront:
 
     @property
     def oracles(self) -> dict[str, int]:
-        """What all runs have cost together: gradients of g and of the f_i, Hessian products.
-
-        The warm-up of y is one for all runs.  `tuned` makes probes of its own, which are not in it.
-        """
+        """What all runs have cost together: one warm-up of y for all, probes of `tuned` aside."""
         if self.run is None or self.method is None:
             raise InvalidInput(
                 "this front holds no run states (it was loaded from a file or filtered), so its "
