@@ -17,6 +17,7 @@ from bipareto.errors import BiparetoWarning
 from bipareto.methods import Twin
 from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope, scalarization
+from bipareto.methods.parts.coordinates import Coordinates
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import level_of
 from bipareto.problem.tree import Tree
@@ -135,8 +136,9 @@ def _theta_lags(case: Case) -> list[Diagnosis]:
     to measure.
     """
     theta, gamma = getattr(case.state, "theta", None), case.number("gamma")
-    if theta is None or gamma is None or not case.alive:
-        return []
+    fitted = isinstance(getattr(case.state, "coordinates", None), Coordinates)
+    if theta is None or gamma is None or not case.alive or fitted:
+        return []  # in fitted coordinates alpha_theta = alpha_y, and theta* is another point
     found: dict[int, dict[str, float]] = {}
     for value in set(gamma.tolist()):
         target = envelope.proximal_point(
@@ -342,6 +344,7 @@ def _scale_drowns(case: Case) -> list[Diagnosis]:
         w, z = case.preference[r].to(seen), ideal[r].double()
         if w[i] < 0.9 / len(w):
             continue
+        w = w / getattr(case.state, "extent", w.new_ones(case.runs, 1))[r].to(w)
         weights = torch.stack([scalarization.get(form).weights(f, w, z, mu[r]) for f in seen[:, r]])
         share = (weights[:, i] / weights.sum(1).clamp_min(1e-300)).max()
         above = seen[:, r] - z

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.adaptive import trace
+from bipareto.fronts.arrival import missing, warn_of_missing
 from bipareto.fronts.batch import MOST_RUNS, run_states
 from bipareto.fronts.networks import front_of_race
 from bipareto.fronts.pareto import ParetoFront, front_of
@@ -54,6 +56,10 @@ def front(
         seeds: every preference is run once with each seed; preferences of one seed share their
             draws.
         others: as in `solve`.
+
+    A front of `MOMEHA.fitted` is looked at when it is there: runs that have not converged, a lower
+    level that cannot be solved, preferences that all end at one point and ends that are not reached
+    are warned of, and `front.remaining` is what is left to gain.
 
     Returns:
         a `ParetoFront` of R = P * len(seeds) runs, seed by seed; of as many as the budget allows
@@ -132,4 +138,10 @@ def front(
         [torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]
     ).repeat(len(seeds), 1)
     warn_of_failures(run.failure)
-    return front_of(problem, method, run, preference, run_seeds, batched)
+    found = front_of(problem, method, run, preference, run_seeds, batched)
+    looked_at = getattr(method, "coordinates", "plain") == "fitted"
+    if not looked_at or not batched or "interrupted" in run.reason:
+        return found
+    remaining, said = missing(problem, method, run, preference)
+    warn_of_missing(said)
+    return replace(found, remaining=remaining)

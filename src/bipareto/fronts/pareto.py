@@ -94,6 +94,8 @@ class ParetoFront:
     batched: bool = True
     #: ||grad_y g|| (R,) after `resolve_lower`, else None
     lower_residual: Tensor | None = None
+    #: what all objectives can still gain together, a share of the extent (R,): `fronts.arrival`
+    remaining: Tensor | None = None
     #: the objectives (R, m) on `test_data`, which no step has seen, where there is any
     test: Tensor | None = None
     #: what was tried before the runs, where the method was found by a race, else None
@@ -137,10 +139,7 @@ class ParetoFront:
 
     @property
     def oracles(self) -> dict[str, int]:
-        """What all runs have cost together: gradients of g and of the f_i, Hessian products.
-
-        The warm-up of y is one for all runs.  `tuned` makes probes of its own, which are not in it.
-        """
+        """What all runs have cost together: one warm-up of y for all, probes of `tuned` aside."""
         if self.run is None or self.method is None:
             raise InvalidInput(
                 "this front holds no run states (it was loaded from a file or filtered), so its "
@@ -254,6 +253,7 @@ class ParetoFront:
             lower_residual=None
             if self.lower_residual is None
             else self.lower_residual[index.to(self.lower_residual.device)],
+            remaining=None if self.remaining is None else self.remaining[index],
             run=None,
         )
 

@@ -200,8 +200,9 @@ def aimed(
     w = preference.to("cpu", torch.float64)
     if name is None or mu is None or ideal is None:
         return w.mean(0)
-    f, z = (value.detach().to("cpu", torch.float64) for value in (objectives, ideal))
+    # In units of the extent the scalarization has none.
+    s = torch.as_tensor(getattr(method, "extent", 1.0), dtype=torch.float64)
+    f, z = (value.detach().to("cpu", torch.float64) / s for value in (objectives, ideal))
     normals = scalarization.get(name).weights(f, w, z, torch.as_tensor(mu, dtype=torch.float64))
-    return scalarization.aim(
-        name, target, (normals / normals.sum(1, keepdim=True)).mean(0), z.mean(0), mu
-    )
+    normal = (normals / normals.sum(1, keepdim=True)).mean(0)
+    return scalarization.aim(name, target.to("cpu", torch.float64) / s, normal, z.mean(0), mu)

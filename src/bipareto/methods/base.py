@@ -13,6 +13,7 @@ from typing_extensions import TypeVar
 
 from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization
+from bipareto.methods.parts.coordinates import Coordinates, Plain
 from bipareto.methods.parts.hypergradient import MOST_REPEATS, Hypergradient
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.methods.parts.schedule import as_schedule
@@ -87,13 +88,14 @@ S = TypeVar("S", bound=State, default=Any)
 
 
 class Start(NamedTuple):
-    """A checked start, the same for every preference: x_0, y_0 and the objectives f(x_0, y_0),
-    shape (m,).
+    """A checked start, the same for every preference: x_0, y_0, the objectives f(x_0, y_0), shape
+    (m,), and the coordinates in which a run begins.
     """
 
     x: Tree
     y: Tree
     objectives: Tensor
+    coordinates: Coordinates | Plain = Plain()
 
 
 class Traits(NamedTuple):
@@ -204,6 +206,18 @@ class Method(ABC, Generic[S]):
         computed at every step belongs here and not in the step.  Written for one run, pure.
         """
         return info
+
+    def renewals(self, steps: int) -> tuple[int, ...]:
+        """After which of `steps` steps the loop calls `renewed`; never, for most methods."""
+        return ()
+
+    def renewed(self, problem: Problem, state: S) -> S:
+        """States of runs, with a first axis R, fitted again to where the runs are."""
+        return state
+
+    def shortened(self, state: S) -> S:
+        """The state with shorter steps, for a run that left the finite numbers from here."""
+        return state
 
     @abstractmethod
     def roles(self, m: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from bipareto.errors import InvalidInput
 from bipareto.methods.base import Draw, Info, Limits, Start, Traits
 from bipareto.methods.momeha import MOMEHA, MomehaState, Momentum, towards
 from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
@@ -47,6 +48,14 @@ class MBMOMEHA(MOMEHA):
 
     beta: Schedule | float = 0.9
     exact_weights: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.coordinates != "plain":
+            raise InvalidInput(
+                f"coordinates = {self.coordinates!r}; MB-MOMEHA runs in plain ones: fitted ones "
+                "follow curvatures that a draw does not show"
+            )
 
     @classmethod
     def paper(cls, preset: str = "nas") -> Self:

@@ -11,69 +11,34 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from bipareto.errors import BiparetoWarning
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
-from bipareto.methods.common import moved
+from bipareto.methods.momeha_state import Knobs, MomehaState, Momentum, towards
 from bipareto.methods.parts import scalarization
+from bipareto.methods.parts.coordinates import Coordinates, Plain
 from bipareto.methods.parts.scalarization import Fixed, Ideal, as_ideal
 from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
 from bipareto.methods.theory import admissible
 from bipareto.methods.theory.constants import Deterministic
 from bipareto.methods.theory.stochastic import Stochastic
-from bipareto.methods.tuning import envelope_methods
+from bipareto.methods.tuning import envelope_methods, functions, units
 from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.tree import Tree
 
 __all__ = ["MOMEHA", "Knobs", "MomehaState", "Momentum", "towards"]
 
 
-class Knobs(NamedTuple):
-    """The numbers of a run as 0-d tensors; schedules are called with t."""
-
-    gamma: Any
-    mu: Any
-    alpha_theta: Schedule
-    alpha_x: Schedule
-    alpha_y: Schedule
-    c: Schedule
-    ideal: Ideal
-    beta: Schedule | tuple[()]
-
-
-class Momentum(NamedTuple):
-    """m_theta, m_x, m_y of Algorithm 2."""
-
-    theta: Tree
-    x: Tree
-    y: Tree
-
-
-class MomehaState(NamedTuple):
-    """x_t, y_t, theta_t, the preference w (m,), the ideal point z (m,), t, the run's numbers and
-    its momenta (() in Algorithm 1).
-    """
-
-    x: Tree
-    y: Tree
-    theta: Tree
-    preference: Tensor
-    ideal: Tensor
-    t: Tensor
-    knobs: Knobs
-    momentum: Momentum | tuple[()]
-
-
 @dataclass(frozen=True)
 class MOMEHA(Method[MomehaState]):
     """Algorithm 1: single-loop, Hessian-free, with preferences, for a nonconvex lower level.
 
-    With the defaults its numbers are plain ones; `MOMEHA.tuned(problem, x0, y0)` fits them to a
-    problem.
+    With the defaults this is the algorithm as it is written below; `MOMEHA.tuned(problem, x0, y0)`
+    fits the hyperparameters to a problem, `MOMEHA.fitted` coordinates as well.
 
     theta+ = theta - alpha_theta [ grad_y g(x, theta) + (theta - y)/gamma ]
     x+     = x - alpha_x [ grad_x F(x, y)/c_t + grad_x g(x, y) - grad_x g(x, theta+) ]
@@ -94,6 +59,11 @@ class MOMEHA(Method[MomehaState]):
         warmup: gradient steps on g(x_0, .) from y_0 before the first joint step, none in the paper.
             A start outside the basin of a lower minimum can be held there by the envelope (its gap
             has spurious stationary points).
+        extent: s, one number or m: F is taken of (f_i - z_i)/s_i.
+        coordinates: "plain" runs in x and y as they are; "fitted" in linear `Coordinates`, fitted
+            to the curvature at the start and again on the way (`tuning.units`).  gamma, alpha_theta
+            and alpha_y then speak of a g whose curvature in y is one where the run is, and alpha_x
+            is the share of its way that x goes in one step.
     """
 
     traits = Traits("deterministic", "nonconvex", nested=False, certainty=100)
@@ -110,6 +80,14 @@ class MOMEHA(Method[MomehaState]):
     ideal: Ideal | float | tuple[float, ...] = 0.0
     scalarization: str = "stch"
     warmup: int = 0
+    extent: float | tuple[float, ...] = 1.0
+    coordinates: str = "plain"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        validation.choice(self.coordinates, "coordinates", ["plain", "fitted"])
+        for value in self.extent if isinstance(self.extent, tuple) else (self.extent,):
+            validation.number(value, "extent", above=0)
 
     @classmethod
     def paper(cls, preset: str = "sensitivity") -> Self:
@@ -136,6 +114,17 @@ class MOMEHA(Method[MomehaState]):
         """
         steps, seed = cls.tuning_options(problem, steps, seed)
         return cls(**envelope_methods.tune_momeha(problem, x0, y0, steps=steps, seed=seed))
+
+    @classmethod
+    def fitted(
+        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
+    ) -> Self:
+        """In fitted coordinates and with objectives measured by their own range, where the problem
+        is small enough (`bipareto.methods.tuning.units`); units, offsets and condition numbers then
+        do not matter.  Else as `tuned`.
+        """
+        steps, seed = cls.tuning_options(problem, steps, seed)
+        return cls(**functions.tune_momeha(problem, x0, y0, steps=steps, seed=seed))
 
     @classmethod
     def admissible(
@@ -224,19 +213,35 @@ class MOMEHA(Method[MomehaState]):
 
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
-        self._warn_of_ideal(start.objectives)
-        if not self.warmup:
-            return start
-        y, batch = start.y, problem.batch("lower", "full")
-        step_size = float(
-            as_schedule(self.alpha_theta, "alpha_theta")(torch.zeros((), dtype=torch.float64))
-        )
+        if self.coordinates == "plain":
+            self._warn_of_ideal(start.objectives)
+        x, y, f = start.x, start.y, start.objectives
+        frame: Coordinates | Plain = Plain()
+        if self.coordinates == "fitted":
+            frame = units.begin(
+                problem, x, y, extent=self._extent(f).double(), mu=self.mu, gamma=self.gamma,
+                alpha=self._first("alpha_y"), penalty=self._first("c"), pace=self._first("alpha_x"),
+            )  # fmt: skip
+            frame = tree.numbers(frame, f.dtype, f.device)
+        step, batch = self._first("alpha_theta"), problem.batch("lower", "full")
         for _ in range(self.warmup):
-            y = tree.add_scaled(
-                y, -step_size, oracle.grad(lambda v: problem.lower(start.x, v, batch), y)
-            )
+            direction = frame.in_y(oracle.grad(lambda v: problem.lower(x, v, batch), y))
+            y = tree.add_scaled(y, -step, direction)
         with torch.no_grad():
-            return Start(start.x, y, problem.upper(start.x, y, problem.batch("upper", "full")))
+            return Start(x, y, problem.upper(x, y, problem.batch("upper", "full")), frame)
+
+    def _first(self, name: str) -> float:
+        """A schedule's value at t = 0."""
+        return float(as_schedule(getattr(self, name), name)(torch.zeros((), dtype=torch.float64)))
+
+    def _extent(self, f: Tensor) -> Tensor:
+        extent = torch.as_tensor(self.extent, dtype=f.dtype, device=f.device)
+        if extent.dim() and extent.shape != f.shape:
+            raise InvalidInput(
+                f"extent has {len(extent)} entries {self.extent}, but upper returns m = {len(f)} "
+                "objectives; pass one number, or one for each"
+            )
+        return extent.expand(f.shape).clone()
 
     def _warn_of_ideal(self, f: Tensor) -> None:
         """Warn where z is above f at the start: a larger w_i then makes w_i (f_i - z_i)
@@ -279,6 +284,8 @@ class MOMEHA(Method[MomehaState]):
             t=torch.zeros((), dtype=f.dtype, device=f.device),
             knobs=tree.numbers(knobs, f.dtype, f.device),
             momentum=self._momentum(start),
+            extent=self._extent(f),
+            coordinates=start.coordinates,
         )
 
     def relearned(self, state: MomehaState, y: Tree) -> MomehaState:
@@ -290,35 +297,50 @@ class MOMEHA(Method[MomehaState]):
     def step(
         self, problem: Problem, state: MomehaState, draw: Draw | None = None
     ) -> tuple[MomehaState, Info]:
-        x, y, knobs, t = state.x, state.y, state.knobs, state.t
+        x, y, knobs, t, frame = state.x, state.y, state.knobs, state.t, state.coordinates
         upper, lower = (draw or {}).get("upper"), (draw or {}).get("lower")
         inverse_c, inverse_gamma = knobs.c(t).reciprocal(), knobs.gamma.reciprocal()
 
-        d_theta = oracle.grad(lambda v: problem.lower(x, v, lower), state.theta)
+        d_theta = frame.in_y(oracle.grad(lambda v: problem.lower(x, v, lower), state.theta))
         d_theta = towards(d_theta, inverse_gamma, state.theta, y)
         theta = tree.descend(state.theta, knobs.alpha_theta(t), d_theta)
 
         def x_terms(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
-            f = problem.upper(v, y, upper)
-            g_y, g_theta = problem.lower_pair(v, y, theta, lower)
+            y_, theta_ = frame.carried(y, x, v), frame.carried(theta, x, v)
+            f = problem.upper(v, y_, upper)
+            g_y, g_theta = problem.lower_pair(v, y_, theta_, lower)
             return inverse_c * (self.weights(f, state) @ f) + g_y - g_theta, (f,)
 
         d_x, (f,) = oracle.grad_and_aux(x_terms, x)
-        x = tree.descend(x, knobs.alpha_x(t), d_x)
+        x = tree.descend(x, knobs.alpha_x(t), frame.in_x(d_x))
+        y, theta = frame.carried(y, state.x, x), frame.carried(theta, state.x, x)
 
         def y_terms(v: Tree) -> Tensor:
             f = problem.upper(x, v, upper)
             return inverse_c * (self.weights(f, state) @ f) + problem.lower(x, v, lower)
 
-        d_y = towards(oracle.grad(y_terms, y), inverse_gamma, theta, y)
+        d_y = towards(frame.in_y(oracle.grad(y_terms, y)), inverse_gamma, theta, y)
         y = tree.descend(y, knobs.alpha_y(t), d_y)
         ideal = knobs.ideal.update(state.ideal, f)
         return state._replace(x=x, y=y, theta=theta, ideal=ideal, t=t + 1), {"objectives": f}
 
+    def renewals(self, steps: int) -> tuple[int, ...]:
+        shares = units.RENEWALS if self.coordinates == "fitted" else ()
+        return tuple(sorted({max(int(share * steps), 1) for share in shares}))
+
+    def renewed(self, problem: Problem, state: MomehaState) -> MomehaState:
+        return units.renew(problem, state)
+
+    def shortened(self, state: MomehaState) -> MomehaState:
+        frame = state.coordinates
+        if isinstance(frame, Coordinates):
+            frame = frame._replace(x=frame.x / 8, y=frame.y / 2)
+        return state._replace(coordinates=frame)
+
     def weights(self, f: Tensor, state: MomehaState) -> Tensor:
         """The constants (m,) that multiply the f_i: differentiating their sum gives grad F."""
         weigh = scalarization.get(self.scalarization).weights
-        return weigh(f.detach(), state.preference, state.ideal, state.knobs.mu)
+        return weigh(f.detach(), state.importance, state.ideal, state.knobs.mu)
 
     def report(
         self,
@@ -333,23 +355,17 @@ class MOMEHA(Method[MomehaState]):
 
         H_p = (c/s) ||(d_x, d_y)||, up to theta's lag; the directions are read off the moves
         (averages of them in Algorithm 2). `residual` is the larger of the two: the iterate is
-        eps-eps-Pareto stationary for eps = residual.
+        eps-eps-Pareto stationary for eps = residual.  Lengths are those of the run's coordinates.
         """
-        knobs, t = before.knobs, before.t
-        lower, lower_theta = problem.lower_pair(
-            before.x, before.y, after.theta, self._lower_batch(draw)
-        )
-        gap = (
-            lower
-            - lower_theta
-            - tree.squared_norm(tree.sub(after.theta, before.y)) / (2 * knobs.gamma)
-        )
-        d_x, d_y = (
-            moved(before.x, after.x, knobs.alpha_x(t)),
-            moved(before.y, after.y, knobs.alpha_y(t)),
-        )
+        knobs, t, frame = before.knobs, before.t, before.coordinates
+        theta = frame.carried(after.theta, after.x, before.x)
+        lower, lower_theta = problem.lower_pair(before.x, before.y, theta, self._lower_batch(draw))
+        gap = lower - lower_theta - frame.squared_y(tree.sub(theta, before.y)) / (2 * knobs.gamma)
+        d_x = frame.squared_x(tree.sub(before.x, after.x)).sqrt() / knobs.alpha_x(t)
+        moved = tree.sub(frame.carried(before.y, before.x, after.x), after.y)
+        d_y = frame.squared_y(moved).sqrt() / knobs.alpha_y(t)
         weigh = scalarization.get(self.scalarization).weights
-        s = weigh(info["objectives"], before.preference, before.ideal, knobs.mu).sum()
+        s = weigh(info["objectives"], before.importance, before.ideal, knobs.mu).sum()
         stationarity = knobs.c(t) / s * torch.hypot(d_x, d_y)
         return info | {
             "lower": lower,
@@ -367,8 +383,3 @@ class MOMEHA(Method[MomehaState]):
 
     def _momentum(self, start: Start) -> Momentum | tuple[()]:
         return ()
-
-
-def towards(direction: Tree, inverse_gamma: Tensor, theta: Tree, y: Tree) -> Tree:
-    """direction + (theta - y)/gamma, the pull of the envelope's proximal term."""
-    return tree.map_(lambda d, v, u: torch.addcmul(d, inverse_gamma, v - u), direction, theta, y)

@@ -54,6 +54,8 @@ __all__ = [
 #: From this many steps on, compiling (15 to 30 s) pays for a batch and for a single run; below it
 #: the plain step finishes first.
 COMPILE_FROM = {True: 3_000, False: 20_000}
+#: Blocks that may be taken again in a run whose method can shorten its steps.
+RETRIES = 40
 #: A y that is so many times the size of the start, plus one, has run away.
 AWAY = 1e5
 #: Rows of a history; each holds what a step saw, for every run.
@@ -293,6 +295,7 @@ def drive(
         return after, step.report(before, after, info, batches)
 
     watch = Watch(len(seeds), m, batched, math.ceil(steps / block))
+    renewals, retries = method.renewals(steps), RETRIES
     done = 0
     if resume is not None:
         done, state = resume.step, resume.state
@@ -314,8 +317,12 @@ def drive(
             except KeyboardInterrupt:
                 watch.stop_all("interrupted", step.unpack(packed), t)
                 break
-            done += count
-            before, state = step.unpack(previous), step.unpack(packed)
+            before, end = step.unpack(previous), step.unpack(packed)
+            if renewals and retries and bool((lost := watch.lost(end, info)).any()):
+                # The block is taken again, by these runs with shorter steps.
+                state, retries = (tree.where_run(lost, method.shortened(first), first), retries - 1)
+                continue
+            done, state = done + count, end
             info = step.report(before, state, info, draws(done - 1))
             watch.look(done, first, before, state, info, replay, count, tol)
             advance(count)
@@ -327,8 +334,17 @@ def drive(
                 ]
             ):
                 watch.stop_all("callback", state, done)
+            if done < steps and any(done - count < mark <= done for mark in renewals):
+                state = _renewed(problem, method, state, batched)
     watch.stop_all("steps", state, done)
     return watch.run(time.perf_counter() - start_time, compiled=bool(compile))
+
+
+def _renewed(problem: Problem, method: Method, state: State, batched: bool) -> State:
+    if batched:
+        return method.renewed(problem, state)
+    one = tree.map_(lambda leaf: leaf[None], state)
+    return tree.select(method.renewed(problem, one), 0)
 
 
 def not_begun(state: State, runs: int, m: int, batched: bool) -> Run:

@@ -248,6 +248,12 @@ class Watch:
             small = (info["residual"].reshape(-1) <= tol).tolist()
             self._end([r for r in range(self.runs) if small[r]], "converged", state, done)
 
+    def lost(self, state: State, info: Info) -> Tensor:
+        """The runs, as a mask of the run axis, that still go and are finite no more."""
+        good = self._finite(state, info)
+        mask = [not good[r] and r not in self.ended for r in range(self.runs)]
+        return torch.tensor(mask, device=state.t.device).reshape(state.t.shape)
+
     def stop_all(self, reason: Reason, state: State, done: int) -> None:
         """End the runs that still go, for that reason."""
         self._end(range(self.runs), reason, state, done)

@@ -37,7 +37,7 @@ from bipareto.methods.parts.schedule import Constant, Power
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["smoothing", "tune_mbmomeha", "tune_momeha"]
+__all__ = ["STEPS", "WARMUP", "envelope_steps", "smoothing", "tune_mbmomeha", "tune_momeha"]
 
 #: gradient steps on g before the joint ones
 WARMUP = 300
@@ -83,11 +83,7 @@ def tune_momeha(
     lower = _curvature(problem, x, [y0, y], seed)
     L = max(lower.largest, 1e-12)
     rho = max(-lower.smallest, 0.0)
-    gamma = min(0.45 / rho if rho > 0.01 * L else math.inf, 4 / L)
-    alpha = 0.8 / (L + 1 / gamma)
-    if rho > 0.01 * L:
-        h = rho / 2
-        alpha = min(alpha, 0.8 * 2 * gamma**2 * h / (1 - (gamma * h) ** 2))
+    gamma, alpha = envelope_steps(L, rho)
     f = _objectives(problem, x, y)
     mu, ideal = _smoothing(f)
     coupling = _coupling(problem, x, y, seed)
@@ -124,6 +120,21 @@ def tune_momeha(
         "ideal": ideal,
         "warmup": WARMUP,
     }
+
+
+def envelope_steps(L: float, rho: float, unit: float | None = None) -> tuple[float, float]:
+    """gamma, and alpha_theta = alpha_y, for curvatures of g in y between -rho and L.
+
+    Negative curvature counts from a hundredth of `unit` on, the curvature at the lower solution; of
+    L, where that is None.  With a unit, gamma L = 4 says that there is none.
+    """
+    counts = rho > 0.01 * (L if unit is None else unit)
+    gamma = min(0.45 / rho if counts else math.inf, (3.6 if counts and unit else 4) / L)
+    alpha = 0.8 / (L + 1 / gamma)
+    if counts:
+        h = rho / 2
+        alpha = min(alpha, 0.8 * 2 * gamma**2 * h / (1 - (gamma * h) ** 2))
+    return gamma, alpha
 
 
 def _power(rate: float, steps: int) -> float:
@@ -215,15 +226,17 @@ class _LowerCurvature(NamedTuple):
     scale: float
 
 
-def _curvature(problem: Problem, x: Tree, points: list[Tree], seed: int) -> _LowerCurvature:
+def _curvature(
+    problem: Problem, x: Tree, points: list[Tree], seed: int, scale: float | None = None
+) -> _LowerCurvature:
     """Extreme eigenvalues of g's Hessian in y over the given points and random ones around the
-    last, and the size of y.
+    last, and the size of y, which is how far around; None takes it from the points.
     """
     generator = torch.Generator().manual_seed(seed)
     lower = curvature.lower_in_y(problem, x, points[-1])
     flat = [tree.ravel(point) for point in points]
     spread = float((flat[0] - flat[-1]).abs().mean())
-    scale = max(spread, float(flat[-1].pow(2).mean().sqrt())) or 1.0
+    scale = scale or max(spread, float(flat[-1].pow(2).mean().sqrt())) or 1.0
     # One point of a large problem shows many curvatures, one of a small problem few.
     count = min(max(2000 // flat[-1].numel(), 4), 32)
     radii = torch.logspace(-1, 0.5, count, dtype=torch.float64).tolist()

@@ -29,6 +29,7 @@ from bipareto.methods.base import State
 from bipareto.methods.momeha import MomehaState
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts import scalarization as scalarizations
+from bipareto.methods.parts.coordinates import Coordinates
 from bipareto.methods.parts.scalarization import Scalarization
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
@@ -111,6 +112,12 @@ class Monitor(ABC):
         return tree.map_(lambda leaf: leaf.flatten(0, len(shape) - 1), states), shape
 
     def _look(self, rows: MomehaState) -> Look:
+        if isinstance(rows.coordinates, Coordinates):
+            raise InvalidInput(
+                "these runs are in fitted coordinates, and the proofs speak of plain ones; watch "
+                'dataclasses.replace(method, coordinates="plain") with steps of its own, or '
+                "MOMEHA.admissible(problem, x0, y0)"
+            )
         gamma = rows.knobs.gamma
         if not bool((gamma == gamma[0]).all()):
             raise InvalidInput(
@@ -145,7 +152,7 @@ def look_of(problem: Problem, form: Scalarization) -> Callable[[MomehaState, Tre
 
         def scalarized(v: Tree) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             f = problem.upper(v[0], v[1], upper)
-            F = form.value(f, state.preference, state.ideal, state.knobs.mu)
+            F = form.value(f, state.importance, state.ideal, state.knobs.mu)
             return F, (f, F)
 
         def difference(v: Tree) -> tuple[Tensor, Tensor]:
@@ -191,7 +198,7 @@ class Stationarity(Monitor):
         look = self._look(rows)
         c = rows.knobs.c((rows.t - 1).clamp_min(0))
         s = torch.func.vmap(self.form.weights)(
-            look.objectives, rows.preference, rows.ideal, rows.knobs.mu
+            look.objectives, rows.importance, rows.ideal, rows.knobs.mu
         ).sum(-1)
         return ((look.gradient + c[:, None] * look.normal).norm(dim=1) / s).reshape(shape)
 

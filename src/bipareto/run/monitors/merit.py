@@ -287,7 +287,7 @@ def _momentum_errors(
         c, gamma = knobs.c(start.t), knobs.gamma
 
         def F(x_: Tree, y_: Tree) -> Tensor:
-            return form.value(problem.upper(x_, y_, upper), start.preference, start.ideal, knobs.mu)
+            return form.value(problem.upper(x_, y_, upper), start.importance, start.ideal, knobs.mu)
 
         d_theta = torch.func.grad(lambda v: problem.lower(x, v, lower))(theta)
         e_theta = tree.map_(lambda a, d, u, v: a - d - (u - v) / gamma, m.theta, d_theta, theta, y)

@@ -1,0 +1,119 @@
+"""MOMEHA's hyperparameters for a function: in coordinates, with objectives measured by their own
+range, where the problem is small enough; else by probes along single directions.
+
+The rules are told in `units` and in `envelope_methods`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bipareto.methods.parts.scalarization import Ideal
+from bipareto.methods.parts.schedule import Power
+from bipareto.methods.tuning import envelope_methods as rules
+from bipareto.methods.tuning import local, units
+from bipareto.methods.tuning.units import Survey
+from bipareto.problem import Problem, tree
+
+__all__ = ["Question", "question", "tune_momeha"]
+
+#: p in c_t = c_0 (1 + t)^p of runs in coordinates
+POWER = 0.4
+
+
+class Question(NamedTuple):
+    """What a preference asks for: mu, the ideal point z, and the objectives' extent s (m,)."""
+
+    mu: float
+    ideal: Ideal
+    extent: Tensor
+
+
+def question(problem: Problem, x0: Any, y0: Any, steps: int | None = None) -> Question:
+    """The question that `MOMEHA.tuned` puts to a problem from this start."""
+    x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
+    if found := _surveyed(problem, x, y, steps or rules.STEPS):
+        return _measured(found)
+    mu, ideal = rules.smoothing(problem, x, y)
+    f = problem.upper(x, y, problem.batch("upper", "full"))
+    return Question(mu, ideal, torch.ones_like(f, dtype=torch.float64))
+
+
+def tune_momeha(
+    problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0
+) -> dict[str, Any]:
+    """Keyword arguments for `MOMEHA`."""
+    x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
+    problem.check(x, y)
+    steps = steps or rules.STEPS
+    if found := _surveyed(problem, x, y, steps):
+        return _in_coordinates(found, steps, seed, local.FLOOR[tree.first_leaf(x).dtype])
+    return rules.tune_momeha(problem, x, y, steps=steps, seed=seed)
+
+
+def _surveyed(problem: Problem, x: Any, y: Any, steps: int) -> Survey | None:
+    if not units.affordable(problem, x, y, steps):
+        return None
+    try:
+        found = units.survey(problem, x, y)
+    except RuntimeError:  # losses that vmap cannot batch or autograd cannot differentiate twice
+        return None
+    seen = [value for view in found.views for value in view.at]
+    return found if all(bool(torch.isfinite(value).all()) for value in seen) else None
+
+
+def _measured(found: Survey) -> Question:
+    return Question(4.0 * len(found.extent), found.ideal, found.extent)
+
+
+def _in_coordinates(found: Survey, steps: int, seed: int, floor: float) -> dict[str, Any]:
+    spots = [
+        (view.problem, view.given.new_zeros(view.at.x.shape[1]), torch.zeros_like(view.given), view)
+        for view in found.views
+    ]
+    # Curvatures around y* as far as y travels (the rule looks three times as far), and where y was
+    # given.
+    curvatures = [
+        rules._curvature(problem, u, [view.given, v], seed, view.scale / 3)
+        for problem, u, v, view in spots
+    ]
+    L = max(seen.largest for seen in curvatures)
+    rho = max(-min(seen.smallest for seen in curvatures), 0.0)
+    if rho > 0.01:
+        # Not convex: y keeps the metric of the start, so that alone counts.
+        L, rho = curvatures[0].largest, max(-curvatures[0].smallest, 0.0)
+        spots = spots[:1]
+    gamma, alpha = rules.envelope_steps(L, rho, unit=1.0)
+    c0 = 0.0
+    for problem, u, v, view in spots:
+        alone = rules._separability(problem, u, v, seed)
+        for row in rules._gradients(problem, u, v):
+            tilt = row[u.numel() :]
+            force = rules._restoring_force(problem, u, v, gamma, view.scale, tilt, seed)
+            c0 = max(c0, rules._size(tilt, alone) / force)
+    mu, ideal, extent = _measured(found)
+    # As fast as y can follow, and not slower than the budget asks for.
+    pace = min(0.25, max(200 / steps, 0.02))
+    # Runs that come where a stronger penalty is asked for raise it there.
+    fits = [
+        local.fit(
+            view.at, [], extent=extent, mu=mu, gamma=gamma, largest=units.largest(alpha, gamma),
+            penalty=extent.new_tensor([c0]), pace=pace, floor=floor,
+        )
+        for view in found.views
+    ]  # fmt: skip
+    return {
+        "gamma": gamma,
+        "mu": mu,
+        "alpha_theta": alpha,
+        "alpha_x": pace,
+        "alpha_y": alpha,
+        "c": Power(max(float(fit.penalty) for fit in fits), POWER),
+        "ideal": ideal,
+        "extent": tuple(extent.tolist()),
+        "coordinates": "fitted",
+        "warmup": rules.WARMUP,
+    }

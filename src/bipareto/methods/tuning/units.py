@@ -1,0 +1,188 @@
+"""Hyperparameters of MOMEHA in terms that have no units, for problems small enough to be looked at
+whole.
+
+- *Objectives* are measured against their own range over the front: z is the ideal point, a fiftieth
+  of the extent below the best values, and s the extent, both from the ends of the front
+  (`local.extremes`).  In these units mu = 4 m.
+- *x and y* run in `Coordinates` in which g_yy is the identity and y goes along with x, made at the
+  start (`begin`) and made anew on the way from what each run meets (`renew`).
+- gamma and the steps of y follow the rules of `envelope_methods`, with curvatures in these
+  coordinates seen at the start, at the ends of the front and between them.
+- c_0 keeps the tilt F/c below the peak of the envelope's restoring force, and F's curvature in y
+  below a fifth of g's.  c grows like (1 + t)^0.4: x's bias is of order 1/c, the objectives' its
+  square.
+- alpha_x is the share of its way that x goes in one step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bipareto.methods.parts.coordinates import Coordinates
+from bipareto.methods.parts.scalarization import Fixed
+from bipareto.methods.tuning import local
+from bipareto.methods.tuning.local import Local
+from bipareto.problem import Problem, tree
+from bipareto.problem.tree import Tree
+
+__all__ = ["RENEWALS", "Survey", "View", "affordable", "begin", "largest", "renew", "survey"]
+
+#: the ideal point's distance below the best values seen, as a share of the extent
+MARGIN = 0.02
+#: variables at most, and steps of the budget per variable at least: pictures shall cost a small
+#: share of the run
+MOST, STEPS_PER_VARIABLE = 256, 50
+#: shares of a run after which coordinates are made anew: often while x travels, seldom later
+RENEWALS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
+
+
+def affordable(problem: Problem, x: Tree, y: Tree, steps: int) -> bool:
+    """Whether Hessians of this size are worth a run of so many steps."""
+    count = tree.ravel(x).numel() + tree.ravel(y).numel()
+    return problem.sampler is None and count <= min(MOST, steps // STEPS_PER_VARIABLE)
+
+
+class View(NamedTuple):
+    """The problem as seen from one place.
+
+    Attributes:
+        at: the picture there, R = 1.
+        problem: in (u, v), x = x_0 + u and y = y_0 + B v + W u with (x_0, y_0) the place: g_yy is
+            the identity at (0, 0), and the objectives are (f - z)/s.
+        given: a point v of interest: y as a user gave it, or 0.
+        scale: how far y travels from place to place, root mean square per coordinate of v.
+    """
+
+    at: Local
+    problem: Problem
+    given: Tensor
+    scale: float
+
+
+class Survey(NamedTuple):
+    """What was seen of a front from its start: views from the start and from between the ends, the
+    ideal point z that stays, and the extent s (m,).  The ends themselves may lie at infinity.
+    """
+
+    views: list[View]
+    ideal: Fixed
+    extent: Tensor
+
+
+def survey(problem: Problem, x: Tree, y: Tree) -> Survey:
+    """Look at the start, find the ends of the front, and measure all by them."""
+    lead = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
+    start = local.look(problem, lead[0], local.settle(problem, *lead))
+    ends, ideal, extent = local.extremes(problem, start, (x, y))
+    middle_x = local.as_trees(ends.x.mean(0, keepdim=True), x)
+    middle_y = local.as_trees(ends.y.mean(0, keepdim=True), y)
+    middle = local.look(problem, middle_x, local.settle(problem, middle_x, middle_y))
+    z = ideal - MARGIN * extent
+    given = tree.ravel(y).double() - start.y[0]
+    views = [
+        _view(problem, x, y, start, z, extent, given, middle),
+        _view(problem, x, y, middle, z, extent, 0 * given, start),
+    ]
+    return Survey(views, Fixed(tuple(z.tolist())), extent)
+
+
+def _view(
+    problem: Problem, x: Tree, y: Tree, at: Local, z: Tensor, extent: Tensor, given: Tensor,
+    other: Local,
+) -> View:  # fmt: skip
+    like = tree.ravel(x)
+    root = local.inverse(at.g_yy[0], local.FLOOR[like.dtype], flat=True)[1]
+    at_x, at_y, B, W, z, extent = (
+        value.to(like) for value in (at.x[0], at.y[0], root, at.follow[0], z, extent)
+    )
+    lower, upper = problem.batch("lower", "full"), problem.batch("upper", "full")
+
+    def back(u: Tensor, v: Tensor) -> tuple[Tree, Tree]:
+        return tree.unravel(at_x + u, x), tree.unravel(at_y + B @ v + W @ u, y)
+
+    turned = torch.linalg.solve(root, torch.stack([other.y[0] - at.y[0], given], 1))
+    return View(
+        at,
+        Problem(
+            upper=lambda u, v: (problem.upper(*back(u, v), upper) - z) / extent,
+            lower=lambda u, v: problem.lower(*back(u, v), lower),
+        ),
+        torch.linalg.solve(root, given).to(like),
+        float(turned.square().mean(0).sqrt().max()) or 1.0,
+    )
+
+
+def largest(alpha: float | Tensor, gamma: float | Tensor) -> Any:
+    """The curvature of g that steps alpha of theta and y allow for: alpha (L + 1/gamma) = 0.8."""
+    return 0.8 / alpha - 1 / gamma
+
+
+def begin(
+    problem: Problem, x: Tree, y: Tree, *, extent: Tensor, mu: float, gamma: float, alpha: float,
+    penalty: float, pace: float,
+) -> Coordinates:  # fmt: skip
+    """Coordinates for runs that start at (x, y), with an eye on where equal weights would lead."""
+    floor = local.FLOOR[tree.first_leaf(x).dtype]
+    lead = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
+    own = local.look(problem, lead[0], local.settle(problem, *lead))
+    ahead = local.minimise(problem, 1 / extent[None], own, (x, y), iterations=1)
+    found = local.fit(
+        own, [ahead], extent=extent, mu=mu, gamma=gamma, largest=largest(alpha, gamma),
+        penalty=own.f.new_tensor([penalty]), pace=pace, floor=floor,
+    )  # fmt: skip
+    return Coordinates(found.x[0], found.y[0], found.follow[0], own.x[0], own.y[0])
+
+
+def renew(problem: Problem, state: Any) -> Any:
+    """States of MOMEHA, with a first axis R, whose coordinates are made anew where each run is,
+    with an eye on where it was last time.  A run whose picture is not finite, or shows another
+    valley of g than the one it is in, keeps what it has.
+    """
+    frame, knobs, like = state.coordinates, state.knobs, tree.select((state.x, state.y), 0)
+    growth = (1 + state.t.double()).pow(knobs.c.power.double())
+    zero = torch.zeros_like(state.t)
+    try:
+        solved = local.settle(problem, state.x, state.y)
+        own = local.look(problem, state.x, solved)
+        last = local.look(
+            problem, local.as_trees(frame.made_x, like[0]), local.as_trees(frame.made_y, like[1])
+        )
+        alike = local.same_valley(problem, state.x, state.y, solved)
+        good = (_finite(own) & _finite(last) & alike).nonzero().flatten()
+        if not len(good):
+            return state
+        # One method, so one set of hyperparameters but for the penalty.
+        first = int(good[0])
+        gamma, alpha = float(knobs.gamma[first]), float(knobs.alpha_y(zero)[first])
+        # Where g is not convex (gamma L is not 4, see `envelope_steps`) the steps of y are bounded
+        # so that they leave lower maxima; a metric from a place where g happens to be flat would
+        # stretch them beyond that.
+        convex = abs(gamma * largest(alpha, gamma) - 4) < 0.01
+        found = local.fit(
+            local.rows(own, good),
+            [local.rows(last, good)],
+            extent=state.extent[first].double(),
+            mu=float(knobs.mu[first]),
+            gamma=gamma,
+            largest=largest(alpha, gamma),
+            penalty=(knobs.c.scale.double() * growth)[good],
+            pace=float(knobs.alpha_x(zero)[first]),
+            floor=local.FLOOR[tree.first_leaf(like).dtype],
+            kept=None if convex else frame.y.double()[good],
+        )
+    except RuntimeError:  # a decomposition that does not converge
+        return state
+    made = Coordinates(found.x, found.y, found.follow, own.x[good], own.y[good])
+    frame = Coordinates(
+        *(old.index_copy(0, good, new.to(old)) for old, new in zip(frame, made, strict=True))
+    )
+    penalty = (found.penalty / growth[good]).to(knobs.c.scale)
+    c = knobs.c._replace(scale=knobs.c.scale.index_copy(0, good, penalty))
+    return state._replace(coordinates=frame, knobs=knobs._replace(c=c))
+
+
+def _finite(at: Local) -> Tensor:
+    return torch.stack([torch.isfinite(value).flatten(1).all(1) for value in at]).all(0)
