@@ -58,5 +58,5 @@ def test_scale_of_noise() -> None:
         problems.get("sin", noise=std).batch("lower", "theta", 0, 0) for std in (0.1, 0.2)
     )
     torch.testing.assert_close(2 * small["y"], large["y"])
-    with pytest.raises(InvalidInput, match=r"noise = -1; it must be at least 0"):
+    with pytest.raises(InvalidInput, match=r"noise = -1.0; it must be >= 0"):
         problems.get("sin", noise=-1)

@@ -185,7 +185,8 @@ def test_mlflow_gets_every_slice_as_a_run(
         main(main_words)
     assert left.value.code == 0
     assert server.uris[-1] is None
-    assert {"f1", "f2", "gap"} <= {name for name, *_ in server.runs["id-solve"].metrics}
+    newest = server.runs["id-slice 00000"]
+    assert {"f1/run 0", "f2/run 0", "gap/run 0"} <= {name for name, *_ in newest.metrics}
 
 
 def test_mlflow_continues_a_run_and_leaves_out_what_is_not_finite(server: Server) -> None:

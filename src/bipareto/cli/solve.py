@@ -84,6 +84,8 @@ def solve(
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="manifest.json")
+    if track not in (None, "tensorboard", "mlflow"):
+        raise InvalidInput(f"--track {track!r} is not known; choose tensorboard or mlflow")
     if track is not None and out_dir is None:
         raise InvalidInput(f"--track {track} needs a folder to write to; add --out DIR")
     with out.listening():

@@ -33,6 +33,9 @@ _OF_METHOD = {
     "darts": (COLOURS[4], "*"),
     "forum": (COLOURS[5], "P"),
     "gmoba": (COLOURS[6], "X"),
+    "random": (COLOURS[7], "*"),
+    # beyond the eight: Tol's wine
+    "twin": ("#882255", "d"),
 }
 
 
