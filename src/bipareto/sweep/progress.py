@@ -116,6 +116,8 @@ def last_record(path: Path) -> dict[str, Any] | None:
                 file.seek(begin)
                 tail = file.read(end - begin) + tail
                 end = begin
+                if b"\0" in tail:
+                    raise ValueError("zeros in place of text")
                 lines = tail[: tail.rfind(b"\n") + 1].splitlines()
                 # The first line of a piece may be cut; a second one is whole.
                 if len(lines) > 1 or (lines and begin == 0):
