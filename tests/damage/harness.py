@@ -156,13 +156,18 @@ def _answer(run: Path) -> str:
 
 
 def trials(
-    runs: dict[str, Path], home: Path, seed: int, rounds: int, share: int = 1
+    runs: dict[str, Path],
+    home: Path,
+    seed: int,
+    rounds: int,
+    share: int = 1,
+    folders: Sequence[str] = ("done", "stopped"),
 ) -> Iterable[Trial]:
     """Every file of the runs, damaged in every way, `rounds` times at other places, and shown to
     every command; of these trials every `share`-th, by chance.
     """
     chance = random.Random(seed)
-    for folder in ("done", "stopped"):
+    for folder in folders:
         truth = _truth(runs[folder], home / "truth")
         files = sorted(p for p in runs[folder].rglob("*") if p.is_file() and p.name != "lock")
         jobs = [

@@ -18,8 +18,12 @@ def judge(found: list[Trial]) -> None:
 
 
 def test_a_share_of_the_damages(tmp_path: Path) -> None:
+    """Of a finished run: what is said of a stopped one has seconds in it, which differ from call
+    to call; those are tried with the slow tests.
+    """
     runs = make_runs(tmp_path / "runs")
-    judge(list(islice(trials(runs, tmp_path, seed=0, rounds=1, share=50), 40)))
+    some = trials(runs, tmp_path, seed=0, rounds=1, share=25, folders=["done"])
+    judge(list(islice(some, 40)))
 
 
 @pytest.mark.slow
