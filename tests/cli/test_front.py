@@ -91,3 +91,21 @@ def test_a_problem_that_is_none_is_refused(
     sys.modules.pop("own_problem", None)
     assert call("front", name, "--out", "run") == 2
     assert said in capsys.readouterr().err
+
+
+def test_batches_are_not_given_to_momeha_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batched = OWN.replace("def upper(x, y):", "def upper(x, y, batch):").replace(
+        "lambda x, y: (y - x).square().sum())",
+        "lambda x, y, batch: (y - x).square().sum(), "
+        "sampler=lambda level, role, t, seed: torch.zeros(1))",
+    )
+    (tmp_path / "batched_problem.py").write_text(batched)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ["front", "batched_problem:make", "--steps", "5", "--no-compile", "--preferences", "2"]
+    assert call(*words) == 0
+    assert "for which momeha is not made; use --method twin" in capsys.readouterr().err
+    assert call(*words, "--method", "mb-momeha") == 0
+    assert "momeha is not made" not in capsys.readouterr().err

@@ -127,6 +127,11 @@ def front(
             steps=steps,
             compile=compiled,
         )
+        if method == "momeha" and setup.known is None and setup.problem.sampler is not None:
+            out.warn(
+                "the losses see batches, for which momeha is not made; use --method twin for "
+                "networks, or mb-momeha (bp.front in Python races candidates by itself)"
+            )
         callbacks = []
         if watch:
             watched = method_of(config.method, setup, steps)

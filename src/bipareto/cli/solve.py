@@ -76,10 +76,11 @@ def solve(
     """
     import torch
 
+    from bipareto.methods import METHODS
     from bipareto.problem import tree
     from bipareto.run.trackers import TrackerName
     from bipareto.sweep import sweep
-    from bipareto.sweep.builder import build, method_of
+    from bipareto.sweep.builder import build
     from bipareto.sweep.reading import plan_of, returned
 
     out = Output(as_json, quiet)
@@ -98,7 +99,7 @@ def solve(
         weights = [1 / m] * m
         if preference is not None:
             weights = values.numbers(preference, "--preference")
-        elif not method_of(chosen, setup, 1).uses_preference:
+        elif not METHODS[chosen.name].uses_preference:
             weights = []
         config = SweepConfig(
             problem=asked,
