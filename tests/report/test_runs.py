@@ -13,6 +13,7 @@ import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.report.curves import read_curves
 from bipareto.sweep import checksums
+from bipareto.sweep.durable import Damaged
 from bipareto.sweep.progress import last_record, progress
 from bipareto.sweep.reading import Source, read_runs
 from bipareto.sweep.store import RunFolder
@@ -266,3 +267,13 @@ def test_a_page_needs_plotly_and_says_so(
         monkeypatch.setitem(sys.modules, name, None)
     assert call("report", folders / "front", "--no-certify", "--out", tmp_path / "a.html") == 2
     assert "pip install 'bipareto[report]'" in capsys.readouterr().err
+
+
+def test_zeros_in_place_of_records_are_named(tmp_path: Path) -> None:
+    """A line that was cut short is no damage, zeros are: no text has them."""
+    path = tmp_path / "attempts.jsonl"
+    path.write_bytes(b'{"step": 1')
+    assert last_record(path) is None
+    path.write_bytes(bytes(40))
+    with pytest.raises(Damaged, match=r"attempts.jsonl is damaged \(zeros"):
+        last_record(path)
