@@ -24,7 +24,7 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.draws import draw
 from bipareto.problem.sampler import level_of
 from bipareto.problem.tree import Tree
-from bipareto.run.loop import as_method, checked_options
+from bipareto.run.loop import LoopOptions, as_method
 from bipareto.run.steppers import stepper
 
 __all__ = ["Optimizer"]
@@ -67,7 +67,7 @@ class Optimizer:
         seed: int = 0,
     ) -> None:
         seed = validation.seed(seed)
-        checked_options(1, None, None, compile, (), None)
+        LoopOptions(compile=compile)
         start = as_method(method).prepare(problem, x0, y0)
         self.problem, self.method, self.seed = problem, method, seed
         self.m = start.objectives.shape[0]

@@ -14,7 +14,7 @@ from bipareto.methods.base import Method
 from bipareto.methods.episodic import Episodic
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
-from bipareto.run.loop import drive
+from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Record
 from bipareto.sweep.durable import StoreError
 from bipareto.sweep.store import SliceFolder
@@ -122,20 +122,19 @@ def train(
         if watch is not None and seen.step % every == 0:
             watch(seen.step * first.joint, seen.state.x)
 
-    options: dict[str, Any] = {
-        "m": len(task.domains),
-        "steps": draws,
-        "batched": True,
-        "compile": "replay" if task.device.type == "cuda" else False,
-        "record_every": every if watch else max(1, draws // 50),
-        "tol": None,
-        "progress": progress,
-        "label": label,
-    }
     seeds = [trial.seed if trial.draws is None else trial.draws for trial in trials]
+    begun = Begun(state, seeds, len(task.domains), batched=True)
+    options = LoopOptions(
+        draws,
+        compile="replay" if task.device.type == "cuda" else False,
+        record_every=every if watch else max(1, draws // 50),
+        callbacks=[look],
+        progress=progress,
+        label=label,
+    )
     if part is None:
         with task.arithmetic():
-            run = drive(task.problem, first.method, state, seeds, callbacks=[look], **options)
+            run = drive(task.problem, first.method, begun, options)
         if run.interrupted:
             raise StoreError(
                 "interrupted, and nothing was kept; with --out FOLDER the same command goes on "
@@ -147,15 +146,8 @@ def train(
         snapshot, _ = part.restore(state)
         part.note_attempt(0 if snapshot is None else snapshot.step)
         with part.recording(snapshot, seconds=30, keep=2) as record:
-            run = drive(
-                task.problem,
-                first.method,
-                state,
-                seeds,
-                callbacks=[record, look],
-                resume=snapshot,
-                **options,
-            )
+            options = replace(options, callbacks=[record, look], resume=snapshot)
+            run = drive(task.problem, first.method, begun, options)
         if run.interrupted:
             raise StoreError(f"interrupted; the same command goes on from {part.path}")
         trained = _trained(run, first.joint)

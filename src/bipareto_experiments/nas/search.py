@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from bipareto.methods.base import Method, Start
 from bipareto.problem import tree
 from bipareto.problem.draws import draw
 from bipareto.problem.tree import Tree
-from bipareto.run.loop import drive
+from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Record, Run
 from bipareto.sweep.durable import StoreError, write_text
 from bipareto.sweep.store import SliceFolder
@@ -175,24 +175,18 @@ def _slice(
             company = f", {len(trials)} side by side" if batched else ""
             say(f"{label}: step {seen.step} of {steps}{company}, {told - began:.1f} s")
 
-    options: dict[str, Any] = {
-        "m": len(task.settings.objectives),
-        "steps": steps,
-        "batched": batched,
-        "compile": "replay" if task.device.type == "cuda" else False,
-        "record_every": max(1, steps // records),
-        "tol": None,
-        "progress": progress,
-        "label": label,
-    }
-    seeds = [trial.seed for trial in trials]
+    begun = Begun(state, [trial.seed for trial in trials], len(task.settings.objectives), batched)
+    options = LoopOptions(
+        steps,
+        compile="replay" if task.device.type == "cuda" else False,
+        record_every=max(1, steps // records),
+        callbacks=[tell],
+        progress=progress,
+        label=label,
+    )
     try:
         if part is None:
-            return _found(
-                drive(task.problem, trials[0].method, state, seeds, callbacks=[tell], **options),
-                0.0,
-                None,
-            )
+            return _found(drive(task.problem, trials[0].method, begun, options), 0.0, None)
         with part.held():
             part.claim(key, "search")
             snapshot, _ = part.restore(state)
@@ -208,15 +202,8 @@ def _slice(
                             part.path / "seconds.json", json.dumps(spent + time.monotonic() - began)
                         )
 
-                run = drive(
-                    task.problem,
-                    trials[0].method,
-                    state,
-                    seeds,
-                    callbacks=[keep, tell],
-                    resume=snapshot,
-                    **options,
-                )
+                options = replace(options, callbacks=[keep, tell], resume=snapshot)
+                run = drive(task.problem, trials[0].method, begun, options)
             found = _found(run, spent, part)
             leaves = {str(i): leaf for i, leaf in enumerate(tree.leaves((found.x, found.y)))}
             tensors = leaves | {"objectives": found.objectives, "steps": found.steps}
