@@ -25,6 +25,7 @@ from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.draws import draw
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.run.bars import bar
 from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
@@ -356,7 +357,7 @@ class _Draws:
     not.
     """
 
-    def __init__(self, problem: Problem, roles: Sequence[str], seeds: Sequence[int]) -> None:
+    def __init__(self, problem: Problem, roles: Sequence[Role], seeds: Sequence[int]) -> None:
         self.problem, self.roles = problem, roles
         self.unique = sorted(set(seeds))
         self.shared = len(self.unique) == 1

@@ -16,6 +16,7 @@ from bipareto.errors import BiparetoError, InvalidInput
 from bipareto.methods.base import Method, Start
 from bipareto.problem import tree
 from bipareto.problem.draws import draw
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Record, Run
@@ -159,7 +160,7 @@ def _slice(
 
         precompile(
             task.problem.network,
-            [task.settings.batch, len(task.problem.halves("upper", "full", 0, 0).rows)],
+            [task.settings.batch, len(task.problem.halves(Role("upper", "full"), 0, 0).rows)],
         )
     starts = {seed: _start(task, seed) for seed in {trial.seed for trial in trials}}
     states = [trial.method.begin(starts[trial.seed], trial.preference) for trial in trials]
