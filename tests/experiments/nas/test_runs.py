@@ -21,6 +21,7 @@ from bipareto.problem import oracle, tree
 from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
 from bipareto.run.graph.replay import traced
+from bipareto_experiments import trials as kept
 from bipareto_experiments.data import ImageSet
 from bipareto_experiments.nas import search as searching
 from bipareto_experiments.nas.first_order import FirstOrder
@@ -63,7 +64,7 @@ class _Broken(RuntimeError):
 def test_a_search_stopped_at_ten_random_steps_ends_bit_identical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "CHECKPOINT", 0.0)
+    monkeypatch.setattr(kept, "CHECKPOINT", 0.0)
     monkeypatch.setattr(searching, "TELL", -1.0)
     settings = replace(SMALL, steps=14, cutout=3, sampled=1.0)
     task, wanted = generated(settings), trials(settings)[:1]
