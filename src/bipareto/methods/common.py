@@ -1,8 +1,8 @@
 """What the methods built on several gradients share: their draws, the nested lower level, and
 reports read off the moves.
 
-Draws are named as in MB-MOMEHA: "x-lower" for g and "x-upper-i" for f_i where x moves, "y-lower-j"
-for the j-th of several steps on g alone.
+Draws are those of MB-MOMEHA: of g and of every f_i for x; and of g for y, one for each of several
+steps on g alone.
 """
 
 from __future__ import annotations
