@@ -9,7 +9,7 @@ from typing import Any
 from bipareto.cli.output import Output
 from bipareto.errors import InvalidInput
 
-__all__ = ["show_tables", "tuned_numbers"]
+__all__ = ["say_where", "show_tables", "tuned_numbers"]
 
 
 def show_tables(out: Output, found: dict[str, Any]) -> None:
@@ -89,3 +89,12 @@ def tuned_numbers(path: Path | None, learner: str) -> dict[str, Any] | None:
             f"learner; {remedy}"
         )
     return found
+
+
+def say_where(out: Output, folder: Path | None) -> None:
+    """Where the records are, and what comes next."""
+    if folder is not None:
+        out.say(
+            f"results.json is in {folder}; pictures and tables of it: bipareto experiment fewshot "
+            f"figures {folder}"
+        )

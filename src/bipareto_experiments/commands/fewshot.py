@@ -20,7 +20,7 @@ from bipareto.cli.output import (
 )
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.data import Folder
-from bipareto_experiments.commands.domains import show_tables, tuned_numbers
+from bipareto_experiments.commands.domains import say_where, show_tables, tuned_numbers
 from bipareto_experiments.commands.options import Device, Tiny, grouped
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def comparison(
         result = run(study, values.names(methods) if methods else COMPARED, chosen)
         found = summary(result)
     show_tables(out, found)
-    _pictures(out, options.out_dir)
+    say_where(out, options.out_dir)
     out.result(
         {
             "methods": found,
@@ -232,7 +232,7 @@ def sensitivity(
         result = run(_study(out, dataset, options))
         found = summary(result)
     show_tables(out, found)
-    _pictures(out, options.out_dir)
+    say_where(out, options.out_dir)
     out.result({"methods": found, "seconds": result["seconds"]})
 
 
@@ -290,7 +290,7 @@ def refine(
         )
         found = summary(result)
     show_tables(out, found)
-    _pictures(out, options.out_dir)
+    say_where(out, options.out_dir)
     out.result({"methods": found, "seconds": result["seconds"]})
 
 
@@ -325,7 +325,7 @@ def single_domain(
         for name, row in zip(names, rows, strict=True)
     ]
     out.table("Test accuracy by domain", ["trained on", *names], shown)
-    _pictures(out, options.out_dir)
+    say_where(out, options.out_dir)
     out.result({"domains": list(names), "accuracy": rows})
 
 
@@ -347,7 +347,7 @@ def figures(
     Examples:
       bipareto experiment fewshot figures runs/sensitivity runs/caltech --out docs/figures
     """
-    from bipareto_experiments.fewshot.figures import draw
+    from bipareto_experiments.fewshot.figures import draw, write_tables
 
     out = Output(as_json, quiet)
     written: list[str] = []
@@ -368,15 +368,6 @@ def figures(
         written += draw(result, target, name, alone) + write_tables(result, target, name)
     out.say(f"wrote {', '.join(written)} to {target}")
     out.result({"files": written})
-
-
-def _pictures(out: Output, folder: Path | None) -> None:
-    """Where the records are, and what comes next."""
-    if folder is not None:
-        out.say(
-            f"results.json is in {folder}; pictures and tables of it: bipareto experiment fewshot "
-            f"figures {folder}"
-        )
 
 
 def _study(
