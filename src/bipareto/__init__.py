@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from bipareto.doctor import diagnose as diagnose
     from bipareto.fronts.front import front as front
     from bipareto.fronts.pareto import ParetoFront as ParetoFront
+    from bipareto.fronts.solve import solve as solve
     from bipareto.methods import FORUM as FORUM
     from bipareto.methods import GMOBA as GMOBA
     from bipareto.methods import MBMOMEHA as MBMOMEHA
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from bipareto.problem import sampler as sampler
     from bipareto.run import monitors as monitors
     from bipareto.run import trackers as trackers
-    from bipareto.run.loop import solve as solve
     from bipareto.run.optimizer import Optimizer as Optimizer
     from bipareto.run.results import Solution as Solution
 
@@ -80,7 +80,7 @@ _HOMES = {
     "sampler": "problem.sampler",
     "scalarization": "methods.parts.scalarization",
     "schedule": "methods.parts.schedule",
-    "solve": "run.loop:solve",
+    "solve": "fronts.solve:solve",
     "trackers": "run.trackers",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605

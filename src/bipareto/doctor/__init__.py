@@ -48,7 +48,7 @@ def diagnose(
         start: (x0, y0); with it, features that collapse can be seen.
 
     >>> import torch
-    >>> from bipareto.run.loop import solve
+    >>> from bipareto.fronts.solve import solve
     >>> problem = Problem(
     ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
     ...     lower=lambda x, y: (y - x)**2,

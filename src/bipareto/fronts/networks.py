@@ -18,17 +18,35 @@ from bipareto.errors import BiparetoWarning
 from bipareto.fronts.batch import run_states
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.fronts.refine import fit, propose
+from bipareto.methods.base import Start
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import LoopOptions
-from bipareto.run.race import Plan, Race, value_of
+from bipareto.run.race import Plan, Race, plan_of, raced_or_rules, value_of
 from bipareto.run.training import objectives_of, train
 
-__all__ = ["front_of_race", "no_worse_than_nothing"]
+__all__ = ["front_of_race", "no_worse_than_nothing", "raced_front"]
 
 #: Of the budget, what the runs get where x has few coordinates; trainings get the rest.
 RUNS_OF_FEW = 0.3
+
+
+def raced_front(
+    problem: Problem, start: Start, preferences: Tensor, seeds: Sequence[int], options: LoopOptions
+) -> ParetoFront | None:
+    """What `front` and `solve` do without a method where data comes in batches; None, with a
+    warning, where the budget or the losses allow no race.
+
+    Args:
+        start: what a method has prepared.
+        preferences: (P, m).
+    """
+    plan = plan_of(start.x, preferences.shape[1], len(preferences), options.steps)
+    raced = raced_or_rules(problem, start.x, start.y, plan, seeds[0], preferences)
+    if raced is None:
+        return None
+    return front_of_race(problem, start.x, start.y, preferences, seeds, raced, plan, options)
 
 
 def front_of_race(
