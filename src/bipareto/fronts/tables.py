@@ -21,22 +21,27 @@ def write_csv(
     front: ParetoFront, path: str | PathLike[str], distance: Tensor | None = None
 ) -> None:
     """One row per run: run, seed, w1..wm, f1..fm, and the distance (R,) to a known front where
-    there is one.
+    there is one; where there is `test_data`, also own1..ownm at the y that the run returned (where
+    y was solved again) and test1..testm on it.
 
     Objectives are written as the front holds them; call `resolve_lower` first.
     """
     m = front.objectives.shape[1]
+    more = {} if front.test is None else {"own": front.own, "test": front.test}
+    more = {name: values for name, values in more.items() if values is not None}
     header = [
         "run",
         "seed",
         *(f"w{i + 1}" for i in range(m)),
         *(f"f{i + 1}" for i in range(m)),
         *(["distance"] if distance is not None else []),
+        *(f"{name}{i + 1}" for name in more for i in range(m)),
     ]
     columns = [
         front.preference,
         front.objectives,
         *([distance[:, None]] if distance is not None else []),
+        *more.values(),
     ]
     numbers = [
         [value for column in columns for value in column[r].tolist()] for r in range(len(front))

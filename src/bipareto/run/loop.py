@@ -180,8 +180,13 @@ def solution_of(
 
     i = index or 0
     state = pick(run.state)
+    levels = ("upper", "test") if problem.has_test else ("upper",)
     with torch.no_grad():
-        objectives = problem.upper(state.x, state.y, problem.batch("upper", "full", seed=seed))
+        objectives, *rest = (
+            problem.upper(state.x, state.y, problem.batch(level, "full", seed=seed))
+            for level in levels
+        )
+    test = rest[0] if rest else None
     best = Iterate(
         x=pick(run.best["x"]),
         y=pick(run.best["y"]),
@@ -210,6 +215,7 @@ def solution_of(
         method=method,
         state=state,
         problem=problem,
+        test=test,
     )
 
 

@@ -119,6 +119,18 @@ class Race:
         """The winner for a run of `steps`: x travels as the root of the steps, as noise does."""
         return _candidate(self.winner, self.rate, steps, self.steps)
 
+    def summary(self) -> dict[str, Any]:
+        """What was tried and what won, as JSON."""
+        return {
+            "candidates": [c._asdict() for c in self.candidates],
+            "winner": self.winner._asdict(),
+            "rates": [list(pair) for pair in self.rates],
+            **{
+                name: getattr(self, name)
+                for name in ("rate", "steps", "training", "gradients", "share")
+            },
+        }
+
     def __str__(self) -> str:
         rows = [
             f"{c.rho:8g} {c.travel:8g} {c.value:10.4f}{'  <' if c is self.winner else ''}"
