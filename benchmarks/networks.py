@@ -1,4 +1,4 @@
-"""The default call on ten small networks against rivals with as many gradients.
+"""The default call on twelve small networks against rivals with as many gradients.
 
     python benchmarks/networks.py [--json FILE] [--problems NAME,...] [--seeds 0,1,2]
         [--who NAME,...] [--parts FOLDER] [--workers N] [--minutes M]
@@ -48,7 +48,7 @@ from bipareto.run.race import value_of
 from bipareto.run.steppers import stepper
 
 #: steps of a training, and of MB-MOMEHA's runs that set the budget (fewer where a step is slow)
-TRAINING, STEPS = 200, {"cnnmix": 200, "transformer": 300}
+TRAINING, STEPS = 200, {"cnnmix": 200, "shortmix": 200, "transformer": 300}
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 #: steps of x of the unrolled rival
 ALPHAS = (1.0, 10.0, 100.0, 1000.0)
@@ -268,7 +268,7 @@ def default(judge: Judge, budget: int, seed: int) -> tuple[Answers, dict[str, An
     said = [str(w.message) for w in heard if issubclass(w.category, BiparetoWarning)]
     return [front.x], {
         "race_share": round(front.race.share, 3),
-        "winner": list(front.race.winner[:2]),
+        "winner": list(front.race.winner[:3]),
         "race": str(front.race).splitlines(),
         "training": front.race.training,
         "own": front.objectives.tolist(),
