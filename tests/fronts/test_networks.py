@@ -75,11 +75,16 @@ def test_the_returned_y_was_trained_on_g_alone(solved: tuple[Counting, bp.Pareto
     _, front = solved
     assert front.race is not None
     problem, _, y0 = mixing()
-    y = train(
-        problem, front.x, tree.expand(y0, len(front)), rate=front.race.rate,
-        steps=front.race.training,
-    )  # fmt: skip
-    torch.testing.assert_close(y, front.y)
+    missing = set(range(len(front)))
+    for seed in range(20):  # each round of trainings has draws of its own
+        y = train(
+            problem, front.x, tree.expand(y0, len(front)), rate=front.race.rate,
+            steps=front.race.training, seed=seed,
+        )  # fmt: skip
+        missing -= {r for r in missing if torch.allclose(y[r], front.y[r], atol=1e-4)}
+        if not missing:
+            return
+    assert not missing
 
 
 def test_x0_takes_the_place_of_worse_answers_and_says_so(
@@ -87,17 +92,17 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
 ) -> None:
     _, front = solved
     assert front.race is not None
-    problem, x0, y0 = mixing()
+    problem, x0, _ = mixing()
     # The answer to the opposite preference is worse than doing nothing for the first run.
     x, y = (torch.stack([value[2], value[2]]) for value in (front.x, front.y))
     w = front.preference[[0, 2]]
     with pytest.warns(BiparetoWarning, match=r"1 of 2 runs \(\[0\]\), and is returned"):
-        kept_x, kept_y = no_worse_than_nothing(problem, x0, y0, x, y, w, front.race, 0)
+        kept_x, kept_y = no_worse_than_nothing(problem, x, y, w, front.race)
     assert torch.equal(kept_x, torch.stack([x0, x[1]]))
     assert torch.equal(kept_y[1], y[1])
     # Where another run has the better answer, that one is taken, and nothing is said.
     x, y = (torch.stack([value[2], value[0]]) for value in (front.x, front.y))
-    kept_x, _ = no_worse_than_nothing(problem, x0, y0, x, y, w[[0, 0]], front.race, 0)
+    kept_x, _ = no_worse_than_nothing(problem, x, y, w[[0, 0]], front.race)
     assert torch.equal(kept_x, torch.stack([x[1], x[1]]))
 
 
