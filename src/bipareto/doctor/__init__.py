@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bipareto.doctor import networks as _networks  # noqa: F401 (enters its looks)
 from bipareto.doctor.checks import LOOKS
 from bipareto.doctor.evidence import Case, Diagnosis, Look
 from bipareto.errors import BiparetoWarning, InvalidInput
