@@ -75,10 +75,10 @@ def test_episodes_are_pure_in_step_and_seed() -> None:
             a(Role("lower", "theta"), t, 7)[0],
             Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4)(Role("lower", "x"), t, 7)[0],
         )
-    assert not torch.equal(a("lower", "x", 3, 7)[0], b("lower", "x", 3, 8)[0])
-    assert not torch.equal(a("lower", "x", 3, 7)[0], a("lower", "x", 4, 7)[0])
+    assert not torch.equal(a(Role("lower", "x"), 3, 7)[0], b(Role("lower", "x"), 3, 8)[0])
+    assert not torch.equal(a(Role("lower", "x"), 3, 7)[0], a(Role("lower", "x"), 4, 7)[0])
     test = Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4, name="test")
-    assert not torch.equal(a("lower", "x", 3, 7)[0], test("lower", "x", 3, 7)[0])
+    assert not torch.equal(a(Role("lower", "x"), 3, 7)[0], test(Role("lower", "x"), 3, 7)[0])
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_adaptation_steps_as_the_warm_up_does() -> None:
     method = configured("momeha", "linear", 4)
     assert isinstance(method, Episodic)
     batch = task.problem.batch("lower", "lower", 0, 0)
-    learned = method.learn(task.problem, x, y, torch.tensor(method.eta), {"lower": batch})
+    learned = method.learn(task.problem, x, y, torch.tensor(method.eta), {Role("lower"): batch})
     adapted = task.problem.adapted(
         task.problem.features(x, batch), y, method.warmup, adaptation("linear", 4)
     )
