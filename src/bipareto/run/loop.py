@@ -294,7 +294,7 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
 
     watch = Watch(len(begun.seeds), begun.m, batched, math.ceil(steps / block))
     renewals, retries = method.renewals(steps), RETRIES
-    done = 0
+    done, renewed = 0, -1
     if options.resume is not None:
         done, state = options.resume.step, options.resume.state
         watch.restore(options.resume)
@@ -302,6 +302,11 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
         advance(done)
         while done < steps and not watch.finished():
             count = min(block, steps - done)
+            # Here, so that a run that goes on from a checkpoint does it too; a block that is taken
+            # again has done it.
+            if renewed < done and any(done - block < mark <= done for mark in renewals):
+                state = _renewed(problem, method, state, batched)
+            renewed = done
             first, packed = state, step.pack(state, draws(done))
             try:
                 # The block's first step has torch.compile check that its graph still fits; the
@@ -332,8 +337,6 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
                 ]
             ):
                 watch.stop_all("callback", state, done)
-            if done < steps and any(done - count < mark <= done for mark in renewals):
-                state = _renewed(problem, method, state, batched)
     watch.stop_all("steps", state, done)
     return watch.run(time.perf_counter() - start_time, compiled=bool(compile))
 
