@@ -336,7 +336,7 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(
             lambda: generated(replace(SMALL, batch=1)),
             "batch norm takes its statistics from the batch",
         ),
-        (lambda: search(generated(SMALL), []), "nothing to search"),
+        (lambda: search(generated(SMALL), []), "nothing to run"),
         (lambda: search(generated(SMALL), trials(SMALL), together=0), "together = 0"),
         (
             lambda: search(generated(SMALL), [*trials(SMALL), *trials(SMALL, "darts")]),
