@@ -160,7 +160,7 @@ def test_what_cannot_be_drawn_is_named() -> None:
     with pytest.raises(InvalidInput, match="holds a str"):
         draws(DataLoader(["a", "b"], 1))(Role("lower"), 0, 0)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="has no batches"):
-        draws(DataLoader(TensorDataset(torch.zeros(2)), 4, drop_last=True))("lower", "lower", 0, 0)
+        draws(DataLoader(TensorDataset(torch.zeros(2)), 4, drop_last=True))(Role("lower"), 0, 0)
     with pytest.raises(InvalidInput, match=r"lower_data is empty \(\[\]\)"):
         bp.Problem.from_modules(
             x=torch.zeros(1),

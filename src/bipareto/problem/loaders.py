@@ -72,8 +72,8 @@ class LoaderDraws:
     def __call__(self, role: Role, t: int, seed: int) -> Any:
         if role.level == "lower" or not self._per_objective:
             return self._batch(role, 0, t, seed)
-        if role.index is not None:
-            return self._batch(role, role.index, t, seed)
+        if role.objective is not None:
+            return self._batch(role, role.objective, t, seed)
         return {i: self._batch(role, i, t, seed) for i in range(len(self._sources[role.level]))}
 
     def _batch(self, role: Role, i: int, t: int, seed: int) -> Any:

@@ -26,7 +26,7 @@ class Role(NamedTuple):
     level: "upper" for draws on which f is evaluated, "lower" for g ("test" for data of neither).
     name: whose step it is for, "x", "y" or "theta"; "" serves all steps of the level, "full" is all
     its data.
-    index: which objective of f, or which step on g; None serves all of them.
+    objective: which objective of f (of g: which of several steps); None serves all of them.
 
     >>> str(Role("upper", "x", 0)), str(Role("lower", "theta")), str(Role("upper"))
     ('x-upper-0', 'theta', 'upper')
@@ -34,7 +34,7 @@ class Role(NamedTuple):
 
     level: str
     name: str = ""
-    index: int | None = None
+    objective: int | None = None
 
     @property
     def full(self) -> bool:
@@ -45,8 +45,8 @@ class Role(NamedTuple):
         # Random streams are keyed by this text.
         if self.name not in ("", "x", "y"):
             return self.name
-        index = None if self.index is None else str(self.index)
-        return "-".join(part for part in (self.name, self.level, index) if part)
+        last = None if self.objective is None else str(self.objective)
+        return "-".join(part for part in (self.name, self.level, last) if part)
 
 
 #: `sampler(role, t, seed) -> batch`; pure in all three.
@@ -93,7 +93,7 @@ class Minibatches:
         lower: the lower level's data, a tree of tensors that share their first axis.
         upper: the upper level's data: one tree for all objectives, or a mapping from objective
             index (0, ..., m - 1) to tree when each objective has data of its own.  The problem's
-            `upper` is then a sequence of m functions; a role with index i draws from entry i, and
+            `upper` is then a sequence of m functions; a role of objective i draws from entry i, and
             the roles of all objectives draw {i: batch}.
         size: rows per batch.
     """
@@ -125,10 +125,10 @@ class Minibatches:
     def __call__(self, role: Role, t: int, seed: int) -> Any:
         if not (role.level == "upper" and self.per_objective):
             return self._batch(self.lower if role.level == "lower" else self.upper, role, t, seed)
-        if role.index is not None:
-            return self._batch(self.upper[role.index], role, t, seed)
+        if role.objective is not None:
+            return self._batch(self.upper[role.objective], role, t, seed)
         return {
-            i: self._batch(self.upper[i], role._replace(index=i), t, seed)
+            i: self._batch(self.upper[i], role._replace(objective=i), t, seed)
             for i in range(len(self.upper))
         }
 

@@ -134,7 +134,7 @@ class Optimizer:
                 and level == "upper"
                 and self.problem.per_objective
             ):
-                batch = dict(enumerate(batch)) if role.index is None else batch[role.index]
+                batch = dict(enumerate(batch)) if role.objective is None else batch[role.objective]
             for leaf in tree.leaves(batch):
                 if not isinstance(leaf, Tensor):
                     raise InvalidInput(

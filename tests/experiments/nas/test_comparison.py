@@ -390,7 +390,7 @@ def test_methods_with_a_budget_of_seconds_make_the_steps_that_fit(
         return replace_seconds(0.2 + 0.01 * steps)  # 10 ms a step, and 0.2 s for the only record
 
     def replace_seconds(seconds: float) -> Any:
-        return studies.Found({}, {}, seconds, (), torch.zeros(0), torch.zeros(0))
+        return studies.Finished({}, {}, seconds, (), torch.zeros(0), torch.zeros(0))
 
     study = Study(generated(SMALL), tmp_path, [0], cells=0, budget=8.0)
     with monkeypatch.context() as patch:
