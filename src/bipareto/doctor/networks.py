@@ -7,6 +7,7 @@ the lower level by Newton steps say nothing about it and leave it out (`Case.net
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from bipareto.doctor.evidence import Case, Diagnosis, diagnosed, look
 from bipareto.problem import tree
@@ -17,8 +18,9 @@ __all__: list[str] = []
 
 #: y has grown by this factor, and would wander this many times as far as by SGD's noise alone
 GROWN, WANDERS = 1.25, 3.0
-#: an objective worsens by this share of its span when y is trained on g alone, or on test data
-LEAKS = 0.35
+#: an objective worsens by this share of itself when y is trained on g alone, or on test data, and
+#: by this share of its span
+LEAKS, SEEN = 0.5, 0.1
 #: a coordinate of x has gone so far, and g's slope in x is this share of what it was at x0
 FAR, FLAT = 10.0, 1e-2
 
@@ -76,34 +78,35 @@ def _leak(case: Case) -> list[Diagnosis]:
     """
     if not case.network or not case.alive:
         return []
-    change = ((case.resolved - case.objectives) / case.span).amax(1)
-    found = {
-        r: {"change": 100 * float(change[r])}
-        for r in case.alive
-        if change[r] > LEAKS and hasattr(case.state, "theta")
-    }
+    found = _worse(case, case.resolved) if hasattr(case.state, "theta") else {}
     c = case.number("c")
     if found:
         much = "" if c is None else f" (c = {float(c[next(iter(found))]):.3g})"
         return diagnosed(
             "leak",
             found,
-            "an objective worsens by {change:.3g} % of its span when y is trained on g alone: y "
+            "an objective worsens by {change:.3g} % when y is trained on g alone: y "
             f"has learned the upper level's data{much}",
             "raise c tenfold, or leave the method out: with Twin y never sees that data",
         )
     _, test = judged(case.problem, case.x, case.y, case.batched)
     if test is None:
         return []
-    change = ((test.double() - case.objectives) / case.span).amax(1)
-    found = {r: {"change": 100 * float(change[r])} for r in case.alive if change[r] > LEAKS}
     return diagnosed(
         "leak",
-        found,
-        "an objective is worse by {change:.3g} % of its span on test data: x has learned the upper "
+        _worse(case, test.double()),
+        "an objective is worse by {change:.3g} % on test data: x has learned the upper "
         "level's data by heart",
         "give the upper level more data, x fewer coordinates or smaller steps, or take fewer steps",
     )
+
+
+def _worse(case: Case, other: Tensor) -> dict[int, dict[str, float]]:
+    """By how many percent an objective of a run is worse in `other` (R, m), where that matters."""
+    change = other - case.objectives
+    size = case.objectives.abs().clamp_min(1e-12)
+    share = torch.where(change > SEEN * case.span, change / size, 0.0).amax(1)
+    return {r: {"change": 100 * float(share[r])} for r in case.alive if share[r] > LEAKS}
 
 
 @look("corner")
