@@ -68,9 +68,9 @@ def test_a_problem_of_ones_own_by_name(
     shown = capsys.readouterr().out
     assert "own_problem:make" in shown
     assert "distance" not in shown  # its front is not known
-    for command in (["certify"], ["watch", "--once"], ["report", "--no-certify"], ["resume"]):
+    for command in (["certify", "--trust"], ["watch", "--once"], ["report", "--no-certify"], ["resume"]):
         assert call(*command, "run") == 0
-    assert call("doctor", "run") in (0, 1)
+    assert call("doctor", "--trust", "run") in (0, 1)
     assert call("solve", *words) == 0
 
 
@@ -155,7 +155,7 @@ def test_the_command_races_as_front_does_and_builds_the_problem_once(
         made.clear()
         for command in (["ls", "."], ["watch", "--once", "run"], ["report", "--no-certify", "run"]):
             assert call(*command) == 0
-        assert len(made) <= 1
+        assert not made  # what only reads calls nothing
 
 
 def test_solve_races_as_in_python(
