@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import BiparetoWarning
-from bipareto.fronts.batch import run_states
+from bipareto.fronts.batch import join_runs, rows_of, run_states
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.fronts.refine import fit, propose
-from bipareto.methods.base import Start
+from bipareto.methods.base import Start, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import LoopOptions
-from bipareto.run.race import Plan, Race, plan_of, raced_or_rules, value_of
+from bipareto.run.race import Plan, Race, median_lopsided, plan_of, raced_or_rules, value_of
+from bipareto.run.results import Run
 from bipareto.run.training import objectives_of, train
 
 __all__ = ["front_of_race", "no_worse_than_nothing", "raced_front"]
@@ -72,31 +73,55 @@ def front_of_race(
         raced, plan: what `race` found, and with which plan.
         options: of the loop; its steps follow from the plan.
     """
-    runs, m = preferences.shape
+    count, m = preferences.shape
     left = plan.budget - raced.gradients
+    # Candidates between which the race has not decided are all run for one preference.
+    runs = count + len(raced.run) - 1
     steps = (left - runs * raced.training) // (runs * (2 + m))
     steps = max(1, min(steps, raced.steps) if plan.few else steps)
-    method = raced.method(steps)
-    begun = method.prepare(problem, x0, y0)
-    states = [method.begin(begun, w) for w in preferences] * len(seeds)
-    run_seeds = [seed for seed in seeds for _ in range(runs)]
+    methods = raced.methods(steps)
+    start = methods[0].prepare(problem, x0, y0)
     options = replace(options, steps=steps)
     options = replace(options, record_every=min(options.block, steps))
-    run, batched = run_states(problem, method, states, run_seeds, m, options)
+    first = median_lopsided(preferences)
+
+    def run(states: list[State], seeds: list[int]) -> tuple[Run, bool]:
+        return run_states(problem, methods[0], states, seeds, m, options)
+
+    done, batched = run(
+        [f.begin(start, preferences[first]) for f in methods], [seeds[0]] * len(methods)
+    )
+    best = (
+        _trained(problem, done.state.x, y0, raced, seeds[0]).best(preferences[first])
+        if len(methods) > 1
+        else 0
+    )
+    rest = [(seed, i) for seed in seeds for i in range(count) if (seed, i) != (seeds[0], first)]
+    if rest:
+        more, batched = run(
+            [methods[best].begin(start, preferences[i]) for _, i in rest],
+            [seed for seed, _ in rest],
+        )
+        done = join_runs([done, more])
+    place = {pair: len(methods) + k for k, pair in enumerate(rest)} | {(seeds[0], first): best}
+    rows = [place[seed, i] for seed in seeds for i in range(count)]
+    done = rows_of(done, rows)
     trainings = max(0, left - runs * steps * (2 + m)) // raced.training
     answers = []
     for k, seed in enumerate(seeds):
-        x = tree.select(run.state.x, slice(k * runs, (k + 1) * runs))
+        x = tree.select(done.state.x, slice(k * count, (k + 1) * count))
         tried = _trained(problem, x, y0, raced, seed)
         if plan.few:
-            tried = _refined(problem, tried, y0, preferences, seed, raced, trainings - runs)
+            tried = _refined(problem, tried, y0, preferences, seed, raced, trainings - count)
         answers.append(tried[:2])
     x, y = tree.map_(lambda *leaves: torch.cat(leaves), *answers)
     wanted = preferences.double().repeat(len(seeds), 1)
     x, y = no_worse_than_nothing(problem, x, y, wanted, raced)
-    state: Any = run.state
-    run = replace(run, state=state._replace(x=x, y=y))
-    return replace(front_of(problem, method, run, wanted, run_seeds, batched), race=raced)
+    state: Any = done.state
+    done = replace(done, state=state._replace(x=x, y=y))
+    run_seeds = [seed for seed in seeds for _ in range(count)]
+    found = front_of(problem, methods[best], done, wanted, run_seeds, batched)
+    return replace(found, race=raced)
 
 
 class _Trained(NamedTuple):
@@ -108,6 +133,10 @@ class _Trained(NamedTuple):
 
     def joined(self, other: _Trained) -> _Trained:
         return tree.map_(lambda a, b: torch.cat([a, b]), self, other)
+
+    def best(self, preference: Tensor) -> int:
+        """The point with the smallest F."""
+        return int(value_of(self.objectives, preference).argmin())
 
 
 def _trained(problem: Problem, x: Tree, y0: Tree, raced: Race, seed: int) -> _Trained:

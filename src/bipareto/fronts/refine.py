@@ -19,7 +19,7 @@ from bipareto.run.race import value_of
 __all__ = ["Model", "fit", "propose"]
 
 #: points that a draw of the model is looked at
-CLOUD = 600
+CLOUD = 300
 #: sizes of the moves around good points, in standard deviations of what was tried
 MOVES = (0.05, 0.15, 0.4, 1.0)
 #: good points of a preference that moves start from

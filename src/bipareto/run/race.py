@@ -36,6 +36,7 @@ __all__ = [
     "Plan",
     "Race",
     "comes_in_batches",
+    "median_lopsided",
     "plan_of",
     "race",
     "raced_or_rules",
@@ -59,11 +60,11 @@ CANDIDATES: dict[bool, tuple[tuple[float, float, float], ...]] = {
     True: ((1.0, 3.0, 0.0), (1.0, 10.0, 0.0), (0.01, 1.0, 0.0), (0.01, 3.0, 0.0)),
     False: (
         (1.0, 1.0, 0.0), (1.0, 10.0, 0.0), (1.0, 60.0, 0.0), (0.01, 0.3, 0.0), (0.01, 2.0, 0.0),
-        (1.0, 1.0, 1.0), (1.0, 10.0, 1.0),
+        (1.0, 0.1, 1.0), (1.0, 1.0, 1.0),
     ),
 }  # fmt: skip
 #: Where x has many coordinates and no candidate is better than x0 by this share, the race was too
-#: short to tell, and the second candidate, one step ahead and ten units far, is run.
+#: short to tell, and the second candidate, one step ahead and ten units far, is run as well.
 DECISIVE, UNDECIDED = 0.03, 1
 #: A joint run is longer than a training, and noisy steps of y drown the twin: half of the rate.
 JOINT_RATE = 0.5
@@ -125,14 +126,16 @@ class Race:
     """What was tried before the runs began, and what won.
 
     candidates: all of them with x0 last, best values smallest; winner: the best of those that
-    move x, or what is run where none is clearly better than x0; rate:
-    Adam's rate for trainings of y; rates: (rate, steps, F) of the trainings at x0 that it and
-    `training`, their length, were chosen by; steps: of each candidate; gradients: what the race has
-    cost, `share` of the budget.
+    move x; run: the winner, or, where none is clearly better than x0, another one beside it, and
+    what is better after a whole run is run for the other preferences; rate: Adam's rate for
+    trainings of y; rates: (rate, steps, F) of the trainings at x0 that it and `training`, their
+    length, were chosen by; steps: of each candidate; gradients: what the race has cost, `share` of
+    the budget.
     """
 
     candidates: tuple[Candidate, ...]
     winner: Candidate
+    run: tuple[Candidate, ...]
     rate: float
     rates: tuple[tuple[float, int, float], ...]
     steps: int
@@ -147,13 +150,18 @@ class Race:
 
     def method(self, steps: int) -> Twin:
         """The winner for a run of `steps`: x travels as the root of the steps, as noise does."""
-        return _candidate(self.winner, self.rate, steps, self.steps)
+        return self.methods(steps)[0]
+
+    def methods(self, steps: int) -> tuple[Twin, ...]:
+        """What is run, for runs of `steps`; the winner first."""
+        return tuple(_candidate(c, self.rate, steps, self.steps) for c in self.run)
 
     def summary(self) -> dict[str, Any]:
         """What was tried and what won, as JSON."""
         return {
             "candidates": [c._asdict() for c in self.candidates],
             "winner": self.winner._asdict(),
+            "run": [c._asdict() for c in self.run],
             "rates": [list(pair) for pair in self.rates],
             **{
                 name: getattr(self, name)
@@ -164,7 +172,7 @@ class Race:
     def __str__(self) -> str:
         rows = [
             f"{c.rho:8g} {c.travel:8g} {c.shared:8g} {c.value:10.4f}"
-            f"{'  <' if c is self.winner else ''}"
+            f"{'  <' if c in self.run else ''}"
             for c in self.candidates[:-1]
         ]
         head = f"{'rho':>8} {'travel':>8} {'shared':>8} {'F trained':>10}"
@@ -215,7 +223,7 @@ def race(
     steps = plan.race(training, spent)
     methods = [_candidate(c, rate, steps, steps) for c in wanted]
     begun = methods[0].prepare(draws, x0, y0)
-    aim = centre if preferences is None else _lopsided(preferences)
+    aim = centre if preferences is None else preferences[median_lopsided(preferences)][None]
     state: State = tree.stack([method.begin(begun, aim[0]) for method in methods])
     step = stepper(draws, methods[0], batched=True)
     for t in range(steps):
@@ -227,12 +235,14 @@ def race(
     *judged, nothing = value_of(objectives, aim).tolist()
     raced = tuple(c._replace(value=v) for c, v in zip(wanted, judged, strict=True))
     winner = min(raced, key=lambda c: c.value)
+    run = [winner]
     if not plan.few and winner.value > (1 - DECISIVE) * nothing:
-        winner = raced[UNDECIDED]
+        run = list(dict.fromkeys([winner, raced[UNDECIDED]]))
     gradients = spent + count * training + len(wanted) * steps * (2 + m)
     return Race(
         candidates=(*raced, Candidate(1.0, 0.0, 0.0, nothing)),
         winner=winner,
+        run=tuple(run),
         rate=rate,
         rates=tried,
         steps=steps,
@@ -269,7 +279,9 @@ def _trainings(
         longer, at = min(2 * training, plan.steps), RATES.index(rate)
         rates = RATES[max(0, at - 1) : at + 1]
         cost = len(rates) * longer
-        if cost > LOOK * plan.budget or plan.race(longer, spent + cost) < LEAST_STEPS:
+        # Many coordinates have nothing but the race: it must not become much shorter than that.
+        least = LEAST_STEPS if plan.few else max(LEAST_STEPS, longer // 2)
+        if cost > LOOK * plan.budget or plan.race(longer, spent + cost) < least:
             break
         spent += cost
         slower, new = best(rates, longer)
@@ -315,14 +327,13 @@ def value_of(objectives: Tensor, preference: Tensor, mu: float = 4.0) -> Tensor:
     return torch.where(torch.isfinite(f).all(-1), value, math.inf)
 
 
-def _lopsided(preferences: Tensor) -> Tensor:
-    """The preference (1, m) whose distance from equal weights is the median of all.
+def median_lopsided(preferences: Tensor) -> int:
+    """The place of the preference (P, m) whose distance from equal weights is the median of all.
 
     At equal weights x0 is often nearly best already, and a race would compare noise.
     """
-    w = torch.as_tensor(preferences).reshape(-1, preferences.shape[-1])
-    distance = (w - 1 / w.shape[1]).norm(dim=1)
-    return w[distance.argsort()[len(w) // 2]][None]
+    distance = (preferences - 1 / preferences.shape[1]).norm(dim=1)
+    return int(distance.argsort()[len(preferences) // 2])
 
 
 def _candidate(candidate: Candidate, rate: float, steps: int, raced: int) -> Twin:
