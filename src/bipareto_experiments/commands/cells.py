@@ -122,7 +122,8 @@ def train(
     from bipareto_experiments.data import load
     from bipareto_experiments.devices import device_of
     from bipareto_experiments.nas.settings import PRESETS
-    from bipareto_experiments.nas.standalone import Recipe, sized, train_network
+    from bipareto_experiments.nas.standalone import Recipe, sized
+    from bipareto_experiments.nas.standalone_training import train_network
     from bipareto_experiments.nas.task import generated
 
     out = Output(as_json, quiet)

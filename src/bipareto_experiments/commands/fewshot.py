@@ -143,7 +143,7 @@ def comparison(
     """
     from bipareto_experiments.fewshot.settings import COMPARED
     from bipareto_experiments.fewshot.studies import comparison as run
-    from bipareto_experiments.fewshot.studies import summary
+    from bipareto_experiments.fewshot.summaries import summary
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -187,7 +187,7 @@ def tune(
       bipareto experiment fewshot comparison --tuning runs/tuned/tuning.json
     """
     from bipareto_experiments.fewshot.settings import COMPARED
-    from bipareto_experiments.fewshot.studies import tune as run
+    from bipareto_experiments.fewshot.tuning import tune as run
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -225,7 +225,7 @@ def sensitivity(
       bipareto experiment fewshot sensitivity --steps 5000 --out runs/sensitivity
     """
     from bipareto_experiments.fewshot.studies import sensitivity as run
-    from bipareto_experiments.fewshot.studies import summary
+    from bipareto_experiments.fewshot.summaries import summary
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -277,7 +277,8 @@ def refine(
       bipareto experiment fewshot refine --by stch,linear --out runs/both
       bipareto experiment fewshot refine --tiny --json
     """
-    from bipareto_experiments.fewshot.studies import refinement, summary
+    from bipareto_experiments.fewshot.studies import refinement
+    from bipareto_experiments.fewshot.summaries import summary
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -347,7 +348,8 @@ def figures(
     Examples:
       bipareto experiment fewshot figures runs/sensitivity runs/caltech --out docs/figures
     """
-    from bipareto_experiments.fewshot.figures import draw, write_tables
+    from bipareto_experiments.fewshot.figures import draw
+    from bipareto_experiments.fewshot.tables import write_tables
 
     out = Output(as_json, quiet)
     written: list[str] = []
