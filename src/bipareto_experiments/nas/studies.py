@@ -50,8 +50,9 @@ CELLS = 150
 #: Random cells that random search chooses among, and the smoothing of the scalarization by which it
 #: does.
 DRAWN, MU = 500, 4.0
-#: Steps of two short searches from which the length of one of so many seconds is reckoned.
-SHORT, LONG = 10, 40
+#: Steps of two short searches from which the length of one of so many seconds is reckoned; the
+#: longer one is lengthened, to at most so many steps, until it takes that many seconds more.
+SHORT, LONG, MOST, CLEAR = 10, 40, 2560, 1.0
 #: Preferences of trials with two objectives.
 _BOTH = ("strong", "strong-second")
 
@@ -176,10 +177,10 @@ class Study:
         if kept is not None and kept.exists():
             return int(json.loads(kept.read_text("utf-8")))
         task = self.task.lasting(LONG, name)
-        took = []
-        for count in (SHORT, SHORT, LONG):  # the first one compiles and records
+
+        def taken(count: int) -> float:
             # Not `lasting`: the recorded step belongs to the problem.
-            found = search(
+            return search(
                 task,
                 trials_of(task)[1],
                 steps=count,
@@ -187,10 +188,15 @@ class Study:
                 together=self.together,
                 label=f"timing {name}",
                 progress=False,
-            )
-            took.append(found.seconds)
-        rate = max((took[2] - took[1]) / (LONG - SHORT), 1e-6)
-        each = max(took[1] - SHORT * rate, 0.0)
+            ).seconds
+
+        taken(SHORT)  # compiles and records
+        first, count = taken(SHORT), LONG
+        # A search of a few steps takes as long as its start varies: longer ones tell the rate.
+        while (longer := taken(count) - first) < CLEAR and count < MOST:
+            count *= 4
+        rate = max(longer / (count - SHORT), self.budget / MOST**2)
+        each = max(first - SHORT * rate, 0.0)
         steps = max(LONG, int((self.budget - RECORDS * each) / rate))
         if self.say is not None:
             self.say(

@@ -387,7 +387,9 @@ def test_methods_with_a_budget_of_seconds_make_the_steps_that_fit(
 
     def timed(task: Any, trials: Any, *, steps: int, records: int, **_: Any) -> Any:
         counted.append(steps)
-        return replace_seconds(0.2 + 0.01 * steps)  # 10 ms a step, and 0.2 s for the only record
+        # 10 ms a step, and 0.2 s for the only record; the first search of 40 steps began sooner.
+        sooner = 0.3 if steps == studies.LONG else 0.0
+        return replace_seconds(0.2 + 0.01 * steps - sooner)
 
     def replace_seconds(seconds: float) -> Any:
         return studies.Found({}, {}, seconds, (), torch.zeros(0), torch.zeros(0))
@@ -396,7 +398,7 @@ def test_methods_with_a_budget_of_seconds_make_the_steps_that_fit(
     with monkeypatch.context() as patch:
         patch.setattr(studies, "search", timed)
         steps = study._steps("mb-momeha", tmp_path / "mb-momeha", lambda task: ([], []))
-    assert counted == [studies.SHORT, studies.SHORT, studies.LONG]
+    assert counted == [studies.SHORT, studies.SHORT, studies.LONG, 4 * studies.LONG]
     assert steps == pytest.approx((8.0 - 0.2 * studies.RECORDS) / 0.01, abs=1)
     # A call that goes on does not reckon again, and a study without a budget goes by steps.
     assert study._steps("mb-momeha", tmp_path / "mb-momeha", lambda task: ([], [])) == steps
