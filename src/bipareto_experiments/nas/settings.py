@@ -65,12 +65,12 @@ GAMMA, KAPPA = 300.0, 1.5
 STEPS: dict[str, dict[str, float]] = {
     "mb-momeha": {"alpha_x": 2.5, "alpha_y": 0.6, "c": 1.0},
     "mb-momeha, twin": {"alpha_x": 2.5, "alpha_y": 1.5, "c": 1.0},
-    "mb-momeha-joint": {"alpha_x": 2.5, "alpha_y": 1.5, "c": 1.0},
+    "mb-momeha-joint": {"alpha_x": 7.5, "alpha_y": 1.5, "c": 1.0, "mu": 0.5},
     "wc-mhgd": {"alpha_x": 7.5, "alpha_y": 1.0, "lower_steps": 4},
     "wc-penalty": {"alpha_x": 7.5, "alpha_y": 3.0},
-    "moco": {"alpha_x": 2.5, "alpha_y": 0.3},
-    "darts": {"alpha_x": 7.5e-3, "alpha_y": 0.1},
-    "random": {"alpha_y": 0.1},
+    "moco": {"alpha_x": 7.5, "alpha_y": 1.0},
+    "darts": {"alpha_x": 0.025, "alpha_y": 0.2},
+    "random": {"alpha_y": 0.2},
 }
 #: What they are chosen from (`bipareto experiment nas tune`).
 _GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
