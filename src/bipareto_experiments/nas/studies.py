@@ -22,6 +22,7 @@ from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization
 from bipareto.problem import tree
 from bipareto.problem.sampler import generator
+from bipareto.problem.tree import Tree
 from bipareto.sweep.durable import write_text
 from bipareto_experiments.data import MissingData
 from bipareto_experiments.nas.evaluation import judged, ranked, stacked, upper_of_many
@@ -85,6 +86,8 @@ class Study(RecordedStudy):
     records: list[dict[str, Any]] = field(default_factory=list)
     rankings: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    #: supernets that searches begin with, one a seed, once they are trained
+    weights: Finished | None = None
 
     def run(
         self,
@@ -128,11 +131,15 @@ class Study(RecordedStudy):
             return labels, trials
 
         folder = None if self.folder is None else self.folder / name
-        task = self.task.lasting(self._steps(name, folder, trials_of), name)
+        share = self.task.settings.pretrain if name != "random" else 0.0
+        steps = self._steps(name, folder, trials_of, 1 - share)
+        task = self.task.lasting(steps, name)
         labels, trials = trials_of(task)
+        begin, before = self._pretrained(trials) if share else (None, 0.0)
         found = search(
             task,
             trials,
+            begin=begin,
             folder=folder,
             together=self.together,
             label=name,
@@ -142,7 +149,8 @@ class Study(RecordedStudy):
         if name == "random":
             labels, trials, found = self._chosen(task, trials, found, wanted)
         for label in labels:
-            self.seconds[label] = found.seconds * labels.count(label) / len(labels)
+            own = labels.count(label) / len(labels)
+            self.seconds[label] = (before + found.seconds) * own
         for label, trial, record in zip(
             labels, trials, self._records(task, trials, found), strict=True
         ):
@@ -158,20 +166,49 @@ class Study(RecordedStudy):
             self._rank(labels[i], trials[i], found, i)
         self.write()
 
+    def _pretrained(self, trials: Sequence[Trial]) -> tuple[dict[int, Tree], float]:
+        """Weights for every trial's seed, from one supernet for each of the study's seeds, and the
+        seconds that these took, which every method is charged with.
+        """
+
+        def alone(task: Task) -> tuple[list[str], list[Trial]]:
+            method = configured("random", task.settings)
+            return [], [Trial(method, None, seed) for seed in self.seeds]
+
+        if self.weights is None:
+            folder = None if self.folder is None else self.folder / "pretrained"
+            steps = self._steps("random", folder, alone, self.task.settings.pretrain)
+            task = self.task.lasting(steps, "random")
+            self.weights = search(
+                task,
+                alone(task)[1],
+                folder=folder,
+                together=self.together,
+                label="weights alone",
+                progress=self.progress,
+                say=self.say,
+            )
+        place = {seed: i for i, seed in enumerate(self.seeds)}
+        kept = self.weights
+        # Methods without preferences are run on other draws, thousands apart.
+        begin = {trial.seed: tree.select(kept.y, place[trial.seed % 1000]) for trial in trials}
+        return begin, kept.seconds
+
     def _steps(
         self,
         name: str,
         folder: Path | None,
         trials_of: Callable[[Task], tuple[list[str], list[Trial]]],
+        share: float = 1.0,
     ) -> int:
         """How long a search is: as the settings say, or as many steps as fit into the seconds that
-        each method has for all its searches.
+        each method has for all its searches, of both that share.
 
         What was reckoned once is kept, for the call that goes on.
         """
         steps = self.task.settings.steps
         if self.budget is None:
-            return steps * PASSES.get(name, 1)
+            return max(1, int(share * steps * PASSES.get(name, 1)))
         kept = None if folder is None else folder / "steps.json"
         if kept is not None and kept.exists():
             return int(json.loads(kept.read_text("utf-8")))
@@ -194,13 +231,14 @@ class Study(RecordedStudy):
         # A search of a few steps takes as long as its start varies: longer ones tell the rate.
         while (longer := taken(count) - first) < CLEAR and count < MOST:
             count *= 4
-        rate = max(longer / (count - SHORT), self.budget / MOST**2)
+        budget = share * self.budget
+        rate = max(longer / (count - SHORT), budget / MOST**2)
         each = max(first - SHORT * rate, 0.0)
-        steps = max(LONG, int((self.budget - RECORDS * each) / rate))
+        steps = max(LONG, int((budget - RECORDS * each) / rate))
         if self.say is not None:
             self.say(
                 f"{name}: {1e3 * rate:.1f} ms a step, {each:.2f} s a record; {steps} steps in "
-                f"{self.budget:g} s"
+                f"{budget:g} s"
             )
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
+from bipareto.problem import tree
 from bipareto.problem.sampler import Role, generator
 from bipareto_experiments.nas import figures, judging, studies
 from bipareto_experiments.nas.evaluation import ranked
@@ -392,7 +393,7 @@ def test_methods_with_a_budget_of_seconds_make_the_steps_that_fit(
         return replace_seconds(0.2 + 0.01 * steps - sooner)
 
     def replace_seconds(seconds: float) -> Any:
-        return studies.Found({}, {}, seconds, (), torch.zeros(0), torch.zeros(0))
+        return studies.Finished({}, {}, seconds, (), torch.zeros(0), torch.zeros(0))
 
     study = Study(generated(SMALL), tmp_path, [0], cells=0, budget=8.0)
     with monkeypatch.context() as patch:
@@ -406,6 +407,37 @@ def test_methods_with_a_budget_of_seconds_make_the_steps_that_fit(
         Study(generated(SMALL), None, [0])._steps("darts", None, lambda task: ([], []))
         == 3 * SMALL.steps
     )
+
+
+def test_searches_begin_with_weights_that_were_trained_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: dict[str, Any] = {}
+    plain = studies.search
+
+    def watched(
+        task: Any, trials: Any, *, label: str = "", begin: Any = None, **options: Any
+    ) -> Any:
+        assert label not in began  # nothing is trained twice
+        began[label] = begin
+        return plain(task, trials, label=label, begin=begin, **options)
+
+    monkeypatch.setattr(studies, "search", watched)
+    task = generated(replace(SMALL, steps=6, pretrain=0.5))
+    study = Study(task, tmp_path, [3], cells=0, progress=False)
+    compared(study, ["mb-momeha-joint", "moco", "random"], ["equal"])
+    assert study.weights is not None
+    alone = tree.select(study.weights.y, 0)
+    assert began["weights alone"] is None
+    assert began["random"] is None  # it is such a training itself
+    for name in ("mb-momeha-joint", "moco"):
+        assert torch.equal(began[name][3], alone)
+    start = task.problem.start(3)[1]
+    assert not torch.equal(alone, start)
+    # Half of the passes go to the weights: 0.5 * 6 steps of MB-MOMEHA, four of the weights each.
+    assert study.weights.steps[-1] == 0.5 * 6 * studies.PASSES["random"]
+    assert {r["steps"] for r in study.records if r["method"] == "moco"} == {3}
+    assert study.seconds["moco"] > study.weights.seconds
 
 
 def test_preferences_of_two_objectives_have_the_papers_names() -> None:
