@@ -13,10 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from bipareto.cli import app
 from bipareto.errors import InvalidInput
 from bipareto_experiments.data import FC100, ImageSet, MissingData, load
 from bipareto_experiments.fewshot import domains as module
+from bipareto_experiments.fewshot import studies
 from bipareto_experiments.fewshot.domains import (
     Domains,
     cluster,
@@ -343,3 +346,20 @@ def test_sets_that_cannot_be_domains(tmp_path: Path) -> None:
                 ),
             ]
         )
+
+
+def test_a_command_takes_sets_as_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, name in enumerate(("art", "photo")):
+        _container(tmp_path, name, 16, seed)
+    seen: list[studies.Study] = []
+
+    def stop(study: studies.Study, *_: object) -> None:
+        seen.append(study)
+        raise InvalidInput("seen")
+
+    monkeypatch.setattr(studies, "sensitivity", stop)
+    asked = ["experiment", "fewshot", "sensitivity", "--preset", "paper-sensitivity"]
+    asked += ["--domains", "art,photo", "--data", str(tmp_path), "--device", "cpu"]
+    assert isinstance(CliRunner().invoke(app, asked).exception, InvalidInput)
+    assert seen[0].task.domains.names == ("art", "photo")
+    assert seen[0].steps == 5000
