@@ -20,7 +20,7 @@ from bipareto_experiments.commands.options import Device, Tiny
 if TYPE_CHECKING:
     from bipareto_experiments.nas.genotype import Genotype
 
-__all__ = ["Channels", "Dataset", "derive", "figures", "results", "teller", "train", "write_cells"]
+__all__ = ["Channels", "Dataset", "derive", "figures", "teller", "train", "write_cells"]
 
 Dataset = Annotated[
     str, typer.Option("--dataset", metavar="NAME", help="cifar10, cifar100 or another image set.")
@@ -56,7 +56,7 @@ def derive(
     out = Output(as_json, quiet)
     ensure_folder(out_dir)
     if run.is_dir():
-        kept = results(run)["records"]
+        kept = _results_in(run)["records"]
         genotypes = [Genotype.from_json(json.dumps(r["genotype"])) for r in kept]
         labels = [
             {"method": r["method"], "preference": r["preference"], "seed": r["seed"]} for r in kept
@@ -187,7 +187,7 @@ def figures(
     from bipareto_experiments.nas.studies import looked_up
 
     out = Output(as_json, quiet)
-    results, names = [results(run) for run in runs], prefixes(runs)
+    results, names = [_results_in(run) for run in runs], prefixes(runs)
     target = out_dir or runs[0]
     ensure_folder(target)
     written: list[str] = []
@@ -206,8 +206,7 @@ def figures(
     out.result({"files": written, "tables": tables})
 
 
-def results(run: Path) -> dict[str, Any]:
-    """results.json of a folder with architecture searches."""
+def _results_in(run: Path) -> dict[str, Any]:
     found = results_of(run, "nas", "bipareto experiment nas search --out FOLDER")
     if "settings" not in found or any("genotype" not in record for record in found["records"]):
         raise InvalidInput(

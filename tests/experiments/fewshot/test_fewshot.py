@@ -180,7 +180,7 @@ def test_a_traced_step_is_the_step_and_runs_the_backbone_once_per_x(name: str) -
     method = configured(name, "linear", 4)
     state = method.init(task.problem, *task.start(0))
     batches = draw(task.problem, method.roles(4), 0, [0])
-    support, query = batches["lower"], task.problem.batch("upper", "x", 0, 0)
+    support, query = batches[Role("lower")], task.problem.batch("upper", "x", 0, 0)
     template = tree.map_(lambda leaf: 0, state)
 
     def step(leaves: list[Tensor], draws: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -383,7 +383,7 @@ def test_the_step_of_x_ends_gently() -> None:
 def test_methods_with_hessians_are_given_learners_that_bend_twice(
     name: str, twice: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bipareto_experiments.fewshot import training
+    from bipareto_experiments import trials as kept
 
     seen: list[bool] = []
 
@@ -391,7 +391,7 @@ def test_methods_with_hessians_are_given_learners_that_bend_twice(
         seen.append(problem.network.twice)
         raise _Broken
 
-    monkeypatch.setattr(training, "drive", stop)
+    monkeypatch.setattr(kept, "drive", stop)
     with pytest.raises(_Broken):
         train(generated("linear"), [Trial(configured(name, "linear", 4), None, 0)], 2)
     assert seen == [twice]

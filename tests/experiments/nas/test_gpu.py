@@ -73,7 +73,7 @@ def test_recorded_searches_side_by_side_are_the_plain_ones(
     task = generated(settings, device="cuda")
     recorded = search(task, trials(settings, name))
     monkeypatch.setattr(
-        searching, "drive", lambda *given: drive(*given[:-1], replace(given[-1], compile=False))
+        kept, "drive", lambda *given: drive(*given[:-1], replace(given[-1], compile=False))
     )
     plain = search(task, trials(settings, name), together=1)
     torch.testing.assert_close(recorded.objectives, plain.objectives, rtol=1e-3, atol=1e-4)

@@ -300,7 +300,7 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(
 
     task, wanted = generated(SMALL), trials(SMALL, seeds=(0, 1))
     with monkeypatch.context() as patch:
-        patch.setattr(searching, "drive", full)
+        patch.setattr(kept, "drive", full)
         patch.setattr(searching, "_memory", lambda *_: (3 * 2**30, 8 * 2**30))
         with pytest.raises(
             NotEnoughMemory,
@@ -336,7 +336,7 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(
             lambda: generated(replace(SMALL, batch=1)),
             "batch norm takes its statistics from the batch",
         ),
-        (lambda: search(generated(SMALL), []), "nothing to search"),
+        (lambda: search(generated(SMALL), []), "nothing to run"),
         (lambda: search(generated(SMALL), trials(SMALL), together=0), "together = 0"),
         (
             lambda: search(generated(SMALL), [*trials(SMALL), *trials(SMALL, "darts")]),
