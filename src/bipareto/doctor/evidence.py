@@ -14,10 +14,20 @@ from bipareto.methods import Method
 from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope
 from bipareto.problem import Problem, tree
+from bipareto.problem.notebook import html_table
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Failure
 
-__all__ = ["LOOKS", "Case", "Diagnosis", "Look", "diagnosed", "extreme_curvatures", "look"]
+__all__ = [
+    "LOOKS",
+    "Case",
+    "Diagnoses",
+    "Diagnosis",
+    "Look",
+    "diagnosed",
+    "extreme_curvatures",
+    "look",
+]
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,19 @@ class Diagnosis:
         which = ", ".join(map(str, self.runs[:6])) + (", ..." if len(self.runs) > 6 else "")
         runs = "runs" if len(self.runs) > 1 else "run"
         return f"{self.name} ({runs} {which}): {self.seen}. Remedy: {self.remedy}"
+
+    def _repr_html_(self) -> str:
+        return Diagnoses([self])._repr_html_()
+
+
+class Diagnoses(list[Diagnosis]):
+    """All diagnoses of a front or a solution, a list; none is a clean bill of health."""
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return "<p>No trouble found.</p>"
+        rows = [[d.name, ", ".join(map(str, d.runs)), d.seen, d.remedy] for d in self]
+        return html_table(rows, ["diagnosis", "runs", "seen", "remedy"])
 
 
 @dataclass(frozen=True)
