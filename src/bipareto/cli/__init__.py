@@ -103,7 +103,12 @@ def add_command(name: str, command: Any) -> None:
 
 
 for found in entry_points(group="bipareto.commands"):
-    add_command(found.name, found.load())
+    try:
+        add_command(found.name, found.load())
+    except Exception as error:  # noqa: BLE001  one broken package does not take the others along
+        fail(
+            f"the command {found.name} ({found.value}) cannot be imported and is left out: {error}"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bipareto.doctor.checks import LOOKS
-from bipareto.doctor.evidence import Case, Diagnoses, Diagnosis, Look
+from bipareto.doctor.evidence import Case, Diagnoses, Diagnosis, Look, looks
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import Method
@@ -25,7 +25,17 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Record, Solution
 
-__all__ = ["LOOKS", "Case", "Diagnoses", "Diagnosis", "Look", "Watch", "diagnose", "examine"]
+__all__ = [
+    "LOOKS",
+    "Case",
+    "Diagnoses",
+    "Diagnosis",
+    "Look",
+    "Watch",
+    "diagnose",
+    "examine",
+    "looks",
+]
 
 __doc__ = (
     (__doc__ or "")
@@ -197,7 +207,7 @@ def examine(case: Case) -> Diagnoses:
         )
     found = Diagnoses()
     rest = case  # one object as long as nothing is found: it keeps what it has computed
-    for look in LOOKS:
+    for look in looks():
         if seen := look.examine(rest):
             found += seen
             rest = replace(

@@ -15,6 +15,7 @@ from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope
 from bipareto.problem import Problem, tree
 from bipareto.problem.notebook import html_table
+from bipareto.problem.plugins import Registry
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Failure
 
@@ -27,6 +28,7 @@ __all__ = [
     "diagnosed",
     "extreme_curvatures",
     "look",
+    "looks",
 ]
 
 
@@ -207,6 +209,18 @@ class Look(NamedTuple):
 
 #: in the order of urgency: what an earlier one explains is not looked at again
 LOOKS: list[Look] = []
+_OF_OTHERS: Registry[Callable[[Case], list[Diagnosis]]] = Registry("diagnoses", {})
+
+
+def looks() -> list[Look]:
+    """All of `LOOKS`, then those of other packages: entry points of the group bipareto.diagnoses,
+    functions of a case whose docstring says what the trouble is.
+    """
+    return LOOKS + [Look(name, _sentence(examine), examine) for name, examine in _OF_OTHERS.items()]
+
+
+def _sentence(examine: Callable[[Case], list[Diagnosis]]) -> str:
+    return " ".join((examine.__doc__ or "").strip().split("\n\n")[0].split())
 
 
 def look(
@@ -219,8 +233,7 @@ def look(
     """
 
     def enter(examine: Callable[[Case], list[Diagnosis]]) -> Callable[[Case], list[Diagnosis]]:
-        first = (examine.__doc__ or "").strip().split("\n\n")[0]
-        LOOKS.append(Look(name, " ".join(first.split()), examine))
+        LOOKS.append(Look(name, _sentence(examine), examine))
         return examine
 
     return enter
