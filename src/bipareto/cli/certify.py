@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Options, Quiet
+from bipareto.cli.options import Json, Options, Quiet, Trust
 from bipareto.cli.output import Output
 from bipareto.cli.traced import RunOrProblem, ShortSteps, folder_of
 from bipareto.errors import BiparetoWarning, InvalidInput
@@ -34,6 +34,7 @@ def certify(
     ] = None,
     steps: ShortSteps = 2000,
     option: Options = None,
+    trust: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -64,8 +65,9 @@ def certify(
 
     out = Output(as_json, quiet)
     with folder_of(out, run, steps, option) as path:
+        own = trust or path != Path(run)  # a problem that was named here is imported anyway
         found = {
-            run if folder == path else str(folder): _certified(out, folder, index, gamma)
+            run if folder == path else str(folder): _certified(out, folder, index, gamma, own)
             for folder in run_folders(path)
         }
     parts = [
@@ -76,14 +78,14 @@ def certify(
 
 
 def _certified(
-    out: Output, run: Path, index: int | None, gamma: float | None
+    out: Output, run: Path, index: int | None, gamma: float | None, trust: bool
 ) -> dict[int, Certificate]:
     """The certificates of one run folder, shown as they are made."""
     from bipareto.certificate import certificate
     from bipareto.methods import MOMEHA
     from bipareto.sweep.reading import plan_of, read_runs
 
-    plan, found = plan_of(run), read_runs(run)[0].front
+    plan, found = plan_of(run, trusted=trust), read_runs(run)[0].front
     problem, name = plan.setup.problem, plan.config.problem.name
     if index is not None and not 0 <= index < len(found):
         raise InvalidInput(f"--index {index}: the front in {run} has runs 0 to {len(found) - 1}")

@@ -80,6 +80,7 @@ def tune(
       bipareto tune package.module:function --space mu=1:16 --trials 16
     """
     from bipareto.sweep import tuner
+    from bipareto.sweep.builder import foretold
     from bipareto.sweep.config import TuneConfig, load
 
     out = Output(as_json, quiet)
@@ -88,6 +89,7 @@ def tune(
             asked = _own(config, method or "momeha", space or [], steps, trials, option)
         else:
             asked = load(TuneConfig, config)
+            out.foretell(foretold(asked.sweep.problem))
         found = tuner.tune(asked, out_dir, storage=storage, study_name=study)
     if not quiet:
         numbers = ", ".join(f"{name} = {value:.5g}" for name, value in found.numbers.items())
