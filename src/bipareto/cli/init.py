@@ -43,7 +43,7 @@ def init(
 
     \b
     Examples:
-      bipareto init mine && cd mine
+      bipareto init mine
       bipareto front problem:digits --steps 300 --preferences 5 --out runs/first
       bipareto sweep front.yaml --out runs/a
     """

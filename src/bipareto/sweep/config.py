@@ -175,8 +175,8 @@ class SweepConfig:
     threads: int = 1
     engine: EngineConfig = EngineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-    #: also send records to RUN/tensorboard, or to MLflow; changes no number
-    track: Literal["tensorboard", "mlflow"] | None = None
+    #: also send records to RUN/tensorboard, MLflow or Weights & Biases; changes no number
+    track: Literal["tensorboard", "mlflow", "wandb"] | None = None
 
     def __post_init__(self) -> None:
         require(
