@@ -43,6 +43,7 @@ class Case(NamedTuple):
     y: Tensor
 
     def init(self, preference: Any = None) -> State:
+        """The method's first state for a preference."""
         return self.method.init(self.problem, self.x, self.y, preference)
 
 
