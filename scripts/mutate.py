@@ -60,6 +60,8 @@ CORE = (
 TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "battery", "doctor")
 #: A mutant's tests may be expected to take this long together; slower ones are left out.
 PATIENCE = 100.0
+#: A file of tests is watched for at most this long; what it has not reached is left out.
+WATCHED = 150.0
 #: What is copied for a worker.
 TREE = ("src", "tests", "benchmarks", "pyproject.toml")
 
@@ -293,12 +295,12 @@ def mutants_of(path: Path, module: str) -> Iterator[Mutant]:
 
 class Watch:
     """A pytest plugin: each test's time, whether it passed, and the package's functions that it
-    calls, in a JSON file.
+    calls, a line of JSON each.
     """
 
     def __init__(self, source: str, path: Path) -> None:
         self.source, self.path = source, path
-        self.tests: dict[str, Any] = {}
+        self.failed: set[str] = set()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -320,17 +322,16 @@ class Watch:
                 for code in codes.values()
                 if code.co_filename.startswith(self.source)
             }
-            row = self.tests.setdefault(item.nodeid, {"passed": True})
-            row |= {"seconds": time.perf_counter() - begin, "functions": sorted(called)}
+            if item.nodeid not in self.failed:
+                seconds = time.perf_counter() - begin
+                row = {"test": item.nodeid, "seconds": seconds, "functions": sorted(called)}
+                with self.path.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a failure, or a skip."""
         if not report.passed:
-            self.tests.setdefault(report.nodeid, {})["passed"] = False
-
-    def pytest_sessionfinish(self) -> None:
-        """Write it down."""
-        self.path.write_text(json.dumps(self.tests))
+            self.failed.add(report.nodeid)
 
 
 class Selection:
@@ -433,22 +434,22 @@ def watched(trees: list[Path], folder: Path, modules: list[str]) -> dict[str, An
     files.sort(key=lambda file: -(ROOT / file).stat().st_size)
 
     def task(number: int, chosen: list[str]) -> Task:
-        out = folder / f"watch-{number}.json"
+        out = folder / f"watch-{number}.jsonl"
 
         def begin(tree: Path) -> int:
             plugin = Watch(str(tree / PACKAGE) + "/", out)
             return in_child(tree, out.with_suffix(".log"), ["--maxfail=10000", *chosen], plugin)
 
         def end(tree: Path, code: int | None, seconds: float) -> None:
-            if out.exists():
-                tests.update(json.loads(out.read_text()))
+            rows = map(json.loads, out.read_text().splitlines() if out.exists() else [])
+            tests.update((row.pop("test"), row) for row in rows)
             print(f"  {chosen[0]}: exit {code}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
-        return Task(begin, end, 400)
+        return Task(begin, end, WATCHED)
 
     groups = [[file] for file in files] + [[f"{PACKAGE}/{module}" for module in modules]]
     work(iter([task(i, chosen) for i, chosen in enumerate(groups)]), trees, float("inf"))
-    return {name: row for name, row in tests.items() if row.get("passed") and "seconds" in row}
+    return tests
 
 
 def chosen_tests(mutant: Mutant, tests: dict[str, Any]) -> list[str]:
