@@ -170,8 +170,8 @@ class TestDiseases:
         weak = doctor.Diagnosis("penalty-too-weak", (0, 3), "a", "raise c", {"c": 1.0})
         strong = doctor.Diagnosis("penalty-too-strong", (1,), "b", "lower c", {"c": 2.0})
         other = doctor.Diagnosis("theta-lags", (2,), "c", "d")
-        assert doctor.reconciled([weak, other]) == [weak, other]
-        both, rest = doctor.reconciled([weak, other, strong])
+        assert doctor.reconciled(doctor.Diagnoses([weak, other])) == [weak, other]
+        both, rest = doctor.reconciled(doctor.Diagnoses([weak, other, strong]))
         assert (both.name, both.runs, rest) == ("no-penalty-fits", (0, 1, 3), other)
         assert "raise c" not in both.remedy
         assert "lower c" not in both.remedy

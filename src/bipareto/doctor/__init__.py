@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bipareto.doctor.checks import LOOKS
-from bipareto.doctor.evidence import Case, Diagnosis, Look
+from bipareto.doctor.evidence import Case, Diagnoses, Diagnosis, Look, looks
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import Method
@@ -25,7 +25,18 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Record, Solution
 
-__all__ = ["LOOKS", "Case", "Diagnosis", "Look", "Watch", "diagnose", "examine", "reconciled"]
+__all__ = [
+    "LOOKS",
+    "Case",
+    "Diagnoses",
+    "Diagnosis",
+    "Look",
+    "Watch",
+    "diagnose",
+    "examine",
+    "looks",
+    "reconciled",
+]
 
 __doc__ = (
     (__doc__ or "")
@@ -37,9 +48,7 @@ __doc__ = (
 )
 
 
-def diagnose(
-    found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = None
-) -> list[Diagnosis]:
+def diagnose(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = None) -> Diagnoses:
     """What is wrong with a front or a solution; an empty list is a clean bill of health.
 
     Args:
@@ -186,7 +195,7 @@ class Watch:
                 warnings.warn(f"at step {record.step}, {diagnosis}", BiparetoWarning, stacklevel=2)
 
 
-def examine(case: Case) -> list[Diagnosis]:
+def examine(case: Case) -> Diagnoses:
     """All diagnoses of a case, most urgent first.  What a trouble found earlier explains is not
     reported again for the same run.
     """
@@ -197,9 +206,9 @@ def examine(case: Case) -> list[Diagnosis]:
             "these runs were stopped before anything was recorded: there is nothing to examine; "
             "let them make more steps"
         )
-    found: list[Diagnosis] = []
+    found = Diagnoses()
     rest = case  # one object as long as nothing is found: it keeps what it has computed
-    for look in LOOKS:
+    for look in looks():
         if seen := look.examine(rest):
             found += seen
             rest = replace(
@@ -208,7 +217,7 @@ def examine(case: Case) -> list[Diagnosis]:
     return reconciled(found)
 
 
-def reconciled(found: list[Diagnosis]) -> list[Diagnosis]:
+def reconciled(found: Diagnoses) -> Diagnoses:
     """Diagnoses whose remedies do not contradict each other.
 
     All runs of a method share their penalty c.  Where it is too weak for some and too strong for
@@ -227,4 +236,4 @@ def reconciled(found: list[Diagnosis]) -> list[Diagnosis]:
         {f"weak {key}": value for key, value in weak.numbers.items()}
         | {f"strong {key}": value for key, value in strong.numbers.items()},
     )
-    return [both, *(item for item in found if item is not weak and item is not strong)]
+    return Diagnoses([both, *(item for item in found if item is not weak and item is not strong)])
