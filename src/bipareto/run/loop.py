@@ -28,8 +28,9 @@ from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.run.bars import bar
 from bipareto.run.race import comes_in_batches
-from bipareto.run.results import Callback, Iterate, Record, Run, Snapshot, Solution, Watch
+from bipareto.run.results import Callback, Iterate, Record, Run, Snapshot, Solution
 from bipareto.run.steppers import stepper
+from bipareto.run.watching import Watch
 
 __all__ = [
     "COMPILE_FROM",
