@@ -103,7 +103,7 @@ def compare(
     import json
 
     from bipareto.sweep import comparison
-    from bipareto.sweep.builder import build
+    from bipareto.sweep.builder import Setup, build
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="comparison.json")
@@ -177,7 +177,8 @@ def compare(
                     steps=c.steps,
                     compile=compiled,
                 )
-                keep(config, c.returned, out_dir / "methods" / c.name)
+                built = None if start else Setup(setup.problem, setup.starts * len(seeds))
+                keep(config, c.returned, out_dir / "methods" / c.name, built)
         out.say(
             f"wrote comparison.json, comparison.png and methods/ to {out_dir}; look at it: "
             f"bipareto report {out_dir}"

@@ -21,14 +21,14 @@ from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.fronts.front import front
 from bipareto.fronts.measures import hypervolume
 from bipareto.fronts.pareto import ParetoFront
-from bipareto.methods import METHODS, Method
+from bipareto.methods import MBMOMEHA, METHODS, Method, Twin
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts.preferences import grid
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.problems.base import KnownProblem
 from bipareto.run.race import comes_in_batches
-from bipareto.run.training import objectives_of, train_on
+from bipareto.run.training import train_on
 from bipareto.sweep.builder import Setup, method_of
 from bipareto.sweep.config import MethodConfig
 
@@ -309,11 +309,14 @@ def _run(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BiparetoWarning)
         try:
+            raced = METHODS[name] is Twin and comes_in_batches(problem)
             method = METHODS[name].tuned(problem, x0, y0)
             wanted = grid(m, preferences) if method.uses_preference else None
             if budget == "oracles":
                 before = sum(method.preparation(m).values())
-                steps = max(1, int((share - before) // gradient_cost(method, m)))
+                # A race counts its budget in steps of MB-MOMEHA.
+                cost = gradient_cost(MBMOMEHA() if raced else method, m)
+                steps = max(1, int((share - before) // cost))
             else:
                 clock = front(
                     problem,
@@ -334,11 +337,13 @@ def _run(
                 y0,
                 preferences=wanted,
                 seeds=seeds,
-                method=method,
+                method=None if raced else method,
                 steps=steps,
                 compile=compile,
                 progress=progress,
             )
+            assert raw.method is not None
+            method = raw.method
             if raw.interrupted:
                 raise KeyboardInterrupt
             resolved = _resolved(problem, raw, steps)
@@ -353,7 +358,7 @@ def _run(
         small = sum(leaf.numel() for leaf in tree.leaves(begin)) <= CERTIFIED_SIZE
         certified = range(len(resolved)) if known or small else ()
         kkt = max((_kkt(problem, resolved, i) for i in certified), default=math.nan)
-    counts = method.cost(m, steps)
+    counts = (method if raw.race is None else MBMOMEHA()).cost(m, steps)
     return Contender(
         name=name,
         method=method,
@@ -375,16 +380,12 @@ def _run(
 
 def _resolved(problem: Problem, raw: ParetoFront, steps: int) -> ParetoFront:
     """The lower level solved again; of networks, y trained on by Adam until g stops falling."""
-    if raw.race is not None or not comes_in_batches(problem):
+    if raw.race is not None:
+        return raw  # its y was trained on g alone already
+    if not comes_in_batches(problem):
         return raw.resolve_lower()
     y = train_on(problem, raw.x, raw.y, rate=RATE, steps=max(20, steps // 3))
-    test = problem.batch("test", "full") if problem.has_test else None
-    return replace(
-        raw,
-        y=y,
-        objectives=objectives_of(problem, raw.x, y, problem.batch("upper", "full")),
-        test=None if test is None else objectives_of(problem, raw.x, y, test),
-    )
+    return raw.with_y(y, None, problem)
 
 
 def _kkt(problem: Problem, found: ParetoFront, i: int) -> float:
