@@ -109,8 +109,8 @@ class ParetoFront(Tabular):
     @property
     def leak(self) -> Leak:
         """What y and x have learned of the upper level's data, in the mean over the runs."""
-        rows = (self.own, self.objectives, self.test)
-        return Leak(*(None if f is None else f.mean(0) for f in rows))
+        own, test = (None if f is None else f.mean(0) for f in (self.own, self.test))
+        return Leak(own, self.objectives.mean(0), test)
 
     @property
     def interrupted(self) -> bool:
@@ -138,7 +138,7 @@ class ParetoFront(Tabular):
                 "front.x, front.y and front.objectives"
             )
         found = solution_of(self.problem, self.method, self.run, i, int(self.seed[i]))
-        rows = {
+        rows: dict[str, Any] = {
             name: None if (v := getattr(self, name)) is None else v[i] for name in ("own", "test")
         }
         y, f = tree.select(self.y, i), self.objectives[i]

@@ -122,7 +122,7 @@ def collect(folder: RunFolder) -> ParetoFront:
         failure,
         sum(meta["seconds"] for meta in metas),
     )
-    measured = {name: tensors.get(name) for name in _MEASURED}
+    measured: dict[str, Any] = {name: tensors.get(name) for name in _MEASURED}
     found = replace(found, objectives=tensors["objectives"], **measured)
     known = plan.setup.known
     distance = None if known is None else known.distance_to_front(found.objectives)
