@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from dataclasses import replace
+from typing import Annotated, cast
 
 import typer
 
@@ -12,10 +12,7 @@ from bipareto.cli.asked import problem_asked
 from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
-from bipareto.sweep.config import MethodConfig, PreferencesConfig, SweepConfig
-
-if TYPE_CHECKING:
-    from bipareto.methods import Method
+from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
 __all__ = ["compare"]
 
@@ -80,7 +77,8 @@ def compare(
     then by the worst kkt residual, both with the lower level solved again.
 
     With --out: comparison.json, comparison.png (all fronts over the exact one)
-    and methods/, a run folder for each, for `bipareto report DIR`.
+    and methods/, a run folder for each, for `bipareto report DIR`.  Killed, the
+    comparison goes on when the same command is called again.
 
     \b
     Examples:
@@ -111,6 +109,12 @@ def compare(
     )
     seeds = values.seeds(seed or ["0"])
     kind = cast("comparison.Budget", budget)
+    config = SweepConfig(
+        problem=replace(asked, starts=start or "fixed"),
+        preferences=PreferencesConfig(count=preferences),
+        seeds=tuple(seeds),
+        compile=False if budget == "seconds" else compiled,
+    )
     found = comparison.compare(
         known,
         names,
@@ -121,7 +125,10 @@ def compare(
         start=start,
         compile=compiled,
         progress=out.progress,
+        kept=None if out_dir is None else comparison.Kept(out_dir, config),
     )
+    if out_dir is not None and any(comparison.INTERRUPTED in c.notes for c in found):
+        raise InvalidInput(f"interrupted; the same command with --out {out_dir} goes on")
     notes: dict[str, list[str]] = {}
     for c in found:
         for note in c.notes:
@@ -178,34 +185,17 @@ def compare(
     }
     if out_dir is not None:
         from bipareto.report import plot_comparison
-        from bipareto.sweep.sweep import keep
+        from bipareto.sweep.durable import write_text
 
-        (out_dir / "comparison.json").write_text(
-            json.dumps(values.finite(result), indent=2) + "\n", encoding="utf-8"
-        )
         plot_comparison(
             {c.name: c.front.objectives for c in found if c.front is not None},
             known,
             out_dir / "comparison.png",
         )
-        for c in found:
-            if c.returned is not None and c.method is not None:
-                config = SweepConfig(
-                    problem=replace(asked, starts=start or "fixed"),
-                    method=MethodConfig(c.name, "plain", _hyperparameters(c.method)),
-                    preferences=PreferencesConfig(count=preferences),
-                    seeds=tuple(seeds),
-                    steps=c.steps,
-                    compile=compiled,
-                )
-                keep(config, c.returned, out_dir / "methods" / c.name)
+        # Last: it says that the comparison is done.
+        write_text(out_dir / "comparison.json", json.dumps(values.finite(result), indent=2) + "\n")
         out.say(
             f"wrote comparison.json, comparison.png and methods/ to {out_dir}; look at it: "
             f"bipareto report {out_dir}"
         )
     out.result(result)
-
-
-def _hyperparameters(method: Method) -> dict[str, Any]:
-    """All of a method's hyperparameters, as `method.set` of a configuration has them."""
-    return {f.name: getattr(method, f.name) for f in fields(method)}

@@ -7,8 +7,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -22,9 +23,15 @@ from bipareto.methods import METHODS, Method
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts.preferences import grid
 from bipareto.problem import tree
+from bipareto.problem.tree import Tree
 from bipareto.problems.base import KnownProblem
+from bipareto.sweep.config import MethodConfig, SweepConfig, to_dict
+from bipareto.sweep.durable import Interrupted
+from bipareto.sweep.reading import plan_of, returned
+from bipareto.sweep.store import RunFolder
+from bipareto.sweep.sweep import resume, sweep
 
-__all__ = ["Budget", "Contender", "applicable", "compare", "gradient_cost"]
+__all__ = ["Budget", "Contender", "Kept", "applicable", "compare", "gradient_cost"]
 
 Budget = Literal["oracles", "seconds"]
 
@@ -36,9 +43,51 @@ CALIBRATION = 40
 
 
 @dataclass(frozen=True)
+class Kept:
+    """The run folders of a comparison, one for each method.
+
+    Args:
+        path: the folder of the comparison.
+        config: of the runs, all but the method and its steps.
+    """
+
+    path: Path
+    config: SweepConfig
+
+    def begun(self, name: str) -> tuple[Method, int] | None:
+        """The method as it was begun earlier, and its steps; None where it was not.  Runs of
+        another question are refused.
+        """
+        path = self.path / "methods" / name
+        if not RunFolder(path).exists():
+            return None
+        plan = plan_of(path)
+        held, asked = to_dict(plan.config), to_dict(self.config)
+        for key in ("problem", "preferences", "seeds", "compile"):
+            if held[key] != asked[key]:
+                raise InvalidInput(
+                    f"{path} holds runs of another comparison ({key}: {held[key]}, not "
+                    f"{asked[key]}); choose another folder, or the same settings to go on"
+                )
+        return plan.method, plan.config.steps
+
+    def front(
+        self, name: str, method: Method, steps: int, progress: bool | None
+    ) -> tuple[ParetoFront, Tree]:
+        """The front of a method, begun or gone on with, and y as its runs left it."""
+        path = self.path / "methods" / name
+        if RunFolder(path).exists():
+            found = resume(path, progress=progress)
+        else:
+            own = {f.name: getattr(method, f.name) for f in fields(method)}
+            config = replace(self.config, method=MethodConfig(name, "plain", own), steps=steps)
+            found = sweep(config, path, progress=progress)
+        return found, returned(path)[0]
+
+
+@dataclass(frozen=True)
 class Contender:
-    """One method's result: its resolved front, the front as it was returned, and what was measured
-    of them, or why there is none.
+    """One method's result: its resolved front and what was measured of it, or why there is none.
 
     distance, kkt, gap: the worst over its runs; distance to the exact front relative to its extent,
         the certificate's residual at
@@ -50,7 +99,6 @@ class Contender:
     name: str
     method: Method | None
     front: ParetoFront | None
-    returned: ParetoFront | None
     steps: int
     distance: float
     kkt: float
@@ -103,6 +151,7 @@ def compare(
     start: int = 0,
     compile: bool | str | None = None,
     progress: bool | None = None,
+    kept: Kept | None = None,
 ) -> list[Contender]:
     """Run each method, tuned for its share, and rank by worst distance to the front, then by worst
     kkt residual.
@@ -117,6 +166,8 @@ def compare(
         amount: 80,000 gradients or 20 seconds when None.
         start: 0 for the problem's own start, n for its n-th random one; all methods begin there and
             are tuned there.
+        kept: the run folders of the methods; None keeps nothing.  Folders that are there go on, so
+            that a comparison that was stopped is finished by the same call.
 
     A method that refuses the problem, or whose runs all fail, is listed last with the reason.  So
     are, after Ctrl-C, the method at work then and those after it: what a run has reached by then is
@@ -136,12 +187,34 @@ def compare(
     share = amount if amount is not None else (80_000 if budget == "oracles" else 20.0)
     if not share > 0:
         raise InvalidInput(f"the budget is {share}; it must be > 0")
+    x0, y0 = problem.start(start) if start else (problem.x0, problem.y0)
+    begun = {} if kept is None else {name: kept.begun(name) for name in methods}
+
+    def share_of(name: str) -> tuple[Method, int]:
+        return begun.get(name) or _share(problem, name, preferences, budget, share, seeds, (x0, y0))
+
+    def trace(name: str, method: Method, steps: int) -> tuple[ParetoFront, Tree]:
+        if kept is not None:
+            return kept.front(name, method, steps, progress)
+        raw = front(
+            problem,
+            x0,
+            y0,
+            preferences=grid(problem.m, preferences) if method.uses_preference else None,
+            seeds=seeds,
+            method=method,
+            steps=steps,
+            compile=False if budget == "seconds" else compile,
+            progress=progress,
+        )
+        if raw.interrupted:
+            raise KeyboardInterrupt
+        return raw.resolve_lower(), raw.y
+
     found: list[Contender] = []
     for name in methods:
         try:
-            found.append(
-                _run(problem, name, preferences, budget, share, seeds, start, compile, progress)
-            )
+            found.append(_run(problem, name, share_of, trace))
         except KeyboardInterrupt:
             found += [_absent(left, 0.0, INTERRUPTED) for left in methods[len(found) :]]
             break
@@ -150,68 +223,31 @@ def compare(
 
 def _absent(name: str, seconds: float, reason: str) -> Contender:
     return Contender(
-        name, None, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
+        name, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
     )
 
 
 def _run(
     problem: KnownProblem,
     name: str,
-    preferences: int,
-    budget: Budget,
-    share: float,
-    seeds: Sequence[int],
-    start: int,
-    compile: bool | str | None,
-    progress: bool | None,
+    share_of: Callable[[str], tuple[Method, int]],
+    trace: Callable[[str, Method, int], tuple[ParetoFront, Tree]],
 ) -> Contender:
     notes: list[str] = []
-    x0, y0 = problem.start(start) if start else (problem.x0, problem.y0)
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BiparetoWarning)
         try:
-            method = METHODS[name].tuned(problem, x0, y0)
-            wanted = grid(problem.m, preferences) if method.uses_preference else None
-            if budget == "oracles":
-                before = sum(method.preparation(problem.m).values())
-                steps = max(1, int((share - before) // gradient_cost(method, problem.m)))
-            else:
-                clock = front(
-                    problem,
-                    x0,
-                    y0,
-                    preferences=wanted,
-                    seeds=seeds,
-                    method=method,
-                    steps=CALIBRATION,
-                    compile=False,
-                    progress=False,
-                )
-                steps, compile = max(1, int(share * CALIBRATION / clock.seconds)), False
-            method = METHODS[name].tuned(problem, x0, y0, steps=steps)
-            raw = front(
-                problem,
-                x0,
-                y0,
-                preferences=wanted,
-                seeds=seeds,
-                method=method,
-                steps=steps,
-                compile=compile,
-                progress=progress,
-            )
-            if raw.interrupted:
-                raise KeyboardInterrupt
-            resolved = raw.resolve_lower()
+            method, steps = share_of(name)
+            resolved, y = trace(name, method, steps)
+        except Interrupted as error:
+            raise KeyboardInterrupt from error
         except BiparetoError as error:
             return _absent(name, time.perf_counter() - began, str(error))
         notes += [str(warning.message) for warning in caught]
-        notes += [
-            f"{sum(f is not None for f in raw.failure)} runs left the finite numbers: {failure}"
-            for failure in raw.failure
-            if failure
-        ][:1]
+        failures = [failure for failure in resolved.failure if failure is not None]
+        if failures:
+            notes.append(f"{len(failures)} runs left the finite numbers: {failures[0]}")
         kkt = max(_kkt(problem, resolved, i) for i in range(len(resolved)))
     counts = method.cost(problem.m, steps)
     distance = problem.distance_to_front(resolved.objectives)
@@ -219,12 +255,11 @@ def _run(
         name=name,
         method=method,
         front=resolved,
-        returned=raw,
         steps=steps,
         distance=_worst(distance),
         kkt=kkt,
         gap=_worst(
-            envelope.gap(problem, raw.x, raw.y, min(0.9 * problem.constants.gamma_max, 1.0))
+            envelope.gap(problem, resolved.x, y, min(0.9 * problem.constants.gamma_max, 1.0))
         ),
         hypervolume=_hypervolume(problem, resolved),
         gradients=counts["lower_gradients"] + counts["upper_gradients"],
@@ -232,6 +267,35 @@ def _run(
         seconds=time.perf_counter() - began,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _share(
+    problem: KnownProblem,
+    name: str,
+    preferences: int,
+    budget: Budget,
+    share: float,
+    seeds: Sequence[int],
+    begin: tuple[Tree, Tree],
+) -> tuple[Method, int]:
+    """A method tuned for its share of the budget, and how many steps that is."""
+    method = METHODS[name].tuned(problem, *begin)
+    if budget == "oracles":
+        before = sum(method.preparation(problem.m).values())
+        steps = max(1, int((share - before) // gradient_cost(method, problem.m)))
+    else:
+        clock = front(
+            problem,
+            *begin,
+            preferences=grid(problem.m, preferences) if method.uses_preference else None,
+            seeds=seeds,
+            method=method,
+            steps=CALIBRATION,
+            compile=False,
+            progress=False,
+        )
+        steps = max(1, int(share * CALIBRATION / clock.seconds))
+    return METHODS[name].tuned(problem, *begin, steps=steps), steps
 
 
 def _kkt(problem: KnownProblem, found: ParetoFront, i: int) -> float:
