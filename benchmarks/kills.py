@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from bipareto.cli import add_command
 from bipareto.cli import main as command_line
 from bipareto.sweep import sweep
 from bipareto.sweep.config import SweepConfig, load
@@ -297,6 +298,10 @@ def main() -> None:
     given = parser.parse_args()
     target = None if given.json is None else given.json.resolve()
     data = json.loads(target.read_text("utf-8")) if target and target.exists() else {}
+    from bipareto_experiments.commands import experiment
+
+    # From a source tree that is not installed there are no entry points.
+    add_command("experiment", experiment)
     with frequent_checkpoints():
         for name in given.only or names:
             with tempfile.TemporaryDirectory() as home:
