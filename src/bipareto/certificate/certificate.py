@@ -37,6 +37,7 @@ from bipareto.methods.parts.preferences import as_preference
 from bipareto.methods.parts.scalarization import as_ideal
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
+from bipareto.problem.notebook import html_table
 
 __all__ = ["Certificate", "certify"]
 
@@ -99,7 +100,7 @@ class Certificate:
     gradients: int
     notes: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
+    def _rows(self) -> list[tuple[str, str]]:
         low, high = self.lower_eigenvalues
         lam = ", ".join(f"{v:.3g}" for v in self.kkt_multipliers)
         descent = {True: "a", False: "no", None: "perhaps a"}[self.common_descent]
@@ -110,17 +111,31 @@ class Certificate:
             paper = f"{self.stationarity:.3e} at p = {self.stationarity_multipliers[1]:.3g}"
         if self.paper_stationarity is not None:
             paper += f"; {self.paper_stationarity:.3e} with the paper's multipliers"
-        lines = [
-            f"lower level   {self.lower_curvature}, ||grad_y g|| = {self.lower_residual:.3e}, "
-            f"curvature {low:.3g} to {high:.3g}",
-            f"gap           {self.gap:.3e} (gamma = {self.gamma:.3g}), ||grad g - grad v_gamma|| = "
-            f"{self.constraint_gradient:.3e}",
-            f"kkt           {self.kkt:.3e} at lambda = ({lam}): {descent} common descent direction "
-            "is left",
-            f"stationarity  {paper}",
-            f"cost          {self.gradients} gradient evaluations",
+        return [
+            (
+                "lower level",
+                f"{self.lower_curvature}, ||grad_y g|| = {self.lower_residual:.3e}, "
+                f"curvature {low:.3g} to {high:.3g}",
+            ),
+            (
+                "gap",
+                f"{self.gap:.3e} (gamma = {self.gamma:.3g}), ||grad g - grad v_gamma|| = "
+                f"{self.constraint_gradient:.3e}",
+            ),
+            (
+                "kkt",
+                f"{self.kkt:.3e} at lambda = ({lam}): {descent} common descent direction is left",
+            ),
+            ("stationarity", paper),
+            ("cost", f"{self.gradients} gradient evaluations"),
+            *(("note", note) for note in self.notes),
         ]
-        return "\n".join(lines + [f"note          {note}" for note in self.notes])
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<14}{words}" for name, words in self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), caption="Certificate")
 
 
 def certify(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bipareto.doctor.checks import LOOKS
-from bipareto.doctor.evidence import Case, Diagnosis, Look
+from bipareto.doctor.evidence import Case, Diagnoses, Diagnosis, Look, looks
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import Method
@@ -25,7 +25,17 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Record, Solution
 
-__all__ = ["LOOKS", "Case", "Diagnosis", "Look", "Watch", "diagnose", "examine"]
+__all__ = [
+    "LOOKS",
+    "Case",
+    "Diagnoses",
+    "Diagnosis",
+    "Look",
+    "Watch",
+    "diagnose",
+    "examine",
+    "looks",
+]
 
 __doc__ = (
     (__doc__ or "")
@@ -37,9 +47,7 @@ __doc__ = (
 )
 
 
-def diagnose(
-    found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = None
-) -> list[Diagnosis]:
+def diagnose(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = None) -> Diagnoses:
     """What is wrong with a front or a solution; an empty list is a clean bill of health.
 
     Args:
@@ -186,7 +194,7 @@ class Watch:
                 warnings.warn(f"at step {record.step}, {diagnosis}", BiparetoWarning, stacklevel=2)
 
 
-def examine(case: Case) -> list[Diagnosis]:
+def examine(case: Case) -> Diagnoses:
     """All diagnoses of a case, most urgent first.  What a trouble found earlier explains is not
     reported again for the same run.
     """
@@ -197,9 +205,9 @@ def examine(case: Case) -> list[Diagnosis]:
             "these runs were stopped before anything was recorded: there is nothing to examine; "
             "let them make more steps"
         )
-    found: list[Diagnosis] = []
+    found = Diagnoses()
     rest = case  # one object as long as nothing is found: it keeps what it has computed
-    for look in LOOKS:
+    for look in looks():
         if seen := look.examine(rest):
             found += seen
             rest = replace(

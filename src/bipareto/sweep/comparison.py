@@ -1,5 +1,7 @@
-"""Methods side by side on a problem with a known front, under an equal budget of gradients or of
-seconds.
+"""Methods side by side on one problem, under an equal budget of gradients or of seconds.
+
+A problem with a known front ranks them by the distance to it; one's own by hypervolume, over seeds,
+up to a point that all methods share.
 """
 
 from __future__ import annotations
@@ -8,8 +10,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -18,71 +19,47 @@ from torch import Tensor
 from bipareto.certificate.certificate import certify
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.fronts.front import front
+from bipareto.fronts.measures import hypervolume
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import METHODS, Method
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts.preferences import grid
-from bipareto.problem import tree
+from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.problems.base import KnownProblem
-from bipareto.sweep.config import MethodConfig, SweepConfig, to_dict
+from bipareto.run.race import comes_in_batches
+from bipareto.run.training import objectives_of, train_on
+from bipareto.sweep.builder import Setup, method_of
+from bipareto.sweep.config import MethodConfig
 from bipareto.sweep.durable import Interrupted
-from bipareto.sweep.reading import plan_of, returned
-from bipareto.sweep.store import RunFolder
-from bipareto.sweep.sweep import resume, sweep
+from bipareto.sweep.kept import Kept
 
-__all__ = ["Budget", "Contender", "Kept", "applicable", "compare", "gradient_cost"]
+__all__ = [
+    "Budget",
+    "Contender",
+    "applicable",
+    "compare",
+    "gradient_cost",
+    "reference_point",
+    "verdicts",
+]
 
 Budget = Literal["oracles", "seconds"]
 
 #: why a method is not compared after Ctrl-C
 INTERRUPTED = "interrupted before its runs had ended"
 
+#: gradients per run, where the amount is not said: of known problems, of one's own
+AMOUNTS = {True: 80_000, False: 10_000}
+
+#: a point of a larger problem is not certified: every one costs up to 200 gradients on all the data
+CERTIFIED_SIZE = 2_000
+
+#: Adam's rate, times three, where y is trained on before a method is judged
+RATE = 0.01
+
 #: steps taken to see how fast a method is, when the budget is in seconds
 CALIBRATION = 40
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The run folders of a comparison, one for each method.
-
-    Args:
-        path: the folder of the comparison.
-        config: of the runs, all but the method and its steps.
-    """
-
-    path: Path
-    config: SweepConfig
-
-    def begun(self, name: str) -> tuple[Method, int] | None:
-        """The method as it was begun earlier, and its steps; None where it was not.  Runs of
-        another question are refused.
-        """
-        path = self.path / "methods" / name
-        if not RunFolder(path).exists():
-            return None
-        plan = plan_of(path)
-        held, asked = to_dict(plan.config), to_dict(self.config)
-        for key in ("problem", "preferences", "seeds", "compile"):
-            if held[key] != asked[key]:
-                raise InvalidInput(
-                    f"{path} holds runs of another comparison ({key}: {held[key]}, not "
-                    f"{asked[key]}); choose another folder, or the same settings to go on"
-                )
-        return plan.method, plan.config.steps
-
-    def front(
-        self, name: str, method: Method, steps: int, progress: bool | None
-    ) -> tuple[ParetoFront, Tree]:
-        """The front of a method, begun or gone on with, and y as its runs left it."""
-        path = self.path / "methods" / name
-        if RunFolder(path).exists():
-            found = resume(path, progress=progress)
-        else:
-            own = {f.name: getattr(method, f.name) for f in fields(method)}
-            config = replace(self.config, method=MethodConfig(name, "plain", own), steps=steps)
-            found = sweep(config, path, progress=progress)
-        return found, returned(path)[0]
 
 
 @dataclass(frozen=True)
@@ -90,8 +67,9 @@ class Contender:
     """One method's result: its resolved front and what was measured of it, or why there is none.
 
     distance, kkt, gap: the worst over its runs; distance to the exact front relative to its extent,
-        the certificate's residual at
-    the resolved points, and g - v_gamma at the points as they were returned.
+        the certificate's residual at the resolved points, and g - v_gamma at the points as they
+        were returned; NaN where they are not known.
+    hypervolumes: of the runs of each seed, on the problem's `test_data` where it has any.
     gradients, hessian_products: spent per run.
     notes: what the method warned of.
     """
@@ -108,6 +86,21 @@ class Contender:
     hessian_products: int
     seconds: float
     notes: tuple[str, ...]
+    hypervolumes: tuple[float, ...] = ()
+
+    @property
+    def mean(self) -> float:
+        """The mean hypervolume over seeds."""
+        return sum(self.hypervolumes) / len(self.hypervolumes) if self.hypervolumes else math.nan
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean; NaN of a single seed."""
+        n = len(self.hypervolumes)
+        if n < 2:
+            return math.nan
+        spread = sum((value - self.mean) ** 2 for value in self.hypervolumes)
+        return math.sqrt(spread / (n - 1) / n)
 
     def figures(self) -> dict[str, Any]:
         """What was measured, as plain values."""
@@ -118,6 +111,9 @@ class Contender:
             "distance_to_front": self.distance,
             "kkt": self.kkt,
             "hypervolume": self.hypervolume,
+            "hypervolumes": list(self.hypervolumes),
+            "hypervolume_mean": self.mean,
+            "hypervolume_error": self.error,
             "gap": self.gap,
             "gradients": self.gradients,
             "hessian_products": self.hessian_products,
@@ -126,11 +122,16 @@ class Contender:
         }
 
 
-def applicable(problem: KnownProblem) -> list[str]:
+def applicable(problem: Problem, m: int | None = None) -> list[str]:
     """The methods that can be asked this question: MEHA has one objective, MB-MOMEHA is for noisy
     gradients.
+
+    Args:
+        m: how many objectives; a known problem says it itself.
     """
-    skip = ({"meha"} if problem.m > 1 else set()) | (set() if problem.noise else {"mb-momeha"})
+    noisy = problem.noise if isinstance(problem, KnownProblem) else problem.sampler is not None
+    count = problem.m if isinstance(problem, KnownProblem) else m
+    skip = ({"meha"} if count != 1 else set()) | (set() if noisy else {"mb-momeha"})
     return [name for name in METHODS if name not in skip]
 
 
@@ -141,9 +142,10 @@ def gradient_cost(method: Method, m: int) -> int:
 
 
 def compare(
-    problem: KnownProblem,
+    problem: Problem,
     methods: Sequence[str],
     *,
+    begin: tuple[Tree, Tree] | None = None,
     preferences: int = 11,
     budget: Budget = "oracles",
     amount: float | None = None,
@@ -154,16 +156,17 @@ def compare(
     kept: Kept | None = None,
 ) -> list[Contender]:
     """Run each method, tuned for its share, and rank by worst distance to the front, then by worst
-    kkt residual.
+    kkt residual; by the mean hypervolume over seeds where no front is known.
 
     Args:
         methods: names of `METHODS`.
+        begin: (x0, y0) of a problem without a known front.
         preferences: how many along each edge of the simplex; methods without preferences run once
             per seed.
         budget: "oracles" gives every run `amount` gradient evaluations (a Hessian product counted
             as two), "seconds" every method `amount` seconds for all its runs, uncompiled, as
             measured on its first steps.
-        amount: 80,000 gradients or 20 seconds when None.
+        amount: 80,000 gradients (10,000 of a problem of one's own) or 20 seconds when None.
         start: 0 for the problem's own start, n for its n-th random one; all methods begin there and
             are tuned there.
         kept: the run folders of the methods; None keeps nothing.  Folders that are there go on, so
@@ -184,23 +187,29 @@ def compare(
         raise InvalidInput(
             f"start = {start}; 0 is the problem's own start, 1, 2, ... are random ones"
         )
-    share = amount if amount is not None else (80_000 if budget == "oracles" else 20.0)
+    known = problem if isinstance(problem, KnownProblem) else None
+    if known is not None:
+        begin = known.start(start) if start else (known.x0, known.y0)
+    if begin is None or (known is None and start):
+        raise InvalidInput(
+            "a problem without a known front has the start that its function returns: pass "
+            "begin=(x0, y0), and start = 0"
+        )
+    default = AMOUNTS[known is not None] if budget == "oracles" else 20.0
+    share = default if amount is None else amount
     if not share > 0:
         raise InvalidInput(f"the budget is {share}; it must be > 0")
-    x0, y0 = problem.start(start) if start else (problem.x0, problem.y0)
+    m = known.m if known else problem.check(*begin)
     begun = {} if kept is None else {name: kept.begun(name) for name in methods}
 
-    def share_of(name: str) -> tuple[Method, int]:
-        return begun.get(name) or _share(problem, name, preferences, budget, share, seeds, (x0, y0))
-
-    def trace(name: str, method: Method, steps: int) -> tuple[ParetoFront, Tree]:
+    def traced(name: str, method: Method, steps: int) -> tuple[ParetoFront, ParetoFront | None]:
         if kept is not None:
             return kept.front(name, method, steps, progress)
+        wanted = grid(m, preferences) if method.uses_preference else None
         raw = front(
             problem,
-            x0,
-            y0,
-            preferences=grid(problem.m, preferences) if method.uses_preference else None,
+            *begin,
+            preferences=wanted,
             seeds=seeds,
             method=method,
             steps=steps,
@@ -209,16 +218,94 @@ def compare(
         )
         if raw.interrupted:
             raise KeyboardInterrupt
-        return raw.resolve_lower(), raw.y
+        return raw, None
+
+    def tuned(name: str) -> tuple[Method, int]:
+        return begun.get(name) or _share(problem, name, preferences, budget, share, seeds, begin, m)
 
     found: list[Contender] = []
     for name in methods:
         try:
-            found.append(_run(problem, name, share_of, trace))
+            found.append(_run(problem, name, begin, m, tuned, traced))
         except KeyboardInterrupt:
             found += [_absent(left, 0.0, INTERRUPTED) for left in methods[len(found) :]]
             break
+    reference = reference_point(problem, found)
+    found = [_with_hypervolumes(c, reference) for c in found]
+    if known is None:
+        return sorted(found, key=lambda c: -math.inf if c.front is None else c.mean, reverse=True)
     return sorted(found, key=lambda c: (c.distance, c.kkt))
+
+
+def reference_point(problem: Problem, found: Sequence[Contender]) -> Tensor:
+    """The point (m,) up to which hypervolumes are taken: the known one, or the worst values of all
+    methods plus a tenth of their ranges.
+    """
+    if isinstance(problem, KnownProblem):
+        return problem.reference
+    points = [_judged(c.front) for c in found if c.front is not None]
+    if not points:
+        return torch.empty(0)
+    f = torch.cat(points)
+    f = f[torch.isfinite(f).all(1)]
+    return f.amax(0) + 0.1 * (f.amax(0) - f.amin(0))
+
+
+def _judged(found: ParetoFront) -> Tensor:
+    """The objectives (R, m) by which a front is judged: on data that no step has seen, if any."""
+    return (found.objectives if found.test is None else found.test).detach().cpu().double()
+
+
+def _with_hypervolumes(contender: Contender, reference: Tensor) -> Contender:
+    if contender.front is None:
+        return contender
+    f, seed = _judged(contender.front), contender.front.seed
+    values = [_hypervolume(f[seed == s], reference) for s in dict.fromkeys(seed.tolist())]
+    return replace(contender, hypervolume=_hypervolume(f, reference), hypervolumes=tuple(values))
+
+
+def _hypervolume(f: Tensor, reference: Tensor) -> float:
+    """Of the finite rows; NaN where moocore is not installed: all else is measured without it."""
+    try:
+        return hypervolume(f[torch.isfinite(f).all(1)], reference)
+    except ModuleNotFoundError:
+        return math.nan
+
+
+def verdicts(found: Sequence[Contender]) -> list[str]:
+    """Who is ahead by mean hypervolume, and beyond which error, in words."""
+    ranked = sorted(
+        (c for c in found if c.hypervolumes and math.isfinite(c.mean)), key=lambda c: -c.mean
+    )
+    if len(ranked) < 2:
+        return []
+    best, *others = ranked
+    seeds = len(best.hypervolumes)
+    if seeds < 2:
+        return [
+            f"{best.name} has the largest hypervolume, on one seed: whether it is ahead cannot be "
+            "said; give several, e.g. --seed 0,1,2"
+        ]
+    if all(c.error == 0 for c in ranked):
+        return [
+            f"{best.name} has the largest hypervolume; the {seeds} seeds change nothing here "
+            "(nothing is drawn), so the differences are exact, and other starts or data might "
+            "turn them"
+        ]
+    words = []
+    for other in others:
+        lead, error = best.mean - other.mean, math.hypot(best.error, other.error)
+        if lead > 2 * error:
+            words.append(
+                f"{best.name} is ahead of {other.name} by {lead:.3g} ± {error:.2g}, beyond two "
+                f"standard errors of {seeds} seeds"
+            )
+        else:
+            words.append(
+                f"{best.name} and {other.name} cannot be told apart: {lead:.3g} ± {error:.2g} "
+                f"over {seeds} seeds"
+            )
+    return words
 
 
 def _absent(name: str, seconds: float, reason: str) -> Contender:
@@ -227,67 +314,26 @@ def _absent(name: str, seconds: float, reason: str) -> Contender:
     )
 
 
-def _run(
-    problem: KnownProblem,
-    name: str,
-    share_of: Callable[[str], tuple[Method, int]],
-    trace: Callable[[str, Method, int], tuple[ParetoFront, Tree]],
-) -> Contender:
-    notes: list[str] = []
-    began = time.perf_counter()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", BiparetoWarning)
-        try:
-            method, steps = share_of(name)
-            resolved, y = trace(name, method, steps)
-        except Interrupted as error:
-            raise KeyboardInterrupt from error
-        except BiparetoError as error:
-            return _absent(name, time.perf_counter() - began, str(error))
-        notes += [str(warning.message) for warning in caught]
-        failures = [failure for failure in resolved.failure if failure is not None]
-        if failures:
-            notes.append(f"{len(failures)} runs left the finite numbers: {failures[0]}")
-        kkt = max(_kkt(problem, resolved, i) for i in range(len(resolved)))
-    counts = method.cost(problem.m, steps)
-    distance = problem.distance_to_front(resolved.objectives)
-    return Contender(
-        name=name,
-        method=method,
-        front=resolved,
-        steps=steps,
-        distance=_worst(distance),
-        kkt=kkt,
-        gap=_worst(
-            envelope.gap(problem, resolved.x, y, min(0.9 * problem.constants.gamma_max, 1.0))
-        ),
-        hypervolume=_hypervolume(problem, resolved),
-        gradients=counts["lower_gradients"] + counts["upper_gradients"],
-        hessian_products=counts["hessian_products"],
-        seconds=time.perf_counter() - began,
-        notes=tuple(dict.fromkeys(notes)),
-    )
-
-
 def _share(
-    problem: KnownProblem,
+    problem: Problem,
     name: str,
     preferences: int,
     budget: Budget,
     share: float,
     seeds: Sequence[int],
     begin: tuple[Tree, Tree],
+    m: int,
 ) -> tuple[Method, int]:
     """A method tuned for its share of the budget, and how many steps that is."""
     method = METHODS[name].tuned(problem, *begin)
     if budget == "oracles":
-        before = sum(method.preparation(problem.m).values())
-        steps = max(1, int((share - before) // gradient_cost(method, problem.m)))
+        before = sum(method.preparation(m).values())
+        steps = max(1, int((share - before) // gradient_cost(method, m)))
     else:
         clock = front(
             problem,
             *begin,
-            preferences=grid(problem.m, preferences) if method.uses_preference else None,
+            preferences=grid(m, preferences) if method.uses_preference else None,
             seeds=seeds,
             method=method,
             steps=CALIBRATION,
@@ -295,22 +341,79 @@ def _share(
             progress=False,
         )
         steps = max(1, int(share * CALIBRATION / clock.seconds))
-    return METHODS[name].tuned(problem, *begin, steps=steps), steps
+    return method_of(MethodConfig(name), Setup(problem, [begin]), steps), steps
 
 
-def _kkt(problem: KnownProblem, found: ParetoFront, i: int) -> float:
+def _run(
+    problem: Problem,
+    name: str,
+    begin: tuple[Tree, Tree],
+    m: int,
+    tuned: Callable[[str], tuple[Method, int]],
+    traced: Callable[[str, Method, int], tuple[ParetoFront, ParetoFront | None]],
+) -> Contender:
+    notes: list[str] = []
+    known = problem if isinstance(problem, KnownProblem) else None
+    began = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BiparetoWarning)
+        try:
+            method, steps = tuned(name)
+            raw, solved = traced(name, method, steps)
+            resolved = _resolved(problem, raw, solved, steps)
+        except Interrupted as error:
+            raise KeyboardInterrupt from error
+        except BiparetoError as error:
+            return _absent(name, time.perf_counter() - began, str(error))
+        notes += [str(warning.message) for warning in caught]
+        failures = [failure for failure in raw.failure if failure is not None]
+        if failures:
+            notes.append(f"{len(failures)} runs left the finite numbers: {failures[0]}")
+        small = sum(leaf.numel() for leaf in tree.leaves(begin)) <= CERTIFIED_SIZE
+        certified = range(len(resolved)) if known or small else ()
+        kkt = max((_kkt(problem, resolved, i) for i in certified), default=math.nan)
+    counts = method.cost(m, steps)
+    return Contender(
+        name=name,
+        method=method,
+        front=resolved,
+        steps=steps,
+        distance=_worst(known.distance_to_front(resolved.objectives)) if known else math.nan,
+        kkt=kkt,
+        gap=_worst(envelope.gap(known, raw.x, raw.y, min(0.9 * known.constants.gamma_max, 1.0)))
+        if known
+        else math.nan,
+        hypervolume=math.nan,
+        gradients=counts["lower_gradients"] + counts["upper_gradients"],
+        hessian_products=counts["hessian_products"],
+        seconds=time.perf_counter() - began,
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _resolved(
+    problem: Problem, raw: ParetoFront, solved: ParetoFront | None, steps: int
+) -> ParetoFront:
+    """The lower level solved again, as it is already in `solved` where that is given; of networks,
+    y trained on by Adam until g stops falling.
+    """
+    if raw.race is not None or not comes_in_batches(problem):
+        return raw.resolve_lower() if solved is None else solved
+    y = train_on(problem, raw.x, raw.y, rate=RATE, steps=max(20, steps // 3))
+    test = problem.batch("test", "full") if problem.has_test else None
+    return replace(
+        raw,
+        y=y,
+        objectives=objectives_of(problem, raw.x, y, problem.batch("upper", "full")),
+        test=None if test is None else objectives_of(problem, raw.x, y, test),
+    )
+
+
+def _kkt(problem: Problem, found: ParetoFront, i: int) -> float:
     x, y = tree.select(found.x, i), tree.select(found.y, i)
     if not all(bool(torch.isfinite(leaf).all()) for leaf in tree.leaves((x, y))):
         return math.inf
     return certify(problem, x, y).kkt
-
-
-def _hypervolume(problem: KnownProblem, found: ParetoFront) -> float:
-    """NaN where moocore is not installed: all else can be measured without it."""
-    try:
-        return found.hypervolume(problem.reference)
-    except ModuleNotFoundError:
-        return math.nan
 
 
 def _worst(values: Tensor) -> float:

@@ -11,7 +11,6 @@ search, from which tables and figures are made anywhere.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,14 +22,13 @@ from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization
 from bipareto.problem import tree
 from bipareto.problem.sampler import generator
+from bipareto.problem.tree import Tree
 from bipareto.sweep.durable import write_text
-from bipareto_experiments.data import MissingData
-from bipareto_experiments.devices import machine_of
 from bipareto_experiments.nas.evaluation import judged, ranked, stacked, upper_of_many
 from bipareto_experiments.nas.genotype import Genotype, derive
-from bipareto_experiments.nas.known import DATASETS, KnownCells, load_known
-from bipareto_experiments.nas.objectives import cost
-from bipareto_experiments.nas.search import RECORDS, Found, Trial, search
+from bipareto_experiments.nas.known import KnownCells
+from bipareto_experiments.nas.lookups import described
+from bipareto_experiments.nas.search import RECORDS, Trial, search
 from bipareto_experiments.nas.settings import (
     PASSES,
     TRIALS,
@@ -40,24 +38,25 @@ from bipareto_experiments.nas.settings import (
     hyperparameters_of,
 )
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
-from bipareto_experiments.nas.standalone import sized
 from bipareto_experiments.nas.task import Task
+from bipareto_experiments.trials import Finished, RecordedStudy
 
-__all__ = ["Study", "compared", "described", "looked_up", "tuned"]
+__all__ = ["Study", "compared", "tuned"]
 
 #: Random cells by which a supernet's ranking is judged.
 CELLS = 150
 #: Random cells that random search chooses among, and the smoothing of the scalarization by which it
 #: does.
 DRAWN, MU = 500, 4.0
-#: Steps of two short searches from which the length of one of so many seconds is reckoned.
-SHORT, LONG = 10, 40
+#: Steps of two short searches from which the length of one of so many seconds is reckoned; the
+#: longer one is lengthened, to at most so many steps, until it takes that many seconds more.
+SHORT, LONG, MOST, CLEAR = 10, 40, 2560, 1.0
 #: Preferences of trials with two objectives.
 _BOTH = ("strong", "strong-second")
 
 
 @dataclass
-class Study:
+class Study(RecordedStudy):
     """A comparison in the making.
 
     Args:
@@ -85,6 +84,8 @@ class Study:
     records: list[dict[str, Any]] = field(default_factory=list)
     rankings: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    #: supernets that searches begin with, one a seed, once they are trained
+    weights: Finished | None = None
 
     def run(
         self,
@@ -128,11 +129,15 @@ class Study:
             return labels, trials
 
         folder = None if self.folder is None else self.folder / name
-        task = self.task.lasting(self._steps(name, folder, trials_of), name)
+        share = self.task.settings.pretrain if name != "random" else 0.0
+        steps = self._steps(name, folder, trials_of, 1 - share)
+        task = self.task.lasting(steps, name)
         labels, trials = trials_of(task)
+        begin, before = self._pretrained(trials) if share else (None, 0.0)
         found = search(
             task,
             trials,
+            begin=begin,
             folder=folder,
             together=self.together,
             label=name,
@@ -142,7 +147,8 @@ class Study:
         if name == "random":
             labels, trials, found = self._chosen(task, trials, found, wanted)
         for label in labels:
-            self.seconds[label] = found.seconds * labels.count(label) / len(labels)
+            own = labels.count(label) / len(labels)
+            self.seconds[label] = (before + found.seconds) * own
         for label, trial, record in zip(
             labels, trials, self._records(task, trials, found), strict=True
         ):
@@ -158,28 +164,57 @@ class Study:
             self._rank(labels[i], trials[i], found, i)
         self.write()
 
+    def _pretrained(self, trials: Sequence[Trial]) -> tuple[dict[int, Tree], float]:
+        """Weights for every trial's seed, from one supernet for each of the study's seeds, and the
+        seconds that these took, which every method is charged with.
+        """
+
+        def alone(task: Task) -> tuple[list[str], list[Trial]]:
+            method = configured("random", task.settings)
+            return [], [Trial(method, None, seed) for seed in self.seeds]
+
+        if self.weights is None:
+            folder = None if self.folder is None else self.folder / "pretrained"
+            steps = self._steps("random", folder, alone, self.task.settings.pretrain)
+            task = self.task.lasting(steps, "random")
+            self.weights = search(
+                task,
+                alone(task)[1],
+                folder=folder,
+                together=self.together,
+                label="weights alone",
+                progress=self.progress,
+                say=self.say,
+            )
+        place = {seed: i for i, seed in enumerate(self.seeds)}
+        kept = self.weights
+        # Methods without preferences are run on other draws, thousands apart.
+        begin = {trial.seed: tree.select(kept.y, place[trial.seed % 1000]) for trial in trials}
+        return begin, kept.seconds
+
     def _steps(
         self,
         name: str,
         folder: Path | None,
         trials_of: Callable[[Task], tuple[list[str], list[Trial]]],
+        share: float = 1.0,
     ) -> int:
         """How long a search is: as the settings say, or as many steps as fit into the seconds that
-        each method has for all its searches.
+        each method has for all its searches, of both that share.
 
         What was reckoned once is kept, for the call that goes on.
         """
         steps = self.task.settings.steps
         if self.budget is None:
-            return steps * PASSES.get(name, 1)
+            return max(1, int(share * steps * PASSES.get(name, 1)))
         kept = None if folder is None else folder / "steps.json"
         if kept is not None and kept.exists():
             return int(json.loads(kept.read_text("utf-8")))
         task = self.task.lasting(LONG, name)
-        took = []
-        for count in (SHORT, SHORT, LONG):  # the first one compiles and records
+
+        def taken(count: int) -> float:
             # Not `lasting`: the recorded step belongs to the problem.
-            found = search(
+            return search(
                 task,
                 trials_of(task)[1],
                 steps=count,
@@ -187,15 +222,21 @@ class Study:
                 together=self.together,
                 label=f"timing {name}",
                 progress=False,
-            )
-            took.append(found.seconds)
-        rate = max((took[2] - took[1]) / (LONG - SHORT), 1e-6)
-        each = max(took[1] - SHORT * rate, 0.0)
-        steps = max(LONG, int((self.budget - RECORDS * each) / rate))
+            ).seconds
+
+        taken(SHORT)  # compiles and records
+        first, count = taken(SHORT), LONG
+        # A search of a few steps takes as long as its start varies: longer ones tell the rate.
+        while (longer := taken(count) - first) < CLEAR and count < MOST:
+            count *= 4
+        budget = share * self.budget
+        rate = max(longer / (count - SHORT), budget / MOST**2)
+        each = max(first - SHORT * rate, 0.0)
+        steps = max(LONG, int((budget - RECORDS * each) / rate))
         if self.say is not None:
             self.say(
                 f"{name}: {1e3 * rate:.1f} ms a step, {each:.2f} s a record; {steps} steps in "
-                f"{self.budget:g} s"
+                f"{budget:g} s"
             )
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -203,8 +244,8 @@ class Study:
         return steps
 
     def _chosen(
-        self, task: Task, trials: list[Trial], found: Found, wanted: Sequence[tuple[float, ...]]
-    ) -> tuple[list[str], list[Trial], Found]:
+        self, task: Task, trials: list[Trial], found: Finished, wanted: Sequence[tuple[float, ...]]
+    ) -> tuple[list[str], list[Trial], Finished]:
         """Random search: of random cells, for every preference the one whose scalarized
         validation objectives are least.
         """
@@ -227,12 +268,12 @@ class Study:
         picked = [i for _, i in kept]
         objectives = found.objectives[:, picked]
         reasons = tuple(found.reason[i] for i in picked)
-        whole = Found(
+        whole = Finished(
             tree.stack(best), tree.stack(weights), found.seconds, reasons, objectives, found.steps
         )
         return ["random"] * len(kept), [trial for trial, _ in kept], whole
 
-    def _records(self, task: Task, trials: list[Trial], found: Found) -> list[dict[str, Any]]:
+    def _records(self, task: Task, trials: list[Trial], found: Finished) -> list[dict[str, Any]]:
         space = task.problem.network.space
         genotypes = [derive(space, tree.select(found.x, i)) for i in range(len(trials))]
         kinds = {"mixture": found.x, "discrete": stacked(genotypes, found.y)}
@@ -267,7 +308,7 @@ class Study:
             for i, trial in enumerate(trials)
         ]
 
-    def _rank(self, name: str, trial: Trial, found: Found, i: int) -> None:
+    def _rank(self, name: str, trial: Trial, found: Finished, i: int) -> None:
         """How the supernet of one search ranks random cells."""
         space = self.task.problem.network.space
         if self.known is None or space != NAS_BENCH_201:
@@ -285,8 +326,7 @@ class Study:
             }
         )
 
-    def result(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+    def described(self) -> dict[str, Any]:
         task = self.task
         return {
             "settings": task.settings.to_json(),
@@ -298,19 +338,8 @@ class Study:
             },
             "judged_on": task.judged_on,
             "budget": self.budget,
-            "seeds": list(self.seeds),
-            "machine": machine_of(task.device),
-            "torch": torch.__version__,
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "seconds": self.seconds,
-            "records": self.records,
             "rankings": self.rankings,
         }
-
-    def write(self) -> None:
-        """results.json, atomically."""
-        if self.folder is not None:
-            write_text(self.folder / "results.json", json.dumps(self.result()))
 
 
 def compared(
@@ -345,31 +374,3 @@ def tuned(
     for name in methods:
         study.run(name, wanted, TRIALS[hyperparameters_of(name, study.task.settings)])
     return study.result()
-
-
-def described(genotype: Genotype, known: KnownCells | None) -> dict[str, Any]:
-    """A cell as JSON: its genotype, exact parameters and FLOPs of the published network, and the
-    accuracy where it is known.
-    """
-    exact = cost(sized(genotype), genotype)
-    found: dict[str, Any] = {
-        "genotype": json.loads(genotype.to_json()),
-        "params": exact.params,
-        "flops": exact.flops,
-    }
-    if known is not None and genotype.space == NAS_BENCH_201:
-        found |= {
-            "number": known.number(genotype),
-            "accuracy": {name: known.accuracy(genotype, name) for name in DATASETS},
-        }
-    return found
-
-
-def looked_up(space: str, folder: str | Path | None) -> KnownCells | None:
-    """The table of accuracies where the space has one and the data folder holds it."""
-    if space != NAS_BENCH_201.name:
-        return None
-    try:
-        return load_known(folder)
-    except MissingData:
-        return None
