@@ -18,7 +18,7 @@ from bipareto.sweep.config import PreferencesConfig, SweepConfig
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bipareto.sweep.comparison import Contender
+    from bipareto.sweep.contenders import Contender
 
 __all__ = ["compare"]
 
@@ -102,7 +102,7 @@ def compare(
     """
     import json
 
-    from bipareto.sweep import comparison
+    from bipareto.sweep import comparison, contenders
     from bipareto.sweep.builder import build
     from bipareto.sweep.kept import Kept
 
@@ -152,7 +152,7 @@ def compare(
     out.table(*_table(asked.name, known is not None, found))
     for remark in remarks:
         out.warn(remark)
-    words = comparison.verdicts(found)
+    words = contenders.verdicts(found)
     for sentence in words:
         out.say(sentence)
     result = {
@@ -161,7 +161,7 @@ def compare(
         "amount": amount,
         "seeds": seeds,
         "start": start,
-        "reference": comparison.reference_point(setup.problem, found).tolist(),
+        "reference": contenders.reference_point(setup.problem, found).tolist(),
         "methods": data,
         "verdicts": words,
     }

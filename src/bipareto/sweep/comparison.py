@@ -10,8 +10,8 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from torch import Tensor
 from bipareto.certificate.certificate import certify
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.fronts.front import front
-from bipareto.fronts.measures import hypervolume
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import METHODS, Method
 from bipareto.methods.parts import envelope
@@ -31,18 +30,11 @@ from bipareto.run.race import comes_in_batches
 from bipareto.run.training import objectives_of, train_on
 from bipareto.sweep.builder import Setup, method_of
 from bipareto.sweep.config import MethodConfig
+from bipareto.sweep.contenders import Contender, reference_point, with_hypervolumes
 from bipareto.sweep.durable import Interrupted
 from bipareto.sweep.kept import Kept
 
-__all__ = [
-    "Budget",
-    "Contender",
-    "applicable",
-    "compare",
-    "gradient_cost",
-    "reference_point",
-    "verdicts",
-]
+__all__ = ["Budget", "applicable", "compare", "gradient_cost"]
 
 Budget = Literal["oracles", "seconds"]
 
@@ -60,66 +52,6 @@ RATE = 0.01
 
 #: steps taken to see how fast a method is, when the budget is in seconds
 CALIBRATION = 40
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One method's result: its resolved front and what was measured of it, or why there is none.
-
-    distance, kkt, gap: the worst over its runs; distance to the exact front relative to its extent,
-        the certificate's residual at the resolved points, and g - v_gamma at the points as they
-        were returned; NaN where they are not known.
-    hypervolumes: of the runs of each seed, on the problem's `test_data` where it has any.
-    gradients, hessian_products: spent per run.
-    notes: what the method warned of.
-    """
-
-    name: str
-    method: Method | None
-    front: ParetoFront | None
-    steps: int
-    distance: float
-    kkt: float
-    gap: float
-    hypervolume: float
-    gradients: int
-    hessian_products: int
-    seconds: float
-    notes: tuple[str, ...]
-    hypervolumes: tuple[float, ...] = ()
-
-    @property
-    def mean(self) -> float:
-        """The mean hypervolume over seeds."""
-        return sum(self.hypervolumes) / len(self.hypervolumes) if self.hypervolumes else math.nan
-
-    @property
-    def error(self) -> float:
-        """The standard error of the mean; NaN of a single seed."""
-        n = len(self.hypervolumes)
-        if n < 2:
-            return math.nan
-        spread = sum((value - self.mean) ** 2 for value in self.hypervolumes)
-        return math.sqrt(spread / (n - 1) / n)
-
-    def figures(self) -> dict[str, Any]:
-        """What was measured, as plain values."""
-        return {
-            "method": self.name,
-            "runs": 0 if self.front is None else len(self.front),
-            "steps": self.steps,
-            "distance_to_front": self.distance,
-            "kkt": self.kkt,
-            "hypervolume": self.hypervolume,
-            "hypervolumes": list(self.hypervolumes),
-            "hypervolume_mean": self.mean,
-            "hypervolume_error": self.error,
-            "gap": self.gap,
-            "gradients": self.gradients,
-            "hessian_products": self.hessian_products,
-            "seconds": self.seconds,
-            "notes": list(self.notes),
-        }
 
 
 def applicable(problem: Problem, m: int | None = None) -> list[str]:
@@ -183,18 +115,8 @@ def compare(
         raise InvalidInput(
             f"method {unknown[0]!r} is not known; choose among {', '.join(METHODS)}, or all"
         )
-    if start < 0:
-        raise InvalidInput(
-            f"start = {start}; 0 is the problem's own start, 1, 2, ... are random ones"
-        )
     known = problem if isinstance(problem, KnownProblem) else None
-    if known is not None:
-        begin = known.start(start) if start else (known.x0, known.y0)
-    if begin is None or (known is None and start):
-        raise InvalidInput(
-            "a problem without a known front has the start that its function returns: pass "
-            "begin=(x0, y0), and start = 0"
-        )
+    begin = _begin(problem, begin, start)
     default = AMOUNTS[known is not None] if budget == "oracles" else 20.0
     share = default if amount is None else amount
     if not share > 0:
@@ -231,81 +153,26 @@ def compare(
             found += [_absent(left, 0.0, INTERRUPTED) for left in methods[len(found) :]]
             break
     reference = reference_point(problem, found)
-    found = [_with_hypervolumes(c, reference) for c in found]
+    found = [with_hypervolumes(c, reference) for c in found]
     if known is None:
         return sorted(found, key=lambda c: -math.inf if c.front is None else c.mean, reverse=True)
     return sorted(found, key=lambda c: (c.distance, c.kkt))
 
 
-def reference_point(problem: Problem, found: Sequence[Contender]) -> Tensor:
-    """The point (m,) up to which hypervolumes are taken: the known one, or the worst values of all
-    methods plus a tenth of their ranges.
-    """
+def _begin(problem: Problem, begin: tuple[Tree, Tree] | None, start: int) -> tuple[Tree, Tree]:
+    """Where all methods begin."""
+    if start < 0:
+        raise InvalidInput(
+            f"start = {start}; 0 is the problem's own start, 1, 2, ... are random ones"
+        )
     if isinstance(problem, KnownProblem):
-        return problem.reference
-    points = [_judged(c.front) for c in found if c.front is not None]
-    if not points:
-        return torch.empty(0)
-    f = torch.cat(points)
-    f = f[torch.isfinite(f).all(1)]
-    return f.amax(0) + 0.1 * (f.amax(0) - f.amin(0))
-
-
-def _judged(found: ParetoFront) -> Tensor:
-    """The objectives (R, m) by which a front is judged: on data that no step has seen, if any."""
-    return (found.objectives if found.test is None else found.test).detach().cpu().double()
-
-
-def _with_hypervolumes(contender: Contender, reference: Tensor) -> Contender:
-    if contender.front is None:
-        return contender
-    f, seed = _judged(contender.front), contender.front.seed
-    values = [_hypervolume(f[seed == s], reference) for s in dict.fromkeys(seed.tolist())]
-    return replace(contender, hypervolume=_hypervolume(f, reference), hypervolumes=tuple(values))
-
-
-def _hypervolume(f: Tensor, reference: Tensor) -> float:
-    """Of the finite rows; NaN where moocore is not installed: all else is measured without it."""
-    try:
-        return hypervolume(f[torch.isfinite(f).all(1)], reference)
-    except ModuleNotFoundError:
-        return math.nan
-
-
-def verdicts(found: Sequence[Contender]) -> list[str]:
-    """Who is ahead by mean hypervolume, and beyond which error, in words."""
-    ranked = sorted(
-        (c for c in found if c.hypervolumes and math.isfinite(c.mean)), key=lambda c: -c.mean
-    )
-    if len(ranked) < 2:
-        return []
-    best, *others = ranked
-    seeds = len(best.hypervolumes)
-    if seeds < 2:
-        return [
-            f"{best.name} has the largest hypervolume, on one seed: whether it is ahead cannot be "
-            "said; give several, e.g. --seed 0,1,2"
-        ]
-    if all(c.error == 0 for c in ranked):
-        return [
-            f"{best.name} has the largest hypervolume; the {seeds} seeds change nothing here "
-            "(nothing is drawn), so the differences are exact, and other starts or data might "
-            "turn them"
-        ]
-    words = []
-    for other in others:
-        lead, error = best.mean - other.mean, math.hypot(best.error, other.error)
-        if lead > 2 * error:
-            words.append(
-                f"{best.name} is ahead of {other.name} by {lead:.3g} ± {error:.2g}, beyond two "
-                f"standard errors of {seeds} seeds"
-            )
-        else:
-            words.append(
-                f"{best.name} and {other.name} cannot be told apart: {lead:.3g} ± {error:.2g} "
-                f"over {seeds} seeds"
-            )
-    return words
+        return problem.start(start) if start else (problem.x0, problem.y0)
+    if begin is None or start:
+        raise InvalidInput(
+            "a problem without a known front has the start that its function returns: pass "
+            "begin=(x0, y0), and start = 0"
+        )
+    return begin
 
 
 def _absent(name: str, seconds: float, reason: str) -> Contender:
