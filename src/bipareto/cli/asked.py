@@ -42,7 +42,7 @@ def method_asked(name: str, source: str, settings: list[str] | None, setup: Setu
 
     Args:
         name: "auto" is the method that suits the problem.
-        source: what --numbers says.
+        source: what --hyperparameters says.
         settings: what --set says, each time.
         setup: the problem.
     """
@@ -59,11 +59,12 @@ def method_asked(name: str, source: str, settings: list[str] | None, setup: Setu
     sources = ["tuned", "plain", *(["paper"] if hasattr(kind, "paper") else [])]
     if source not in sources:
         raise InvalidInput(
-            f"--numbers {source!r} is not known for {name}; choose one of {', '.join(sources)}"
+            f"--hyperparameters {source!r} is not known for {name}; choose one of "
+            f"{', '.join(sources)}"
         )
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
     given = values.pairs(settings or [], "--set", f"method {name!r}", defaults)
-    return replace(typed.parse(MethodConfig, {"name": name, "numbers": source}), set=given)
+    return replace(typed.parse(MethodConfig, {"name": name, "hyperparameters": source}), set=given)
 
 
 def preferences_asked(text: str, budget: int | None, setup: Setup) -> PreferencesConfig:

@@ -142,16 +142,17 @@ def auto(problem: Problem) -> str:
 
 
 def races(config: SweepConfig, setup: Setup) -> bool:
-    """Whether `front` finds the method's numbers by a race: none are given, and data comes in
+    """Whether `front` finds the hyperparameters by a race: none are given, and data comes in
     batches.  Such a front is made in one piece.
     """
     method = chosen(config, setup).method
-    fixed = method.numbers != "tuned" or method.set or config.preferences.family == "adaptive"
+    given = method.hyperparameters != "tuned" or method.set
+    fixed = given or config.preferences.family == "adaptive"
     return method.name == "twin" and not fixed and method_kind(setup.problem) is Twin
 
 
 def method_of(config: MethodConfig, setup: Setup, steps: int) -> Method:
-    """The method with its numbers: tuned, plain or the paper's, with those of `set` on top."""
+    """The method, its hyperparameters tuned, plain or the paper's, with those of `set` on top."""
     if config.name == "auto":
         config = replace(config, name=auto(setup.problem))
     if config.name not in METHODS:
@@ -165,15 +166,15 @@ def method_of(config: MethodConfig, setup: Setup, steps: int) -> Method:
         {f.name: f.default for f in fields(kind) if f.default is not MISSING},
     )
     x0, y0 = (setup.known.x0, setup.known.y0) if setup.known else setup.starts[0]
-    with _naming(f"method.set (numbers: {config.numbers})", config.set):
-        if config.numbers == "tuned":
+    with _naming(f"method.set (hyperparameters: {config.hyperparameters})", config.set):
+        if config.hyperparameters == "tuned":
             start = kind.tuned(setup.problem, x0, y0, steps=steps)
-        elif config.numbers == "plain":
+        elif config.hyperparameters == "plain":
             start = kind()
         elif hasattr(kind, "paper"):
             start = kind.paper()
         else:
-            raise InvalidInput(f"{config.name} has no numbers of a paper; use plain")
+            raise InvalidInput(f"{config.name} has no hyperparameters of a paper; use plain")
         return replace(start, **config.set)
 
 
