@@ -19,7 +19,7 @@ from bipareto.certificate.certificate import certify
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.fronts.front import front
 from bipareto.fronts.pareto import ParetoFront
-from bipareto.methods import MBMOMEHA, METHODS, Method
+from bipareto.methods import MBMOMEHA, METHODS, Method, Twin
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts.preferences import grid
 from bipareto.problem import Problem, tree
