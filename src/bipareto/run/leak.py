@@ -21,9 +21,13 @@ class Leak(NamedTuple):
     objectives: Tensor
     test: Tensor | None
 
-    def __str__(self) -> str:
+    def rows(self) -> list[tuple[str, Tensor]]:
+        """What is known, each with its name."""
         names = ("y as returned", "y trained on g", "held-out data")
-        rows = [(name, row) for name, row in zip(names, self, strict=True) if row is not None]
+        return [(name, row) for name, row in zip(names, self, strict=True) if row is not None]
+
+    def __str__(self) -> str:
         return "\n".join(
-            f"{name:16}" + "".join(f"{value:12.5g}" for value in row.tolist()) for name, row in rows
+            f"{name:16}" + "".join(f"{value:12.5g}" for value in row.tolist())
+            for name, row in self.rows()
         )
