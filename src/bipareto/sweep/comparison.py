@@ -27,8 +27,6 @@ from bipareto.methods.parts.preferences import grid
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.problems.base import KnownProblem
-from bipareto.run.race import comes_in_batches
-from bipareto.run.training import objectives_of, train_on
 from bipareto.sweep.builder import Setup, method_of
 from bipareto.sweep.config import MethodConfig
 
@@ -52,9 +50,6 @@ AMOUNTS = {True: 80_000, False: 10_000}
 
 #: a point of a larger problem is not certified: every one costs up to 200 gradients on all the data
 CERTIFIED_SIZE = 2_000
-
-#: Adam's rate, times three, where y is trained on before a method is judged
-RATE = 0.01
 
 #: steps taken to see how fast a method is, when the budget is in seconds
 CALIBRATION = 40
@@ -341,7 +336,7 @@ def _run(
             )
             if raw.interrupted:
                 raise KeyboardInterrupt
-            resolved = _resolved(problem, raw, steps)
+            resolved = raw.resolve_lower()
         except BiparetoError as error:
             return _absent(name, time.perf_counter() - began, str(error))
         notes += [str(warning.message) for warning in caught]
@@ -370,20 +365,6 @@ def _run(
         hessian_products=counts["hessian_products"],
         seconds=time.perf_counter() - began,
         notes=tuple(dict.fromkeys(notes)),
-    )
-
-
-def _resolved(problem: Problem, raw: ParetoFront, steps: int) -> ParetoFront:
-    """The lower level solved again; of networks, y trained on by Adam until g stops falling."""
-    if raw.race is not None or not comes_in_batches(problem):
-        return raw.resolve_lower()
-    y = train_on(problem, raw.x, raw.y, rate=RATE, steps=max(20, steps // 3))
-    test = problem.batch("test", "full") if problem.has_test else None
-    return replace(
-        raw,
-        y=y,
-        objectives=objectives_of(problem, raw.x, y, problem.batch("upper", "full")),
-        test=None if test is None else objectives_of(problem, raw.x, y, test),
     )
 
 
