@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bipareto.certificate.improvement import DENSE, Gain, along_lower, on_tangents, tangent_products
 from bipareto.certificate.inspection import SETTLED, Curvature, Point, Subspace, conic_minimum
 from bipareto.certificate.proximal import constraint_gradient, gap_of, proximal_point
 from bipareto.errors import BiparetoWarning, InvalidInput
@@ -69,9 +70,10 @@ class Certificate:
     kkt_lower: a lower bound on the same minimum, equal to kkt where the multipliers nu are settled.
     qp_slack: how far the two small quadratic programs are from their own optimality conditions,
         relative to their scale.
-    common_descent: whether a direction is left in which all objectives fall along the lower
-        solutions: True where kkt_lower, False where kkt is at least or at most tol max ||grad
-        f_i||, None between (not settled within the budget).
+    improvement: by how much all objectives can still fall together along the lower solutions, as a
+        share of each one's own range, by the second-order picture at the point: a number without
+        units (`certificate.improvement`).  NaN where the budget did not settle the picture.
+    common_descent: whether that is more than tol: True, False, or None where it is not settled.
     objectives: f (m,).
     gamma, rho_y: what the envelope was taken with, and the weak convexity that was given or seen
         (at this point only).
@@ -92,6 +94,7 @@ class Certificate:
     kkt_multipliers: tuple[float, ...]
     kkt_lower: float
     qp_slack: float
+    improvement: float
     common_descent: bool | None
     objectives: tuple[float, ...]
     gamma: float
@@ -122,9 +125,11 @@ class Certificate:
                 f"{self.gap:.3e} (gamma = {self.gamma:.3g}), ||grad g - grad v_gamma|| = "
                 f"{self.constraint_gradient:.3e}",
             ),
+            ("kkt", f"{self.kkt:.3e} at lambda = ({lam})"),
             (
-                "kkt",
-                f"{self.kkt:.3e} at lambda = ({lam}): {descent} common descent direction is left",
+                "improvement",
+                f"{self.improvement:.3e} of the objectives' ranges: {descent} common descent "
+                "direction is left",
             ),
             ("stationarity", paper),
             ("cost", f"{self.gradients} gradient evaluations"),
@@ -150,7 +155,7 @@ def certify(
     c: float | None = None,
     scalarization: str = "stch",
     rho_y: float | None = None,
-    tol: float = 1e-6,
+    tol: float = 1e-3,
     budget: int = 200,
     seed: int = 0,
 ) -> Certificate:
@@ -166,9 +171,10 @@ def certify(
         scalarization: which one w, mu and z belong to.
         rho_y: weak convexity of g in y where it is known; a gamma at or above 1/(2 rho_y) is then
             refused.
-        tol: `common_descent` asks for a kkt residual above tol times the longest grad f_i (never
-            below rounding).
-        budget: gradient evaluations at most.
+        tol: `common_descent` asks whether all objectives can fall together by more than this share
+            of their ranges.
+        budget: gradient evaluations at most; the second derivatives of a problem of up to 256
+            variables, written down once, are not counted.
         seed: of the random directions.
 
     Warns when the point is not near lower stationarity, when gamma is too large for the curvature
@@ -214,7 +220,7 @@ def certify(
         else min(0.45 / seen if seen > 0 else math.inf, 1 / space.scale if space.scale > 0 else 1.0)
     )
     proximal = proximal_point(at, gamma, max(high, 0.0))
-    space.grow(4)
+    space.grow(4 if at.flat.numel() <= DENSE else 4 + tangent_products(at))
     if space.slack > SETTLED:
         space.judge()
     low, high = space.eigenvalues
@@ -236,13 +242,18 @@ def certify(
         s = float(weights.sum())
         paper = float((weights @ at.J + c * normal).norm()) / s
     kkt, kkt_lower = float(space.residual.norm()), space.kkt_lower(kind)
-    small = max(tol, math.sqrt(at.eps)) * float(at.J.norm(dim=1).max())
-    descent = True if kkt_lower > small else False if kkt <= small else None
-    if descent is None:
+    settled = space.solved or kkt_lower > 0.9 * kkt
+    improvement, descent = _improvement(at, space, kind, settled, tol)
+    if not settled:
         notes.append(
             f"kkt was not settled within {budget} gradient evaluations (it lies between "
             f"{kkt_lower:.3g} and {kkt:.3g}, slack {space.slack:.2g}): "
             "g_yy is too ill-conditioned for more to be said, or budget too small"
+        )
+    if kind == "degenerate" and descent is False and kkt > tol * float(at.J.norm(dim=1).max()):
+        notes.append(
+            "g_yy vanishes in a direction, so kkt has no multipliers there; common_descent follows "
+            "the lower solutions by the curvature beside the point"
         )
     if not proximal.solved:
         notes.append(
@@ -266,6 +277,7 @@ def certify(
         kkt_multipliers=tuple(space.weights.tolist()),
         kkt_lower=kkt_lower,
         qp_slack=max(space.qp_slack, 0.0 if cone is None else cone.slack),
+        improvement=improvement,
         common_descent=descent,
         objectives=tuple(at.f.tolist()),
         gamma=gamma,
@@ -274,6 +286,24 @@ def certify(
         gradients=at.spent,
         notes=tuple(notes),
     )
+
+
+def _improvement(
+    at: Point, space: Subspace, kind: Curvature, settled: bool, tol: float
+) -> tuple[float, bool | None]:
+    """`improvement` and `common_descent`."""
+    gain = None
+    if at.flat.numel() <= DENSE:
+        try:
+            gain = along_lower(at, degenerate=kind == "degenerate")
+        except RuntimeError:  # losses that cannot be batched
+            gain = None
+    if gain is None:
+        if not settled:
+            return math.nan, None
+        gain = Gain(0.0, 0.0) if space.solved else on_tangents(at, space)
+    verdict = True if gain.reached > tol else False if gain.bound <= tol else None
+    return gain.reached, verdict
 
 
 def _checked(

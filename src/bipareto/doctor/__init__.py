@@ -35,6 +35,7 @@ __all__ = [
     "diagnose",
     "examine",
     "looks",
+    "reconciled",
 ]
 
 __doc__ = (
@@ -213,4 +214,26 @@ def examine(case: Case) -> Diagnoses:
             rest = replace(
                 case, ignored=frozenset(r for diagnosis in found for r in diagnosis.runs)
             )
-    return found
+    return reconciled(found)
+
+
+def reconciled(found: Diagnoses) -> Diagnoses:
+    """Diagnoses whose remedies do not contradict each other.
+
+    All runs of a method share their penalty c.  Where it is too weak for some and too strong for
+    others no c is right: y's directions differ too much in curvature, and that is the trouble.
+    """
+    named = {diagnosis.name: diagnosis for diagnosis in found}
+    weak, strong = named.get("penalty-too-weak"), named.get("penalty-too-strong")
+    if weak is None or strong is None:
+        return found
+    both = Diagnosis(
+        "no-penalty-fits",
+        tuple(sorted({*weak.runs, *strong.runs})),
+        f"the penalty is too weak for {len(weak.runs)} runs ({weak.seen}) and too strong for "
+        f"{len(strong.runs)} others ({strong.seen}): the lower level is ill-conditioned",
+        "leave c and give more steps, or rescale y so that g curves alike in all directions",
+        {f"weak {key}": value for key, value in weak.numbers.items()}
+        | {f"strong {key}": value for key, value in strong.numbers.items()},
+    )
+    return Diagnoses([both, *(item for item in found if item is not weak and item is not strong)])
