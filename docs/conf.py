@@ -38,7 +38,6 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
 python_use_unqualified_type_names = True
-myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 nb_output_stderr = "remove"
 nb_execution_mode = "off"  # notebooks are executed by their tests, and kept with what they showed
