@@ -43,7 +43,7 @@ seeds: [0, 1, 2]
 """
 MANY = """
 problem: {name: quadratic, options: {dim: 2}}
-method: {numbers: plain}
+method: {hyperparameters: plain}
 steps: 50
 compile: false
 """

@@ -30,7 +30,7 @@ html_title = f"bipareto {release}"
 highlight_language = "none"  # literal blocks are formulas
 # A page that no table of contents names is found by search; a docstring is written for `help`
 # first, and an indentation that reStructuredText does not like is no error.
-suppress_warnings = ["toc.not_included", "docutils"]
+suppress_warnings = ["toc.not_included", "docutils", "mystnb.unknown_mime_type"]
 # Docstrings write names in single backticks: those that are known become links.
 default_role = "py:obj"
 autodoc_typehints = "none"  # the signature has them
