@@ -325,6 +325,7 @@ def drive(
             done, state = done + count, end
             info = step.report(before, state, info, draws(done - 1))
             watch.look(done, first, before, state, info, replay, count, tol)
+            del before, previous, first, packed, end  # a large y is held no longer than needed
             advance(count)
             # A list, so that every callback is called even when an earlier one ends the run.
             if any(

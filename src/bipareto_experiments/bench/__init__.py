@@ -1,0 +1,1 @@
+"""What bipareto costs and reaches beside its alternatives: the suites of `bipareto bench`."""
