@@ -28,11 +28,11 @@ from bipareto_experiments.bench.figures import Claim, Figures
 __all__ = ["measure", "run"]
 
 #: CPU seconds of a rival for each step size, unless said otherwise
-SECONDS = 20.0
+SECONDS = 4.0
 #: the share of the best hypervolume that is timed
 SHARE = 0.95
 #: a mark every so many times longer
-SPACING = 1.35
+SPACING = 1.6
 OURS = "bipareto"
 NAMES = (OURS, "BOAT loop", "TorchOpt loop", "alternating SGD", "TPE", "NSGA-II", "random search")
 
@@ -48,7 +48,7 @@ def clock() -> float:
 def marks(case: Case, found: contenders.Found, seconds: float) -> list[dict[str, Any]]:
     """Drive a contender for so many seconds and judge its answers on the way."""
     rows: list[dict[str, Any]] = []
-    spent, due, last = 0.0, 0.1, None
+    spent, due, last = 0.0, 0.2, None
 
     def judged(used: float, gradients: int, answers: Callable[[], torch.Tensor]) -> None:
         objectives = case.judge(answers())

@@ -28,7 +28,7 @@ __all__ = ["CASES", "Case"]
 
 Batch = Any
 #: step sizes of x that rivals try, all of them
-LADDER = (1.0, 10.0, 100.0, 1000.0)
+LADDER = (1.0, 30.0, 1000.0)
 
 
 @dataclass
@@ -114,7 +114,7 @@ def known(name: str, seed: int, **options: Any) -> Case:
         f"{name}-{x0.numel()}", problem, x0, y0, f, g, lambda stream: ((), ()),
         lambda x: torch.stack([problem.objectives(row) for row in x]), searched, 50,
         bp.preferences.grid(2, 8), problem.reference.tolist(), (0.03, 0.3, 3.0), rate,
-        (100, 400, 1600, 6400),
+        (30, 100, 400, 1600),
         (torch.full_like(x0, -3.0), torch.full_like(x0, 3.0)) if few else None,
     )  # fmt: skip
 

@@ -43,7 +43,7 @@ PROBLEMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "mo-sin": ("mo-sin", {}, "nonconvex"),
 }
 #: gradients of a run, a Hessian product counted as two
-BUDGETS = (1_000, 4_000, 16_000, 64_000)
+BUDGETS = (1_000, 4_000, 16_000)
 SHARE, PREFERENCES, RECORDS = 0.99, 8, 40
 
 
