@@ -52,9 +52,7 @@ def marks(case: Case, found: contenders.Found, seconds: float) -> list[dict[str,
 
     def judged(used: float, gradients: int, answers: Callable[[], torch.Tensor]) -> None:
         objectives = case.judge(answers())
-        rows.append(
-            {"seconds": used, "gradients": gradients, "objectives": objectives.tolist()}
-        )
+        rows.append({"seconds": used, "gradients": gradients, "objectives": objectives.tolist()})
 
     begin = clock()
     for gradients, answers in found:
@@ -168,10 +166,8 @@ def collect(figures: Figures, place: Path) -> None:
     for case in (name for name in CASES if name in curves):
         times = _seconds_to(curves[case])
         reached[case] = times
-        rows.append(
-            (f"{case} ({about[case]['coordinates']})",)
-            + tuple(_cell(times.get(name)) for name in NAMES)
-        )
+        label = f"{case} ({about[case]['coordinates']})"
+        rows.append((label, *(_cell(times.get(name)) for name in NAMES)))
     title = f"CPU seconds to {SHARE:.0%} of the best hypervolume anyone reached, median of seeds"
     figures.tables[title] = (("problem (coordinates of x)", *NAMES), rows)
     shares = []
@@ -221,9 +217,7 @@ def _seconds_to(seeds: dict[int, dict[str, Curve]]) -> dict[str, list[float | No
     for of in seeds.values():
         target = SHARE * max(curve[-1][2] for curve in of.values() if curve)
         for name, curve in of.items():
-            found.setdefault(name, []).append(
-                next((s for s, _, v in curve if v >= target), None)
-            )
+            found.setdefault(name, []).append(next((s for s, _, v in curve if v >= target), None))
     return found
 
 

@@ -61,9 +61,7 @@ def cleaning(seed: int = 0, train: int = 1000) -> Cleaning:
     target = labels[rows[0]].clone()
     wrong = torch.randperm(train, generator=stream)[:half]
     target[wrong] = (target[wrong] + torch.randint(1, 10, (half,), generator=stream)) % 10
-    valid, test = (
-        ((flat(images[part]), flat(images[part].mT)), labels[part]) for part in rows[1:]
-    )
+    valid, test = (((flat(images[part]), flat(images[part].mT)), labels[part]) for part in rows[1:])
 
     def losses(y: Tensor, data: tuple[tuple[Tensor, Tensor], Tensor]) -> Tensor:
         return torch.stack([cross_entropy(linear(pixels, y), data[1]) for pixels in data[0]])
@@ -87,9 +85,7 @@ def plain_method() -> MOMEHA:
 
 
 def by_hand(
-    f: Callable[[Tensor, Tensor], Tensor],
-    g: Callable[[Tensor, Tensor], Tensor],
-    method: MOMEHA,
+    f: Callable[[Tensor, Tensor], Tensor], g: Callable[[Tensor, Tensor], Tensor], method: MOMEHA
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Algorithm 1 written out, with no tree, no record and no info: eager (x, y, theta, t, w) with
     `torch.autograd.grad`, and for `vmap` and `compile` with `torch.func.grad`.

@@ -135,9 +135,7 @@ def random_search(case: Case, seed: int) -> Found:
     x: list[Tensor] = []
     f: list[Tensor] = []
     while True:
-        points = low + (high - low) * torch.rand(
-            8, len(low), generator=stream, dtype=low.dtype
-        )
+        points = low + (high - low) * torch.rand(8, len(low), generator=stream, dtype=low.dtype)
         if not x:
             points[0] = case.x0
         x.append(points)

@@ -1,4 +1,4 @@
-"""Measurements of a suite: interleaved timing, ratios, claims, and their table, picture and JSON."""
+"""What a suite measured: interleaved times, ratios, claims; their table, picture and JSON."""
 
 from __future__ import annotations
 
@@ -115,9 +115,7 @@ class Figures:
 
     def timed(self, title: str, times: Times, ours: str) -> None:
         """Add a table of times, each with its ratio to `ours`, and its bars to the picture."""
-        rows = [
-            (name, f"{times.ms(name):.4g}", f"{times.ratio(name, ours):.2f}") for name in times
-        ]
+        rows = [(name, f"{times.ms(name):.4g}", f"{times.ratio(name, ours):.2f}") for name in times]
         self.tables[title] = (("", "ms", f"times {ours}"), rows)
         self.data[title] = {
             "ms": {name: times.ms(name) for name in times},

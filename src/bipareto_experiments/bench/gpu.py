@@ -142,7 +142,9 @@ def hand_made(
         with torch.no_grad():
             for p, q, slope in zip(theta, y, d, strict=True):
                 p.sub_(rates[0] * (slope + (p - q) / gamma))
-        (dx,) = torch.autograd.grad(g(x, [q.detach() for q in y]) - g(x, [p.detach() for p in theta]), x)
+        (dx,) = torch.autograd.grad(
+            g(x, [q.detach() for q in y]) - g(x, [p.detach() for p in theta]), x
+        )
         with torch.no_grad():
             x.sub_(rates[1] * dx)
         d = torch.autograd.grad(big(y) / c + g(x.detach(), y), y)

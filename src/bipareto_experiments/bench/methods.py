@@ -13,7 +13,6 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +131,7 @@ def _volume(problem: KnownProblem, x: Any, y: Any) -> float:
     x, y = tree.select((x, y), good)
     y = envelope.solve_lower(problem, x, y, tol=1e-6, max_iter=50, batched=True).y
     with torch.no_grad():
-        values = torch.func.vmap(lambda a, b: problem.upper(a, b))(x, y)
+        values = torch.func.vmap(problem.upper)(x, y)
     return hypervolume(values, problem.reference)
 
 

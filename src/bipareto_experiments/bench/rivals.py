@@ -62,7 +62,9 @@ def environment(folder: Path, say: Callable[[str], None]) -> Path:
     for name, (packages, alone) in RIVALS.items():
         say(f"installing {name}")
         words = ["--no-deps"] if alone else ["-c", str(pins)]
-        done = subprocess.run([*pip, *words, *packages], check=False, capture_output=True, text=True)
+        done = subprocess.run(
+            [*pip, *words, *packages], check=False, capture_output=True, text=True
+        )
         if done.returncode:
             lines = done.stderr.strip().splitlines() or ["pip failed"]
             say(f"{name} cannot be installed: {lines[-1]}")

@@ -65,9 +65,7 @@ def timed(go: Callable[[], object], seconds: float, device: str) -> float:
         begin = time.perf_counter() if device == "cuda" else time.process_time()
         go()
         _wait(device)
-        times.append(
-            (time.perf_counter() if device == "cuda" else time.process_time()) - begin
-        )
+        times.append((time.perf_counter() if device == "cuda" else time.process_time()) - begin)
     return min(times)
 
 
@@ -166,9 +164,7 @@ class _Memory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        now = (
-            torch.cuda.max_memory_allocated() if self.device == "cuda" else _status("VmHWM")
-        )
+        now = torch.cuda.max_memory_allocated() if self.device == "cuda" else _status("VmHWM")
         self.peak = now - self.before
 
 
