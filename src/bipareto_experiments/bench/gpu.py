@@ -15,6 +15,7 @@ from bipareto.errors import BiparetoError
 from bipareto.methods import MOMEHA
 from bipareto.methods.parts.preferences import grid
 from bipareto.problem import Problem, tree
+from bipareto.problem.draws import draw
 from bipareto.run.steppers import stepper
 from bipareto_experiments.bench.figures import Claim, Figures, Times, interleaved
 
@@ -171,12 +172,12 @@ def _recorded(step: Callable[[], None]) -> Callable[[], None]:
 
 def _ours(problem: Problem, method: MOMEHA, state: Any, batched: bool, compile: bool | str) -> Any:
     step = stepper(problem, method, batched=batched, compile=compile)
-    draw = {role: problem.batch(role, role, t=0) for role in method.roles(2)}
-    packed = step.pack(state, draw)
+    drawn = draw(problem, method.roles(2), 0, [0])
+    packed = step.pack(state, drawn)
 
     def go() -> None:
         nonlocal packed
-        packed, _ = step.advance(packed, draw)
+        packed, _ = step.advance(packed, drawn)
 
     return go
 
