@@ -14,7 +14,7 @@ from bipareto.problem import Problem, tree
 from bipareto.run.graph.traced import EVERY, TracedStepper
 from bipareto.run.stepping import Stepper
 
-PROBLEM = bp.problems.get("pl-sin2", dim=4)
+PROBLEM = bp.problems.get("quadratic", dim=4)
 
 
 def begun(method: bp.MOMEHA, problem: Problem) -> Any:
@@ -114,7 +114,7 @@ def test_draws_of_another_shape_are_taken_plainly() -> None:
     fast, plain = (kind(problem, method, True, True) for kind in (TracedStepper, Stepper))
     packed = fast.pack(state, {})
     for count in (2, 2, 3, 2, 4):
-        batches = {role: rows[:count] for role in method.roles(2)}
+        batches = dict.fromkeys(method.roles(2), rows[:count])
         packed, _ = fast.advance(packed, batches)
         state, _ = plain.advance(state, batches)
     assert torch.equal(fast.unpack(packed).y, state.y)
