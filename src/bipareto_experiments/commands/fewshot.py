@@ -67,7 +67,12 @@ Seeds = Annotated[
 ]
 Steps = Annotated[
     int | None,
-    typer.Option("--steps", metavar="T", min=1, help="Joint steps; 2500 if none, 24 with --tiny."),
+    typer.Option(
+        "--steps",
+        metavar="T",
+        min=1,
+        help="Joint steps; if none 2500, 5000 with paper-sensitivity, 24 with --tiny.",
+    ),
 ]
 Tuning = Annotated[
     Path | None,
@@ -77,6 +82,8 @@ Tuning = Annotated[
         help="tuning.json of the tune command: its numbers instead of the preset's.",
     ),
 ]
+#: Joint steps T that the paper gives for its study of sensitivity.
+LENGTHS = {"paper-sensitivity": 5000}
 Methods = Annotated[
     list[str] | None,
     typer.Option(
@@ -87,10 +94,21 @@ Methods = Annotated[
 ]
 
 
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--domains",
+        metavar="SET,SET,..",
+        help="Image sets or folders of class folders in the data folder, each a domain.",
+    ),
+]
+
+
 @dataclass(frozen=True)
 class StudyOptions:
     """What every study is asked for."""
 
+    sets: Sets = None
     learner: LearnerOption = "block"
     protocol: ProtocolOption = "warm"
     preset: Preset = "robust"
@@ -140,6 +158,7 @@ def comparison(
       bipareto experiment fewshot comparison --dataset caltech101 --out runs/caltech
       bipareto experiment fewshot comparison --tuning runs/tuned/tuning.json
       bipareto experiment fewshot comparison --dataset fc100 --methods momeha --out runs/fc100
+      bipareto experiment fewshot comparison --domains art,photo,sketch --out runs/styles
     """
     from bipareto_experiments.fewshot.settings import COMPARED
     from bipareto_experiments.fewshot.studies import comparison as run
@@ -381,14 +400,20 @@ def _study(
     task = (
         generated(kind, device=options.device or "cpu")
         if tiny
-        else build(dataset, kind, folder=options.folder, device=options.device)
+        else build(
+            dataset,
+            kind,
+            sets=values.names(options.sets) if options.sets else (),
+            folder=options.folder,
+            device=options.device,
+        )
     )
     seeds = values.seeds(options.seeds or (["0"] if tiny else ["0,1,2"]))
     claim_experiment(options.out_dir, "fewshot")
     return Study(
         task,
         options.out_dir,
-        options.steps or (24 if tiny else 2500),
+        options.steps or (24 if tiny else LENGTHS.get(options.preset, 2500)),
         seeds,
         cast("Protocol", options.protocol),
         options.preset,

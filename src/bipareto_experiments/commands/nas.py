@@ -91,6 +91,14 @@ Warmup = Annotated[
         help="Of the steps: the weights learn before the architecture moves; the preset's if none.",
     ),
 ]
+Pretrain = Annotated[
+    float | None,
+    typer.Option(
+        "--pretrain",
+        metavar="SHARE",
+        help="Of the time: before it, one supernet a seed learns alone; the preset's if none.",
+    ),
+]
 Sampled = Annotated[
     float | None,
     typer.Option(
@@ -149,6 +157,7 @@ class SearchOptions:
     side: Side = None
     numbers: Numbers = None
     warmup: Warmup = None
+    pretrain: Pretrain = None
     sampled: Sampled = None
     cooled: Cooled = None
     draws: Draws = None
@@ -166,7 +175,9 @@ class SearchOptions:
         """Settings other than the preset's; None for the preset's own."""
         if self.draws not in (None, "twin", "own"):
             raise InvalidInput(f"--draws {self.draws!r} is not known; choose twin or own")
-        same = "space supernet steps batch channels cells side numbers warmup sampled cooled"
+        same = (
+            "space supernet steps batch channels cells side numbers warmup pretrain sampled cooled"
+        )
         return {name: getattr(self, name) for name in same.split()} | {
             "half": self.half or None,
             "objectives": tuple(values.names(self.objectives)) if self.objectives else None,
