@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -61,7 +61,9 @@ class _Form:
         own = types.FunctionType(
             code, moving.__globals__, code.co_name, moving.__defaults__, moving.__closure__
         )
-        options = {"post_grad_custom_pre_pass": _shared_work()} if backend == "inductor" else None
+        options: Any = None
+        if backend == "inductor":
+            options = {"post_grad_custom_pre_pass": _shared_work()}
         self.fast = torch.compile(
             own, fullgraph=True, dynamic=False, backend=backend, options=options
         )
@@ -81,7 +83,7 @@ class _Form:
 
 
 @cache
-def _shared_work() -> Callable[[fx.Graph], None]:
+def _shared_work() -> Callable[..., Any]:
     """What Inductor does to a step's graph first: f and g, which a step evaluates at the same point
     for several gradients, are evaluated once.
     """

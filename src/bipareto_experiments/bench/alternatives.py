@@ -180,13 +180,13 @@ def collect(figures: Figures, place: Path) -> None:
     figures.claims += _claims(reached, about)
     figures.data |= {"about": about, "seconds": reached, "curves": curves}
     names = list(reached)
-    figures.draw = (
-        2 * len(names),
-        lambda axes: [
-            _draw(axes[2 * i + j], name, curves[name], j) for i, name in enumerate(names)
-            for j in (0, 1)
-        ] and None,
-    )  # fmt: skip
+
+    def draw(axes: Sequence[Any]) -> None:
+        for i, name in enumerate(names):
+            for by in (0, 1):
+                _draw(axes[2 * i + by], name, curves[name], by)
+
+    figures.draw = (2 * len(names), draw)
 
 
 Curve = list[tuple[float, float, float]]

@@ -75,7 +75,7 @@ def curvature(g: Callable[[Tensor], Tensor], y: Tensor, steps: int = 30) -> floa
     size = 1.0
     for _ in range(steps):
         v = v / v.norm()
-        _, v = torch.func.jvp(grad(g), (y,), (v,))
+        v = torch.func.jvp(grad(g), (y,), (v,))[1]
         size = float(v.norm())
     return max(size, 1e-12)
 

@@ -107,7 +107,7 @@ class Figures:
     """
 
     suite: str
-    tables: dict[str, tuple[Sequence[str], list[Sequence[str]]]] = field(default_factory=dict)
+    tables: dict[str, tuple[Sequence[str], Sequence[Sequence[str]]]] = field(default_factory=dict)
     claims: list[Claim] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)

@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 
 from bipareto_experiments.bench.figures import Claim, Figures, interleaved
@@ -48,7 +49,7 @@ def run(seconds: float, seed: int = 0) -> Figures:
         return used.ru_utime + used.ru_stime
 
     times = interleaved(
-        {name: lambda words=words: called(words) for name, words in commands.items()},
+        {name: partial(called, words) for name, words in commands.items()},
         seconds, least=3, clock=clock,
     )  # fmt: skip
     figures.timed("processes from start to end, CPU time", times, "bipareto --help")
