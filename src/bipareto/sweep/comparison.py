@@ -1,5 +1,7 @@
-"""Methods side by side on a problem with a known front, under an equal budget of gradients or of
-seconds.
+"""Methods side by side on one problem, under an equal budget of gradients or of seconds.
+
+A problem with a known front ranks them by the distance to it; one's own by hypervolume, over seeds,
+up to a point that all methods share.
 """
 
 from __future__ import annotations
@@ -7,9 +9,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -21,68 +23,47 @@ from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import METHODS, Method
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts.preferences import grid
-from bipareto.problem import tree
+from bipareto.problem import Problem, tree
+from bipareto.problem.tree import Tree
 from bipareto.problems.base import KnownProblem
+from bipareto.run.race import comes_in_batches
+from bipareto.run.training import objectives_of, train_on
+from bipareto.sweep.builder import Setup, method_of
+from bipareto.sweep.config import MethodConfig
+from bipareto.sweep.contenders import Contender, reference_point, with_hypervolumes
+from bipareto.sweep.durable import Interrupted
+from bipareto.sweep.kept import Kept
 
-__all__ = ["Budget", "Contender", "applicable", "compare", "gradient_cost"]
+__all__ = ["Budget", "applicable", "compare", "gradient_cost"]
 
 Budget = Literal["oracles", "seconds"]
 
 #: why a method is not compared after Ctrl-C
 INTERRUPTED = "interrupted before its runs had ended"
 
+#: gradients per run, where the amount is not said: of known problems, of one's own
+AMOUNTS = {True: 80_000, False: 10_000}
+
+#: a point of a larger problem is not certified: every one costs up to 200 gradients on all the data
+CERTIFIED_SIZE = 2_000
+
+#: Adam's rate, times three, where y is trained on before a method is judged
+RATE = 0.01
+
 #: steps taken to see how fast a method is, when the budget is in seconds
 CALIBRATION = 40
 
 
-@dataclass(frozen=True)
-class Contender:
-    """One method's result: its resolved front, the front as it was returned, and what was measured
-    of them, or why there is none.
-
-    distance, kkt, gap: the worst over its runs; distance to the exact front relative to its extent,
-        the certificate's residual at
-    the resolved points, and g - v_gamma at the points as they were returned.
-    gradients, hessian_products: spent per run.
-    notes: what the method warned of.
-    """
-
-    name: str
-    method: Method | None
-    front: ParetoFront | None
-    returned: ParetoFront | None
-    steps: int
-    distance: float
-    kkt: float
-    gap: float
-    hypervolume: float
-    gradients: int
-    hessian_products: int
-    seconds: float
-    notes: tuple[str, ...]
-
-    def figures(self) -> dict[str, Any]:
-        """What was measured, as plain values."""
-        return {
-            "method": self.name,
-            "runs": 0 if self.front is None else len(self.front),
-            "steps": self.steps,
-            "distance_to_front": self.distance,
-            "kkt": self.kkt,
-            "hypervolume": self.hypervolume,
-            "gap": self.gap,
-            "gradients": self.gradients,
-            "hessian_products": self.hessian_products,
-            "seconds": self.seconds,
-            "notes": list(self.notes),
-        }
-
-
-def applicable(problem: KnownProblem) -> list[str]:
+def applicable(problem: Problem, m: int | None = None) -> list[str]:
     """The methods that can be asked this question: MEHA has one objective, MB-MOMEHA is for noisy
     gradients.
+
+    Args:
+        m: how many objectives; a known problem says it itself.
     """
-    skip = ({"meha"} if problem.m > 1 else set()) | (set() if problem.noise else {"mb-momeha"})
+    noisy = problem.noise if isinstance(problem, KnownProblem) else problem.sampler is not None
+    count = problem.m if isinstance(problem, KnownProblem) else m
+    skip = ({"meha"} if count != 1 else set()) | (set() if noisy else {"mb-momeha"})
     return [name for name in METHODS if name not in skip]
 
 
@@ -93,9 +74,10 @@ def gradient_cost(method: Method, m: int) -> int:
 
 
 def compare(
-    problem: KnownProblem,
+    problem: Problem,
     methods: Sequence[str],
     *,
+    begin: tuple[Tree, Tree] | None = None,
     preferences: int = 11,
     budget: Budget = "oracles",
     amount: float | None = None,
@@ -103,20 +85,24 @@ def compare(
     start: int = 0,
     compile: bool | str | None = None,
     progress: bool | None = None,
+    kept: Kept | None = None,
 ) -> list[Contender]:
     """Run each method, tuned for its share, and rank by worst distance to the front, then by worst
-    kkt residual.
+    kkt residual; by the mean hypervolume over seeds where no front is known.
 
     Args:
         methods: names of `METHODS`.
+        begin: (x0, y0) of a problem without a known front.
         preferences: how many along each edge of the simplex; methods without preferences run once
             per seed.
         budget: "oracles" gives every run `amount` gradient evaluations (a Hessian product counted
             as two), "seconds" every method `amount` seconds for all its runs, uncompiled, as
             measured on its first steps.
-        amount: 80,000 gradients or 20 seconds when None.
+        amount: 80,000 gradients (10,000 of a problem of one's own) or 20 seconds when None.
         start: 0 for the problem's own start, n for its n-th random one; all methods begin there and
             are tuned there.
+        kept: the run folders of the methods; None keeps nothing.  Folders that are there go on, so
+            that a comparison that was stopped is finished by the same call.
 
     A method that refuses the problem, or whose runs all fail, is listed last with the reason.  So
     are, after Ctrl-C, the method at work then and those after it: what a run has reached by then is
@@ -129,104 +115,142 @@ def compare(
         raise InvalidInput(
             f"method {unknown[0]!r} is not known; choose among {', '.join(METHODS)}, or all"
         )
+    known = problem if isinstance(problem, KnownProblem) else None
+    begin = _begin(problem, begin, start)
+    default = AMOUNTS[known is not None] if budget == "oracles" else 20.0
+    share = default if amount is None else amount
+    if not share > 0:
+        raise InvalidInput(f"the budget is {share}; it must be > 0")
+    m = known.m if known else problem.check(*begin)
+    begun = {} if kept is None else {name: kept.begun(name) for name in methods}
+
+    def traced(name: str, method: Method, steps: int) -> tuple[ParetoFront, ParetoFront | None]:
+        if kept is not None:
+            return kept.front(name, method, steps, progress)
+        wanted = grid(m, preferences) if method.uses_preference else None
+        raw = front(
+            problem,
+            *begin,
+            preferences=wanted,
+            seeds=seeds,
+            method=method,
+            steps=steps,
+            compile=False if budget == "seconds" else compile,
+            progress=progress,
+        )
+        if raw.interrupted:
+            raise KeyboardInterrupt
+        return raw, None
+
+    def tuned(name: str) -> tuple[Method, int]:
+        return begun.get(name) or _share(problem, name, preferences, budget, share, seeds, begin, m)
+
+    found: list[Contender] = []
+    for name in methods:
+        try:
+            found.append(_run(problem, name, begin, m, tuned, traced))
+        except KeyboardInterrupt:
+            found += [_absent(left, 0.0, INTERRUPTED) for left in methods[len(found) :]]
+            break
+    reference = reference_point(problem, found)
+    found = [with_hypervolumes(c, reference) for c in found]
+    if known is None:
+        return sorted(found, key=lambda c: -math.inf if c.front is None else c.mean, reverse=True)
+    return sorted(found, key=lambda c: (c.distance, c.kkt))
+
+
+def _begin(problem: Problem, begin: tuple[Tree, Tree] | None, start: int) -> tuple[Tree, Tree]:
+    """Where all methods begin."""
     if start < 0:
         raise InvalidInput(
             f"start = {start}; 0 is the problem's own start, 1, 2, ... are random ones"
         )
-    share = amount if amount is not None else (80_000 if budget == "oracles" else 20.0)
-    if not share > 0:
-        raise InvalidInput(f"the budget is {share}; it must be > 0")
-    found: list[Contender] = []
-    for name in methods:
-        try:
-            found.append(
-                _run(problem, name, preferences, budget, share, seeds, start, compile, progress)
-            )
-        except KeyboardInterrupt:
-            found += [_absent(left, 0.0, INTERRUPTED) for left in methods[len(found) :]]
-            break
-    return sorted(found, key=lambda c: (c.distance, c.kkt))
+    if isinstance(problem, KnownProblem):
+        return problem.start(start) if start else (problem.x0, problem.y0)
+    if begin is None or start:
+        raise InvalidInput(
+            "a problem without a known front has the start that its function returns: pass "
+            "begin=(x0, y0), and start = 0"
+        )
+    return begin
 
 
 def _absent(name: str, seconds: float, reason: str) -> Contender:
     return Contender(
-        name, None, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
+        name, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
     )
 
 
-def _run(
-    problem: KnownProblem,
+def _share(
+    problem: Problem,
     name: str,
     preferences: int,
     budget: Budget,
     share: float,
     seeds: Sequence[int],
-    start: int,
-    compile: bool | str | None,
-    progress: bool | None,
+    begin: tuple[Tree, Tree],
+    m: int,
+) -> tuple[Method, int]:
+    """A method tuned for its share of the budget, and how many steps that is."""
+    method = METHODS[name].tuned(problem, *begin)
+    if budget == "oracles":
+        before = sum(method.preparation(m).values())
+        steps = max(1, int((share - before) // gradient_cost(method, m)))
+    else:
+        clock = front(
+            problem,
+            *begin,
+            preferences=grid(m, preferences) if method.uses_preference else None,
+            seeds=seeds,
+            method=method,
+            steps=CALIBRATION,
+            compile=False,
+            progress=False,
+        )
+        steps = max(1, int(share * CALIBRATION / clock.seconds))
+    return method_of(MethodConfig(name), Setup(problem, [begin]), steps), steps
+
+
+def _run(
+    problem: Problem,
+    name: str,
+    begin: tuple[Tree, Tree],
+    m: int,
+    tuned: Callable[[str], tuple[Method, int]],
+    traced: Callable[[str, Method, int], tuple[ParetoFront, ParetoFront | None]],
 ) -> Contender:
     notes: list[str] = []
-    x0, y0 = problem.start(start) if start else (problem.x0, problem.y0)
+    known = problem if isinstance(problem, KnownProblem) else None
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BiparetoWarning)
         try:
-            method = METHODS[name].tuned(problem, x0, y0)
-            wanted = grid(problem.m, preferences) if method.uses_preference else None
-            if budget == "oracles":
-                before = sum(method.preparation(problem.m).values())
-                steps = max(1, int((share - before) // gradient_cost(method, problem.m)))
-            else:
-                clock = front(
-                    problem,
-                    x0,
-                    y0,
-                    preferences=wanted,
-                    seeds=seeds,
-                    method=method,
-                    steps=CALIBRATION,
-                    compile=False,
-                    progress=False,
-                )
-                steps, compile = max(1, int(share * CALIBRATION / clock.seconds)), False
-            method = METHODS[name].tuned(problem, x0, y0, steps=steps)
-            raw = front(
-                problem,
-                x0,
-                y0,
-                preferences=wanted,
-                seeds=seeds,
-                method=method,
-                steps=steps,
-                compile=compile,
-                progress=progress,
-            )
-            if raw.interrupted:
-                raise KeyboardInterrupt
-            resolved = raw.resolve_lower()
+            method, steps = tuned(name)
+            raw, solved = traced(name, method, steps)
+            resolved = _resolved(problem, raw, solved, steps)
+        except Interrupted as error:
+            raise KeyboardInterrupt from error
         except BiparetoError as error:
             return _absent(name, time.perf_counter() - began, str(error))
         notes += [str(warning.message) for warning in caught]
-        notes += [
-            f"{sum(f is not None for f in raw.failure)} runs left the finite numbers: {failure}"
-            for failure in raw.failure
-            if failure
-        ][:1]
-        kkt = max(_kkt(problem, resolved, i) for i in range(len(resolved)))
-    counts = method.cost(problem.m, steps)
-    distance = problem.distance_to_front(resolved.objectives)
+        failures = [failure for failure in raw.failure if failure is not None]
+        if failures:
+            notes.append(f"{len(failures)} runs left the finite numbers: {failures[0]}")
+        small = sum(leaf.numel() for leaf in tree.leaves(begin)) <= CERTIFIED_SIZE
+        certified = range(len(resolved)) if known or small else ()
+        kkt = max((_kkt(problem, resolved, i) for i in certified), default=math.nan)
+    counts = method.cost(m, steps)
     return Contender(
         name=name,
         method=method,
         front=resolved,
-        returned=raw,
         steps=steps,
-        distance=_worst(distance),
+        distance=_worst(known.distance_to_front(resolved.objectives)) if known else math.nan,
         kkt=kkt,
-        gap=_worst(
-            envelope.gap(problem, raw.x, raw.y, min(0.9 * problem.constants.gamma_max, 1.0))
-        ),
-        hypervolume=_hypervolume(problem, resolved),
+        gap=_worst(envelope.gap(known, raw.x, raw.y, min(0.9 * known.constants.gamma_max, 1.0)))
+        if known
+        else math.nan,
+        hypervolume=math.nan,
         gradients=counts["lower_gradients"] + counts["upper_gradients"],
         hessian_products=counts["hessian_products"],
         seconds=time.perf_counter() - began,
@@ -234,19 +258,29 @@ def _run(
     )
 
 
-def _kkt(problem: KnownProblem, found: ParetoFront, i: int) -> float:
+def _resolved(
+    problem: Problem, raw: ParetoFront, solved: ParetoFront | None, steps: int
+) -> ParetoFront:
+    """The lower level solved again, as it is already in `solved` where that is given; of networks,
+    y trained on by Adam until g stops falling.
+    """
+    if raw.race is not None or not comes_in_batches(problem):
+        return raw.resolve_lower() if solved is None else solved
+    y = train_on(problem, raw.x, raw.y, rate=RATE, steps=max(20, steps // 3))
+    test = problem.batch("test", "full") if problem.has_test else None
+    return replace(
+        raw,
+        y=y,
+        objectives=objectives_of(problem, raw.x, y, problem.batch("upper", "full")),
+        test=None if test is None else objectives_of(problem, raw.x, y, test),
+    )
+
+
+def _kkt(problem: Problem, found: ParetoFront, i: int) -> float:
     x, y = tree.select(found.x, i), tree.select(found.y, i)
     if not all(bool(torch.isfinite(leaf).all()) for leaf in tree.leaves((x, y))):
         return math.inf
     return certify(problem, x, y).kkt
-
-
-def _hypervolume(problem: KnownProblem, found: ParetoFront) -> float:
-    """NaN where moocore is not installed: all else can be measured without it."""
-    try:
-        return found.hypervolume(problem.reference)
-    except ModuleNotFoundError:
-        return math.nan
 
 
 def _worst(values: Tensor) -> float:
