@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto.methods import MOMEHA
+from bipareto.methods import MOMEHA, Twin
 from bipareto.methods.parts import simplex
 from bipareto.problem import Problem
 from bipareto.run.steppers import stepper
@@ -19,6 +19,7 @@ from bipareto_experiments.bench import rivals
 from bipareto_experiments.bench.boat import Boat
 from bipareto_experiments.bench.cleaning import Cleaning, by_hand, cleaning, plain_method
 from bipareto_experiments.bench.figures import Claim, Figures, Times, interleaved
+from bipareto_experiments.bench.twin import twin_by_hand, twin_start
 
 __all__ = ["ours", "run"]
 
@@ -55,6 +56,13 @@ def run(seconds: float, seed: int = 0) -> Figures:
     if method.coordinates == "plain":
         times = _by_hand_only(small, small.x0, small.y0, method, w.double(), seconds)
         figures.timed("PL-SIN2, d = 100: little arithmetic", times, "ours, compiled")
+    times = _twin(small, small.x0, small.y0, w.double(), seconds)
+    figures.timed("Twin, PL-SIN2, d = 100", times, "ours, compiled")
+    figures.claims += [
+        Claim(f"Twin: ours / by hand, {kind}",
+              times.ratio(f"ours, {kind}", f"by hand, {kind}"), 1.15)
+        for kind in ("compiled", "eager")
+    ]  # fmt: skip
     times = _implicit(case, w, seconds, figures)
     figures.timed("implicit gradients on hyper-cleaning", times, "ours, one step")
     _weights(seconds, figures)
@@ -122,6 +130,29 @@ def _by_hand_only(
     problem: Problem, x0: Tensor, y0: Tensor, method: MOMEHA, w: Tensor, seconds: float
 ) -> Times:
     functions = _both(problem, x0, y0, method, w)
+    return _per_step(interleaved(functions, seconds), list(functions))
+
+
+def _twin(problem: Problem, x0: Tensor, y0: Tensor, w: Tensor, seconds: float) -> Times:
+    method = Twin(rho=0.03, alpha_x=0.01, alpha_y=0.003)
+    eager, functional = twin_by_hand(problem, method, w)
+
+    def repeated(step: Callable[..., Any]) -> Callable[[], object]:
+        state = twin_start(x0, y0)
+
+        def go() -> None:
+            nonlocal state
+            for _ in range(BLOCK):
+                state = step(*state)
+
+        return go
+
+    functions = {
+        "ours, compiled": ours(problem, method, x0, y0, w, True),
+        "by hand, compiled": repeated(torch.compile(functional, fullgraph=True, dynamic=False)),
+        "ours, eager": ours(problem, method, x0, y0, w, False),
+        "by hand, eager": repeated(eager),
+    }
     return _per_step(interleaved(functions, seconds), list(functions))
 
 

@@ -16,6 +16,7 @@ from bipareto_experiments.bench.cleaning import by_hand, cleaning, plain_method
 from bipareto_experiments.bench.contenders import alternating, ours, random_search
 from bipareto_experiments.bench.gpu import ResNet, hand_made, problem_of
 from bipareto_experiments.bench.scaling import slope
+from bipareto_experiments.bench.twin import twin_by_hand, twin_start
 from bipareto_experiments.commands import bench
 
 
@@ -39,6 +40,18 @@ def test_the_step_by_hand_is_the_step() -> None:
     for other in (hand, traced):
         torch.testing.assert_close(other[0], state.x, rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(other[1], state.y, rtol=1e-4, atol=1e-6)
+
+
+def test_the_twin_by_hand_is_twin() -> None:
+    problem, w = bp.problems.get("pl-sin2", dim=3), torch.tensor([0.3, 0.7], dtype=torch.float64)
+    method = bp.Twin(rho=0.03, alpha_x=0.01, alpha_y=0.003)
+    state = method.init(problem, problem.x0, problem.y0, w)
+    hand = twin_start(problem.x0, problem.y0)
+    for _ in range(3):
+        state, _ = method.step(problem, state)
+        hand = twin_by_hand(problem, method, w)[0](*hand)
+    torch.testing.assert_close(hand[0], state.x)
+    torch.testing.assert_close(hand[1], state.y)
 
 
 def test_the_step_of_a_network_by_hand_is_the_step() -> None:
