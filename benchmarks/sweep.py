@@ -33,7 +33,7 @@ from bipareto.sweep.store import RunFolder
 
 MANY = """
 problem: {name: quadratic, options: {dim: 2}}
-method: {numbers: plain}
+method: {hyperparameters: plain}
 steps: 50
 compile: false
 """
