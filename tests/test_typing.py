@@ -25,10 +25,9 @@ def test_a_users_file_is_understood(checker: str, tmp_path: Path) -> None:
         pytest.skip("pyright needs node, which is not installed")
     shutil.copy(DOWNSTREAM, tmp_path)
     source = str(HERE.parent / "src")
-    words = {
-        "mypy": ["--strict", "--no-incremental"],
-        "pyright": ["--pythonpath", sys.executable],
-    }[checker]
+    words = {"mypy": ["--strict", "--no-incremental"], "pyright": ["--pythonpath", sys.executable]}[
+        checker
+    ]
     (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [source]}))
     done = subprocess.run(
         [sys.executable, "-m", checker, *words, "downstream.py"],
