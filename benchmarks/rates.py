@@ -53,6 +53,7 @@ from bipareto.methods.theory.constants import Deterministic
 from bipareto.methods.theory.orders import Order, momeha_orders, stochastic_orders
 from bipareto.methods.theory.smoothness import lower_bound, start_merit
 from bipareto.methods.theory.stochastic import Stochastic
+from bipareto.methods.tuning.envelope_methods import tune_momeha
 from bipareto.problem import tree
 from bipareto.problem.sampler import Role, generator
 from bipareto.run.monitors import Gap, Stationarity, StochasticMerit, Tracking
@@ -94,7 +95,7 @@ class Case:
 def deterministic(name: str, growing: bool) -> Case:
     """Theorem 1: c_t = c_0 (1 + t)^(1/4), or constant; three preferences."""
     problem = bp.problems.get(name)
-    tuned = bp.MOMEHA.tuned(problem, problem.x0, problem.y0)
+    tuned = bp.MOMEHA(**tune_momeha(problem, problem.x0, problem.y0))
     method = replace(tuned, warmup=WARMUP[name], **theorem1(float(tuned.c.scale), growing=growing))  # type: ignore[arg-type, union-attr]
     start = method.prepare(problem, problem.x0, problem.y0)
     states = [method.begin(start, w) for w in PREFERENCES]
@@ -111,7 +112,7 @@ def stochastic(name: str, growing: bool) -> Case:
     """
     options: dict[str, Any] = {"dim": 5, "kappa": 1.0} if name == "pl-sin2" else {"dim": 5}
     known, problem = bp.problems.get(name, **options), bp.problems.get(name, noise=NOISE, **options)
-    tuned = bp.MOMEHA.tuned(known, known.x0, known.y0)
+    tuned = bp.MOMEHA(**tune_momeha(known, known.x0, known.y0))
     # x moves by sum alpha_x,t/c_t, which grows like T^(1/4) at best: the largest steps that y
     # bears, and a penalty no larger than it needs.
     alpha = (1.5 if name == "pl-sin2" else 1.0) * float(tuned.alpha_y.value)  # type: ignore[union-attr]
