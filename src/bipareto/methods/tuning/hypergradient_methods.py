@@ -11,9 +11,10 @@ The rules, each with its reason:
 - penalties grow with the budget, in the units of the problem: u beside 1/(w f), v beside the
   curvature of f over the squared one of g.  The theory's T^(1/4) belongs to steps that no probe has
   measured; with these, T^(1/2)/4 still converges within the budget and leaves less bias.
-- without noise, and where g bends in every direction, they also grow along the run, as (1 + t)^(3/4), with steps that fall as fast: x
-  travels while the valley is wide, and v ends as high as the softest way that x must go allows,
-  TRAVEL e-foldings of it in all.  The bias, of order 1/v, ends several times smaller.
+- without noise, and where g bends in every direction, they also grow along the run, as (1 +
+  t)^(3/4), with steps that fall as fast: x travels while the valley is wide, and v ends as high as
+  the softest way that x must go allows, TRAVEL e-foldings of it in all.  The bias, of order 1/v,
+  ends several times smaller.
 - steps of a penalised function are inverses of its curvature u sum_i w_i^2 grad f_i grad f_i^T +
   sum_i omega_i w_i hess f_i + ..., which is convex in w and so largest at a corner of the simplex:
   w = omega = e_i.  One step serves all preferences, so it is taken there, at the start and at the
