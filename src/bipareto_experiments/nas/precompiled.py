@@ -27,11 +27,11 @@ from bipareto.problem.tree import Tree
 from bipareto.run.graph.triton import triton
 from bipareto_experiments.nas import (
     bench_cell,
-    cell,
     conv,
     fast,
     kernels,
     kernels_backward,
+    kernels_gather,
     kernels_weights,
     taps,
 )
@@ -40,7 +40,7 @@ from bipareto_experiments.nas.supernet import Supernet
 
 __all__ = ["precompile"]
 
-_MODULES = (bench_cell, conv, kernels, kernels_backward, kernels_weights)
+_MODULES = (bench_cell, conv, kernels, kernels_backward, kernels_gather, kernels_weights)
 #: processes at most: each loads torch, and the slowest kernel alone takes several seconds
 _PROCESSES = 16
 #: seconds after which a search no longer waits
@@ -126,8 +126,8 @@ def _name(wish: tuple[Any, ...]) -> str:
     digest = hashlib.sha256(
         repr((wish, getattr(triton, "__version__", None), torch.__version__)).encode()
     )
-    for module in (*_MODULES, taps, cell, fast):
-        digest.update(Path(str(module.__file__)).read_bytes())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
