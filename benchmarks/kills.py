@@ -245,11 +245,11 @@ def kill_nodes(home: Path, kills: int, seed: int) -> dict[str, Any]:
     config.write_text(CONFIG + f"checkpoint: {{seconds: {PERIOD}}}\nengine: {{name: ray}}\n")
     asked = load(SweepConfig, config)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    # Before there are others to join: the head stays, and works on nothing.
     ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     done, ends, equal, lost = 0, 0, 0, 0.0
     try:
-        began = time.perf_counter()
         sweep.sweep(asked, home / "warm", progress=False)  # workers start and import here
         began = time.perf_counter()
         sweep.sweep(asked, home / "whole", progress=False)
