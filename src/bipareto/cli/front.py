@@ -106,7 +106,6 @@ def front(
       bipareto front pl-sin2 --set mu=8 --set "c=power(5,0.45)"
       bipareto front package.module:function -o width=32 --out runs/mine
     """
-    from bipareto.doctor import Watch
     from bipareto.report import plot_front
     from bipareto.sweep import sweep
     from bipareto.sweep.builder import build, method_of
@@ -134,6 +133,8 @@ def front(
             )
         callbacks = []
         if watch:
+            from bipareto.doctor import Watch
+
             watched = method_of(config.method, setup, steps)
             callbacks.append(Watch(setup.problem, watched, start=setup.starts[0]))
         if out_dir is None:
