@@ -40,7 +40,7 @@ wheel: $(READY) ## build the wheel, install it into an empty environment and use
 	sh scripts/wheel.sh $(BIN)/python
 
 clean: ## remove .venv, caches and what the demo wrote
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo-out bench-out site docs/reference src/*.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo-out bench-out site jupyter_execute docs/reference docs/gallery src/*.egg-info
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first, with its pin, so that no other package can pull in a build of its own choice.
