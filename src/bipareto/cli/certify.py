@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Quiet, Trust
+from bipareto.cli.options import Json, Options, Quiet, Trust
 from bipareto.cli.output import Output
+from bipareto.cli.traced import RunOrProblem, ShortSteps, folder_of
 from bipareto.errors import BiparetoWarning, InvalidInput
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ __all__ = ["certify"]
 
 
 def certify(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder: of `front`, `solve`, `sweep`.")
-    ],
+    run: RunOrProblem,
     index: Annotated[
         int | None,
         typer.Option(
@@ -33,6 +32,8 @@ def certify(
         float | None,
         typer.Option("--gamma", metavar="G", help="Of the Moreau envelope; else the method's own."),
     ] = None,
+    steps: ShortSteps = 2000,
+    option: Options = None,
     trust: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -58,18 +59,22 @@ def certify(
     Examples:
       bipareto front pl-sin2 --out runs/a && bipareto certify runs/a
       bipareto certify runs/a --index 5
+      bipareto certify package.module:function --steps 5000
     """
     from bipareto.sweep.reading import run_folders
 
     out = Output(as_json, quiet)
-    found = {
-        str(folder): _certified(out, folder, index, gamma, trust) for folder in run_folders(run)
-    }
+    with folder_of(out, run, steps, option) as path:
+        own = trust or path != Path(run)  # a problem that was named here is imported anyway
+        found = {
+            run if folder == path else str(folder): _certified(out, folder, index, gamma, own)
+            for folder in run_folders(path)
+        }
     parts = [
         {"run": path, "certificates": [{"index": i, **asdict(c)} for i, c in points.items()]}
         for path, points in found.items()
     ]
-    out.result(parts[0] if len(parts) == 1 else {"run": str(run), "runs": parts})
+    out.result(parts[0] if len(parts) == 1 else {"run": run, "runs": parts})
 
 
 def _certified(

@@ -36,10 +36,10 @@ from bipareto.run.results import (
     Run,
     Snapshot,
     Solution,
-    Watch,
     warn_of_failures,
 )
 from bipareto.run.steppers import stepper
+from bipareto.run.watching import Watch
 
 __all__ = [
     "COMPILE_FROM",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -19,9 +19,9 @@ from bipareto.cli.output import (
     results_of,
 )
 from bipareto.errors import InvalidInput
-from bipareto_experiments.commands.data import Folder
 from bipareto_experiments.commands.domains import say_where, show_tables, tuned_numbers
-from bipareto_experiments.commands.options import Device, Tiny, grouped
+from bipareto_experiments.commands.options import grouped
+from bipareto_experiments.commands.study_options import Dataset, Methods, StudyOptions, Tuning
 
 if TYPE_CHECKING:
     from bipareto_experiments.fewshot.network import Learner
@@ -32,92 +32,8 @@ __all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Dataset = Annotated[
-    str,
-    typer.Option(
-        "--dataset", metavar="NAME", help="fc100, caltech101, caltech256, or another image set."
-    ),
-]
-LearnerOption = Annotated[
-    str,
-    typer.Option(
-        "--learner", metavar="KIND", help="linear (convex lower level), mlp or block (nonconvex)."
-    ),
-]
-ProtocolOption = Annotated[
-    str,
-    typer.Option(
-        "--protocol",
-        metavar="NAME",
-        help="warm: learners begin anew in every episode; literal: carried over.",
-    ),
-]
-Preset = Annotated[
-    str,
-    typer.Option("--preset", metavar="NAME", help="robust, paper-sensitivity or paper-comparison."),
-]
-Seeds = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--seed",
-        "--seeds",
-        metavar="N,N,..",
-        help="Each has its own start and draws; 0,1,2 if none.",
-    ),
-]
-Steps = Annotated[
-    int | None,
-    typer.Option(
-        "--steps",
-        metavar="T",
-        min=1,
-        help="Joint steps; if none 2500, 5000 with paper-sensitivity, 24 with --tiny.",
-    ),
-]
-Tuning = Annotated[
-    Path | None,
-    typer.Option(
-        "--tuning",
-        metavar="FILE",
-        help="tuning.json of the tune command: its numbers instead of the preset's.",
-    ),
-]
 #: Joint steps T that the paper gives for its study of sensitivity.
 LENGTHS = {"paper-sensitivity": 5000}
-Methods = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--methods",
-        metavar="NAME,..",
-        help="momeha, wc-penalty, moml, forum, wc-mhgd; all if none.",
-    ),
-]
-
-
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--domains",
-        metavar="SET,SET,..",
-        help="Image sets or folders of class folders in the data folder, each a domain.",
-    ),
-]
-
-
-@dataclass(frozen=True)
-class StudyOptions:
-    """What every study is asked for."""
-
-    sets: Sets = None
-    learner: LearnerOption = "block"
-    protocol: ProtocolOption = "warm"
-    preset: Preset = "robust"
-    seeds: Seeds = None
-    steps: Steps = None
-    device: Device = None
-    folder: Folder = None
-    tiny: Tiny = False
-    out_dir: Out = None
 
 
 @commands.callback()
@@ -162,7 +78,7 @@ def comparison(
     """
     from bipareto_experiments.fewshot.settings import COMPARED
     from bipareto_experiments.fewshot.studies import comparison as run
-    from bipareto_experiments.fewshot.studies import summary
+    from bipareto_experiments.fewshot.summaries import summary
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -206,7 +122,7 @@ def tune(
       bipareto experiment fewshot comparison --tuning runs/tuned/tuning.json
     """
     from bipareto_experiments.fewshot.settings import COMPARED
-    from bipareto_experiments.fewshot.studies import tune as run
+    from bipareto_experiments.fewshot.tuning import tune as run
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -244,7 +160,7 @@ def sensitivity(
       bipareto experiment fewshot sensitivity --steps 5000 --out runs/sensitivity
     """
     from bipareto_experiments.fewshot.studies import sensitivity as run
-    from bipareto_experiments.fewshot.studies import summary
+    from bipareto_experiments.fewshot.summaries import summary
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -296,7 +212,8 @@ def refine(
       bipareto experiment fewshot refine --by stch,linear --out runs/both
       bipareto experiment fewshot refine --tiny --json
     """
-    from bipareto_experiments.fewshot.studies import refinement, summary
+    from bipareto_experiments.fewshot.studies import refinement
+    from bipareto_experiments.fewshot.summaries import summary
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -366,7 +283,8 @@ def figures(
     Examples:
       bipareto experiment fewshot figures runs/sensitivity runs/caltech --out docs/figures
     """
-    from bipareto_experiments.fewshot.figures import draw, write_tables
+    from bipareto_experiments.fewshot.figures import draw
+    from bipareto_experiments.fewshot.tables import write_tables
 
     out = Output(as_json, quiet)
     written: list[str] = []

@@ -24,11 +24,10 @@ from bipareto.problem import tree
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
 from bipareto.sweep.durable import write_text
-from bipareto_experiments.data import MissingData
 from bipareto_experiments.nas.evaluation import judged, ranked, stacked, upper_of_many
 from bipareto_experiments.nas.genotype import Genotype, derive
-from bipareto_experiments.nas.known import DATASETS, KnownCells, load_known
-from bipareto_experiments.nas.objectives import cost
+from bipareto_experiments.nas.known import KnownCells
+from bipareto_experiments.nas.lookups import described
 from bipareto_experiments.nas.search import RECORDS, Trial, search
 from bipareto_experiments.nas.settings import (
     PASSES,
@@ -39,11 +38,10 @@ from bipareto_experiments.nas.settings import (
     hyperparameters_of,
 )
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
-from bipareto_experiments.nas.standalone import sized
 from bipareto_experiments.nas.task import Task
 from bipareto_experiments.trials import Finished, RecordedStudy
 
-__all__ = ["Study", "compared", "described", "looked_up", "tuned"]
+__all__ = ["Study", "compared", "tuned"]
 
 #: Random cells by which a supernet's ranking is judged.
 CELLS = 150
@@ -376,31 +374,3 @@ def tuned(
     for name in methods:
         study.run(name, wanted, TRIALS[hyperparameters_of(name, study.task.settings)])
     return study.result()
-
-
-def described(genotype: Genotype, known: KnownCells | None) -> dict[str, Any]:
-    """A cell as JSON: its genotype, exact parameters and FLOPs of the published network, and the
-    accuracy where it is known.
-    """
-    exact = cost(sized(genotype), genotype)
-    found: dict[str, Any] = {
-        "genotype": json.loads(genotype.to_json()),
-        "params": exact.params,
-        "flops": exact.flops,
-    }
-    if known is not None and genotype.space == NAS_BENCH_201:
-        found |= {
-            "number": known.number(genotype),
-            "accuracy": {name: known.accuracy(genotype, name) for name in DATASETS},
-        }
-    return found
-
-
-def looked_up(space: str, folder: str | Path | None) -> KnownCells | None:
-    """The table of accuracies where the space has one and the data folder holds it."""
-    if space != NAS_BENCH_201.name:
-        return None
-    try:
-        return load_known(folder)
-    except MissingData:
-        return None

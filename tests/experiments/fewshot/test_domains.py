@@ -18,11 +18,11 @@ from typer.testing import CliRunner
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
 from bipareto_experiments.data import FC100, ImageSet, MissingData, load
+from bipareto_experiments.fewshot import clustering, studies
 from bipareto_experiments.fewshot import domains as module
-from bipareto_experiments.fewshot import studies
+from bipareto_experiments.fewshot.clustering import cluster
 from bipareto_experiments.fewshot.domains import (
     Domains,
-    cluster,
     clustered_domains,
     named_domains,
     split_domains,
@@ -110,7 +110,7 @@ def test_assignment_is_the_cheapest_one() -> None:
         a for a in itertools.product(range(3), repeat=7) if min(a.count(k) for k in range(3)) >= 2
     ]
     best = min(allowed, key=lambda a: sum(distances[i, k] for i, k in enumerate(a)))
-    assert tuple(module._assign(distances, 2)) == best
+    assert tuple(clustering._assign(distances, 2)) == best
 
 
 def blobs(sizes: list[int]) -> torch.Tensor:
@@ -166,7 +166,7 @@ def test_too_few_classes_for_clusters() -> None:
 
 
 def test_a_class_that_repeats_another_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(module.REPEATED, "toy", ("c3",))
+    monkeypatch.setitem(clustering.REPEATED, "toy", ("c3",))
     found = clustered_domains(toy(81), torch.randn(81, 3), seed=0)
     assert sorted(everything(found)) == [c for c in range(81) if c != 3]
 
