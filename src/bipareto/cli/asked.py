@@ -37,21 +37,34 @@ def problem_asked(
     )
 
 
-def method_asked(name: str, source: str, settings: list[str] | None) -> MethodConfig:
-    """A method, where its hyperparameters come from, and those that are given."""
-    from bipareto.methods import METHODS
+def method_asked(name: str, source: str, settings: list[str] | None, setup: Setup) -> MethodConfig:
+    """A method, where its hyperparameters come from, and those that are given.
 
+    Args:
+        name: "auto" is the method that suits the problem.
+        source: what --hyperparameters says.
+        settings: what --set says, each time.
+        setup: the problem.
+    """
+    from bipareto.methods import METHODS
+    from bipareto.sweep.builder import auto
+
+    if name == "auto":
+        name = auto(setup.problem)
     if name not in METHODS:
-        raise InvalidInput(f"method {name!r} is not known; choose one of {', '.join(METHODS)}")
+        raise InvalidInput(
+            f"method {name!r} is not known; choose auto, or one of {', '.join(METHODS)}"
+        )
     kind = METHODS[name]
     sources = ["tuned", "plain", *(["paper"] if hasattr(kind, "paper") else [])]
     if source not in sources:
         raise InvalidInput(
-            f"--numbers {source!r} is not known for {name}; choose one of {', '.join(sources)}"
+            f"--hyperparameters {source!r} is not known for {name}; choose one of "
+            f"{', '.join(sources)}"
         )
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
     given = values.pairs(settings or [], "--set", f"method {name!r}", defaults)
-    return replace(typed.parse(MethodConfig, {"name": name, "numbers": source}), set=given)
+    return replace(typed.parse(MethodConfig, {"name": name, "hyperparameters": source}), set=given)
 
 
 def preferences_asked(text: str, budget: int | None, setup: Setup) -> PreferencesConfig:

@@ -10,10 +10,10 @@ import typer
 __all__ = [
     "Compile",
     "Dim",
+    "Hyperparameters",
     "Json",
     "MethodName",
     "Noise",
-    "Numbers",
     "Options",
     "Out",
     "ProblemName",
@@ -28,7 +28,10 @@ ProblemName = Annotated[
     typer.Argument(metavar="PROBLEM", help="One of `bipareto list`, or package.module:function."),
 ]
 MethodName = Annotated[
-    str, typer.Option("--method", metavar="NAME", help="One of `bipareto list`.")
+    str,
+    typer.Option(
+        "--method", metavar="NAME", help="One of `bipareto list`, or auto: what suits the problem."
+    ),
 ]
 Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Iterations of every run.")]
 Dim = Annotated[int | None, typer.Option("--dim", metavar="N", min=1, help="Short for -o dim=N.")]
@@ -47,15 +50,15 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A number of the method: mu=8, c=power(5,0.45); repeatable.",
+        help="A hyperparameter of the method: mu=8, c=power(5,0.45); repeatable.",
     ),
 ]
-Numbers = Annotated[
+Hyperparameters = Annotated[
     str,
     typer.Option(
-        "--numbers",
+        "--hyperparameters",
         metavar="SOURCE",
-        help="Where its other numbers come from: tuned, plain or paper.",
+        help="Where the others come from: tuned, plain or paper.",
     ),
 ]
 Out = Annotated[

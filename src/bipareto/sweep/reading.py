@@ -66,6 +66,7 @@ class StoredRun:
     sources: files of what was recorded on the way.
     config: all that is known of how it was made.
     folder: the run folder; None for a file on its own.
+    raced: whether the method was found by a race, which trains y on g alone at its end.
     """
 
     name: str
@@ -78,6 +79,7 @@ class StoredRun:
     sources: tuple[Source, ...]
     config: str
     folder: Path | None
+    raced: bool = False
 
 
 def read_runs(path: Path) -> list[StoredRun]:
@@ -102,11 +104,24 @@ def read_runs(path: Path) -> list[StoredRun]:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """The run folders of a path: itself, or those of the methods of a comparison."""
+    """The run folders of a path: itself, or those of the methods of a comparison, which may be on
+    its way.
+    """
     _refuse_experiment(path)
-    if (path / "comparison.json").exists():
-        return [Path(part.folder or path) for part in _comparison(path)]
-    return [path]
+    compared = (path / "comparison.json").exists()
+    if not compared and ((path / "manifest.json").exists() or not (path / "methods").is_dir()):
+        return [path]
+    return _methods(path)
+
+
+def _methods(path: Path) -> list[Path]:
+    parts = sorted((path / "methods").glob("*/manifest.json"))
+    if not parts:
+        raise InvalidInput(
+            f"{path} has no fronts of its methods; write it again: bipareto compare ... --out "
+            f"{path}"
+        )
+    return [part.parent for part in parts]
 
 
 def _refuse_experiment(path: Path) -> None:
@@ -181,17 +196,12 @@ def _run(path: Path, name: str) -> StoredRun:
         sources=tuple(part for part in parts if part.path.exists()),
         config=(path / "config.yaml").read_text("utf-8") + "\n" + json.dumps(manifest, indent=2),
         folder=path,
+        raced="race" in manifest,
     )
 
 
 def _comparison(path: Path) -> list[StoredRun]:
-    parts = sorted((path / "methods").glob("*/manifest.json"))
-    if not parts:
-        raise InvalidInput(
-            f"{path} has no fronts of its methods; write it again: bipareto compare ... --out "
-            f"{path}"
-        )
-    return [_run(part.parent, f"{path}: {part.parent.name}") for part in parts]
+    return [_run(part, f"{path}: {part.name}") for part in _methods(path)]
 
 
 def _known(problem: Mapping[str, Any]) -> KnownProblem | None:
