@@ -51,7 +51,7 @@ def test_a_front_that_is_killed_goes_on(tmp_path: Path) -> None:
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert not (killed / "front.csv").exists()
+    # A busy machine may let it come to its end before it is killed: that is no other front.
     assert call("resume", killed, "-q") == 0
     assert (killed / "front.csv").read_bytes() == (tmp_path / "whole/front.csv").read_bytes()
 
