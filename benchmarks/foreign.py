@@ -1,9 +1,9 @@
-"""`MOMEHA.fitted` on problems that no rule of this library was made on
+"""`MOMEHA.tuned` on problems that no rule of this library was made on
 (tests/foreign/problems.py).
 
     python benchmarks/foreign.py [CASE ...] [--steps 20000] [--json docs/results/foreign.json]
 
-Per case a front with `MOMEHA.fitted(problem, x0, y0)` and default preferences: the worst distance
+Per case a front with `MOMEHA.tuned(problem, x0, y0)` and default preferences: the worst distance
 to the true front, by how much the worst run is dominated in units of the front's extent; the share
 of its extent that is covered, in the objective covered least; seconds; and what was said.  A
 *silent miss* is a distance above 0.02 or a coverage below 0.9 without a warning that names a cause.
@@ -44,7 +44,7 @@ def measure(name: str, steps: int) -> dict[str, Any]:
         warnings.simplefilter("always", BiparetoWarning)
         method = None
         if case.problem.sampler is None:
-            method = bp.MOMEHA.fitted(case.problem, case.x0, case.y0, steps=steps)
+            method = bp.MOMEHA.tuned(case.problem, case.x0, case.y0, steps=steps)
         found = bp.front(case.problem, case.x0, case.y0, method=method, steps=steps, progress=False)
     seconds = time.perf_counter() - begin
     objectives = torch.stack([case.reduced(tree.select(found.x, i)) for i in range(len(found))])

@@ -41,11 +41,11 @@ def nonlinear() -> bp.Problem:
 
 
 def front(problem: bp.Problem, x0: Any, y0: Any, steps: int = STEPS) -> Tensor:
-    """Objectives (3, m) of `MOMEHA.fitted` with the lower level solved."""
+    """Objectives (3, m) of `MOMEHA.tuned` with the lower level solved."""
     weights = bp.preferences.covering(2)[[0, 5, 10]]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)
-        method = bp.MOMEHA.fitted(problem, x0, y0, steps=steps)
+        method = bp.MOMEHA.tuned(problem, x0, y0, steps=steps)
         found = bp.front(
             problem, x0, y0, preferences=weights, method=method, steps=steps, compile=False
         )
@@ -149,7 +149,7 @@ def test_what_is_left_to_gain_is_the_distance_to_the_front() -> None:
 
 def test_at_the_front_nothing_is_left() -> None:
     case = _random_quadratic(3, 4, 2, 9)
-    method = bp.MOMEHA.fitted(case.problem, case.x0, case.y0, steps=400)
+    method = bp.MOMEHA.tuned(case.problem, case.x0, case.y0, steps=400)
     found = bp.front(case.problem, case.x0, case.y0, method=method, steps=400, compile=False)
     assert found.remaining is not None
     assert float(found.remaining.max()) < 1e-3
@@ -162,7 +162,7 @@ def test_objectives_that_agree_are_said_to() -> None:
 
     zero = torch.zeros(2, dtype=torch.float64)
     problem = bp.Problem(upper, lambda x, y: (y - x).square().sum())
-    method = bp.MOMEHA.fitted(problem, zero, zero, steps=STEPS)
+    method = bp.MOMEHA.tuned(problem, zero, zero, steps=STEPS)
     with pytest.warns(BiparetoWarning, match="all preferences end at one point"):
         bp.front(problem, zero, zero, method=method, steps=STEPS, compile=False)
 

@@ -43,7 +43,7 @@ def position_error(
         # One objective has one exact point, whatever the scalarization.
         return known.position_error(x, x.new_ones(len(x), 1)) if known.m == 1 else None
     question: dict[str, Any] = {
-        name: getattr(method, name, None) for name in ("scalarization", "ideal", "mu")
+        name: getattr(method, name, None) for name in ("scalarization", "ideal", "mu", "extent")
     }
     if question["scalarization"] is None or not isinstance(question["ideal"], Fixed):
         return None

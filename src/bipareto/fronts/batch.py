@@ -16,7 +16,7 @@ from bipareto.methods.base import State
 from bipareto.problem import Problem, tree
 from bipareto.problem.draws import draw
 from bipareto.run.loop import drive, not_begun
-from bipareto.run.results import Run
+from bipareto.run.results import Run, as_batch
 from bipareto.run.steppers import stepper
 
 __all__ = ["MOST_RUNS", "join_runs", "run_states"]
@@ -57,7 +57,7 @@ def run_states(
                 if stopped
                 else drive(problem, method, state, [seed], batched=False, **options)
             )
-        return join_runs([_as_batch(run) for run in single]), False
+        return join_runs([as_batch(run) for run in single]), False
     size = min(SLICE, len(states))
     parts: list[Run] = []
     for begin in range(0, len(states), size):
@@ -82,16 +82,6 @@ def run_states(
 
 def _interrupted(runs: list[Run]) -> bool:
     return bool(runs) and runs[-1].interrupted
-
-
-def _as_batch(run: Run) -> Run:
-    def lead(value: Any) -> Any:
-        return tree.map_(lambda leaf: leaf[None], value)
-
-    history = {
-        name: values if name == "step" else values[:, None] for name, values in run.history.items()
-    }
-    return replace(run, state=lead(run.state), best=lead(run.best), history=history)
 
 
 def _first(run: Run, count: int) -> Run:

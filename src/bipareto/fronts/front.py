@@ -12,7 +12,6 @@ from torch import nn
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.adaptive import trace
-from bipareto.fronts.arrival import missing, warn_of_missing
 from bipareto.fronts.batch import MOST_RUNS, run_states
 from bipareto.fronts.networks import front_of_race
 from bipareto.fronts.pareto import ParetoFront, front_of
@@ -21,6 +20,7 @@ from bipareto.methods.parts.preferences import as_preference, covering, named
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
+from bipareto.run.arrival import arrival, warn_of_missing
 from bipareto.run.loop import checked_options, choose_method, warn_of_runaways
 from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
 from bipareto.run.results import Callback, warn_of_failures
@@ -57,9 +57,9 @@ def front(
             draws.
         others: as in `solve`.
 
-    A front of `MOMEHA.fitted` is looked at when it is there: runs that have not converged, a lower
-    level that cannot be solved, preferences that all end at one point and ends that are not reached
-    are warned of, and `front.remaining` is what is left to gain.
+    A front of the default is looked at when it is there, as one in fitted coordinates is: runs that
+    have not converged, a lower level that cannot be solved, preferences that all end at one point
+    and ends that are not reached are warned of, and `front.remaining` is what is left to gain.
 
     Returns:
         a `ParetoFront` of R = P * len(seeds) runs, seed by seed; of as many as the budget allows
@@ -103,6 +103,7 @@ def front(
         if raced is not None:
             return front_of_race(problem, x, y, rows, seeds, raced, plan, options)
         method = Twin.tuned(problem, x, y, steps=steps)
+    looked_at = method is None or getattr(method, "coordinates", "plain") == "fitted"
     method = choose_method(method, problem, x0, y0, steps)
     if budget is not None:
         return trace(problem, [(x0, y0)], budget=budget, method=method, seeds=seeds, **options)
@@ -139,9 +140,8 @@ def front(
     ).repeat(len(seeds), 1)
     warn_of_failures(run.failure)
     found = front_of(problem, method, run, preference, run_seeds, batched)
-    looked_at = getattr(method, "coordinates", "plain") == "fitted"
     if not looked_at or not batched or "interrupted" in run.reason:
         return found
-    remaining, said = missing(problem, method, run, preference)
-    warn_of_missing(said)
-    return replace(found, remaining=remaining)
+    seen = arrival(problem, method, run, preference if method.uses_preference else None)
+    warn_of_missing(seen.said)
+    return replace(found, remaining=seen.remaining)

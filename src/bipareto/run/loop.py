@@ -13,6 +13,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.draws import draw
 from bipareto.problem.tree import Tree
+from bipareto.run.arrival import arrival, warn_of_missing
 from bipareto.run.bars import bar
 from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
 from bipareto.run.results import (
@@ -35,6 +37,7 @@ from bipareto.run.results import (
     Snapshot,
     Solution,
     Watch,
+    as_batch,
     warn_of_failures,
 )
 from bipareto.run.steppers import stepper
@@ -108,6 +111,7 @@ def solve(
     """
     checked_options(steps, record_every, tol, compile, callbacks, progress)
     seed = validation.seed(seed)
+    looked_at = method is None or getattr(method, "coordinates", "plain") == "fitted"
     method = choose_method(method, problem, x0, y0, steps)
     start = method.prepare(problem, x0, y0)
     state = method.begin(start, preference)
@@ -127,7 +131,13 @@ def solve(
     )
     warn_of_failures(run.failure)
     warn_of_runaways(start.y, run, batched=False)
-    return solution_of(problem, method, run, None, seed)
+    found = solution_of(problem, method, run, None, seed)
+    if not looked_at or run.interrupted:
+        return found
+    seen = arrival(problem, method, as_batch(run), None)
+    warn_of_missing(seen.said)
+    left = None if seen.remaining is None else float(seen.remaining[0])
+    return replace(found, remaining=left)
 
 
 def warn_of_runaways(y0: Tree, run: Run, *, batched: bool) -> None:

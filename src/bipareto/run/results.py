@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -33,6 +33,7 @@ __all__ = [
     "Snapshot",
     "Solution",
     "Watch",
+    "as_batch",
     "warn_of_failures",
 ]
 
@@ -142,7 +143,8 @@ class Solution:
     x, y, theta: the last iterate (theta is None for methods without one); objectives: f(x, y) on
     all data, shape (m,); best: the recorded iterate with the smallest residual, for which the
     theory's rates hold; history: what was recorded, name -> tensor with one row per record,
-    `history["step"]` the step of each row.
+    `history["step"]` the step of each row; remaining: what all objectives can still gain together,
+    a share of the front's extent, None where it was not looked at (`bipareto.certify` does).
     """
 
     x: Tree
@@ -161,6 +163,7 @@ class Solution:
     method: Method
     state: State = field(repr=False)
     problem: Problem | None = field(default=None, repr=False)
+    remaining: float | None = None
 
     def write_back(self, x: nn.Module | Tree | None, y: nn.Module | Tree | None) -> None:
         """Copy the answer into modules (or tensors) like those the run started from.
@@ -198,6 +201,18 @@ class Run:
     def interrupted(self) -> bool:
         """Whether somebody pressed Ctrl-C before all runs had ended."""
         return "interrupted" in self.reason
+
+
+def as_batch(run: Run) -> Run:
+    """A single run as a batch of one: a first axis is put before all that has none."""
+
+    def lead(value: Any) -> Any:
+        return tree.map_(lambda leaf: leaf[None], value)
+
+    history = {
+        name: values if name == "step" else values[:, None] for name, values in run.history.items()
+    }
+    return replace(run, state=lead(run.state), best=lead(run.best), history=history)
 
 
 class Watch:

@@ -32,10 +32,10 @@ class Question(NamedTuple):
     extent: Tensor
 
 
-def question(problem: Problem, x0: Any, y0: Any, steps: int | None = None) -> Question:
+def question(problem: Problem, x0: Any, y0: Any) -> Question:
     """The question that `MOMEHA.tuned` puts to a problem from this start."""
     x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
-    if found := _surveyed(problem, x, y, steps or rules.STEPS):
+    if found := _surveyed(problem, x, y):
         return _measured(found)
     mu, ideal = rules.smoothing(problem, x, y)
     f = problem.upper(x, y, problem.batch("upper", "full"))
@@ -49,13 +49,13 @@ def tune_momeha(
     x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     problem.check(x, y)
     steps = steps or rules.STEPS
-    if found := _surveyed(problem, x, y, steps):
+    if found := _surveyed(problem, x, y):
         return _in_coordinates(found, steps, seed, local.FLOOR[tree.first_leaf(x).dtype])
     return rules.tune_momeha(problem, x, y, steps=steps, seed=seed)
 
 
-def _surveyed(problem: Problem, x: Any, y: Any, steps: int) -> Survey | None:
-    if not units.affordable(problem, x, y, steps):
+def _surveyed(problem: Problem, x: Any, y: Any) -> Survey | None:
+    if not units.affordable(problem, x, y):
         return None
     try:
         found = units.survey(problem, x, y)
