@@ -31,8 +31,8 @@ bench: $(READY) ## what a step costs and what batching and compiling gain, as ra
 	$(BIN)/python benchmarks/step.py
 	$(BIN)/python benchmarks/sweep.py speed
 
-docs: $(READY) ## the API reference from the docstrings, and all pages as HTML in site/
-	$(BIN)/python docs/build.py
+docs: $(READY) ## the documentation as a site that can be searched, in site/
+	$(BIN)/sphinx-build -q -W docs site
 
 slow: $(READY) ## the tests marked slow
 	$(BIN)/pytest -m slow
@@ -41,7 +41,7 @@ wheel: $(READY) ## build the wheel, install it into an empty environment and use
 	sh scripts/wheel.sh $(BIN)/python
 
 clean: ## remove .venv, caches and what the demo wrote
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo-out site src/*.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo-out site docs/reference src/*.egg-info
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first, with its pin, so that no other package can pull in a build of its own choice.

@@ -25,6 +25,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _OF_METHOD = {
     "momeha": (COLOURS[0], "o"),
     "mb-momeha": (COLOURS[0], "p"),
+    "mb-momeha-joint": ("#332288", "o"),
     "meha": (COLOURS[0], "h"),
     "wc-mhgd": (COLOURS[1], "s"),
     "wc-penalty": (COLOURS[2], "^"),
@@ -34,7 +35,7 @@ _OF_METHOD = {
     "forum": (COLOURS[5], "P"),
     "gmoba": (COLOURS[6], "X"),
     "random": (COLOURS[7], "*"),
-    # beyond the eight: Tol's wine
+    # beyond the eight: Tol's wine; his indigo above
     "twin": ("#882255", "d"),
 }
 

@@ -167,7 +167,7 @@ def search(
         typer.Option(
             "--method",
             metavar="NAME",
-            help="mb-momeha, wc-mhgd, wc-penalty, moco, darts or random.",
+            help="mb-momeha, mb-momeha-joint, wc-mhgd, wc-penalty, moco, darts or random.",
         ),
     ] = "mb-momeha",
     dataset: Dataset = "cifar10",
@@ -265,7 +265,7 @@ def compare(
         typer.Option(
             "--methods",
             metavar="NAME,..",
-            help="mb-momeha, wc-mhgd, wc-penalty, moco, darts, random; all if none.",
+            help="Of mb-momeha[-joint], wc-mhgd, wc-penalty, moco, darts, random; all if none.",
         ),
     ] = None,
     dataset: Dataset = "cifar10",
@@ -379,7 +379,7 @@ def tune(
         typer.Option(
             "--methods",
             metavar="NAME,..",
-            help="mb-momeha, wc-mhgd, wc-penalty, moco, darts; all if none.",
+            help="Of mb-momeha[-joint], wc-mhgd, wc-penalty, moco, darts; all if none.",
         ),
     ] = None,
     dataset: Dataset = "cifar10",

@@ -22,6 +22,7 @@ from bipareto.methods.parts.hypergradient import FiniteDifference
 from bipareto.methods.parts.preferences import favouring
 from bipareto.methods.parts.schedule import Cosine, Delayed, Power, Schedule, as_schedule
 from bipareto_experiments.nas.first_order import FirstOrder, WeightsAlone
+from bipareto_experiments.nas.joint import JointMBMOMEHA
 from bipareto_experiments.nas.objectives import Reading
 from bipareto_experiments.nas.spaces import space_of
 from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
@@ -36,16 +37,18 @@ __all__ = [
     "Settings",
     "configured",
     "default_preferences",
+    "hyperparameters_of",
     "preset",
 ]
 
-#: The paper's methods, ours first; the baseline with one objective; and random search on a supernet
-#: whose weights alone are trained.
-METHODS = ("mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts", "random")
+#: Ours in two forms, the paper's other methods; the baseline with one objective; and random search
+#: on a supernet whose weights alone are trained.
+METHODS = ("mb-momeha-joint", "mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts", "random")
 
-#: A step of MB-MOMEHA runs the network six times, one of first-order DARTS twice, one of the
-#: weights alone once and a half: by that many more steps they take about as long.
-PASSES = {"darts": 3, "random": 4}
+#: A step of MB-MOMEHA runs the network six times, one of its joint form three times, one of
+#: first-order DARTS twice, one of the weights alone once and a half: by that many more steps they
+#: take about as long.
+PASSES = {"mb-momeha-joint": 2, "darts": 3, "random": 4}
 
 #: Shift of the weights in differences of gradients, as DARTS has it.  In bfloat16 such a difference
 #: is mostly rounding; over ten times the distance it is not (benchmarks/precision.py).
@@ -62,6 +65,7 @@ GAMMA, KAPPA = 300.0, 1.5
 STEPS: dict[str, dict[str, float]] = {
     "mb-momeha": {"alpha_x": 2.5, "alpha_y": 0.6, "c": 1.0},
     "mb-momeha, twin": {"alpha_x": 2.5, "alpha_y": 1.5, "c": 1.0},
+    "mb-momeha-joint": {"alpha_x": 2.5, "alpha_y": 1.5, "c": 1.0},
     "wc-mhgd": {"alpha_x": 7.5, "alpha_y": 1.0, "lower_steps": 4},
     "wc-penalty": {"alpha_x": 7.5, "alpha_y": 3.0},
     "moco": {"alpha_x": 2.5, "alpha_y": 0.3},
@@ -71,11 +75,12 @@ STEPS: dict[str, dict[str, float]] = {
 #: What they are chosen from (`bipareto experiment nas tune`).
 _GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "mb-momeha": {"alpha_x": (1.0, 3.0, 10.0), "alpha_y": (0.3, 0.6, 1.2)},
-    "mb-momeha, twin": {"alpha_x": (2.5, 10.0), "alpha_y": (0.6, 1.5), "c": (1.0, 10.0)},
-    "wc-mhgd": {"alpha_x": (3.0, 10.0, 30.0), "alpha_y": (0.1, 0.3, 1.0)},
-    "wc-penalty": {"alpha_x": (3.0, 10.0, 30.0), "alpha_y": (0.3, 1.0, 3.0)},
-    "moco": {"alpha_x": (1.0, 3.0, 10.0), "alpha_y": (0.3, 1.0, 3.0)},
-    "darts": {"alpha_x": (3e-3, 1e-2, 3e-2), "alpha_y": (0.02, 0.05, 0.1)},
+    "mb-momeha, twin": {"alpha_x": (10.0, 30.0), "alpha_y": (1.5, 4.0), "mu": (0.5, 4.0)},
+    "mb-momeha-joint": {"alpha_x": (10.0, 30.0), "alpha_y": (1.5, 4.0), "mu": (0.5, 4.0)},
+    "wc-mhgd": {"alpha_x": (10.0, 30.0, 100.0), "alpha_y": (0.3, 1.0, 3.0)},
+    "wc-penalty": {"alpha_x": (10.0, 30.0, 100.0), "alpha_y": (1.0, 3.0, 10.0)},
+    "moco": {"alpha_x": (3.0, 10.0, 30.0), "alpha_y": (0.1, 0.3, 1.0)},
+    "darts": {"alpha_x": (1e-2, 3e-2, 1e-1), "alpha_y": (0.05, 0.1, 0.2)},
 }
 TRIALS = {
     name: [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
@@ -173,7 +178,8 @@ class Settings:
 
     def twins(self, method: str) -> bool:
         """Whether that method's draws of training images are one."""
-        return self.twin and method == "mb-momeha" and self.numbers == "ours"
+        ours = self.numbers == "ours"
+        return method == "mb-momeha-joint" or (self.twin and method == "mb-momeha" and ours)
 
     def network(self, size: int, classes: int) -> Supernet:
         """The supernet for images of that side."""
@@ -225,6 +231,13 @@ def preset(name: str) -> Settings:
     return PRESETS[name]
 
 
+def hyperparameters_of(name: str, settings: Settings) -> str:
+    """The name under which `STEPS` and `TRIALS` keep a method: MB-MOMEHA's two kinds of draws have
+    hyperparameters of their own.
+    """
+    return f"{name}, twin" if name == "mb-momeha" and settings.twins(name) else name
+
+
 def configured(name: str, settings: Settings, **chosen: float) -> Method:
     """A method with its hyperparameters; with others than its own (`STEPS`) where some are given.
 
@@ -240,7 +253,7 @@ def configured(name: str, settings: Settings, **chosen: float) -> Method:
     if settings.numbers == "paper":
         return _paper(name)
     twin = settings.twins(name)
-    own = STEPS[f"{name}, twin" if twin else name] | chosen
+    own = STEPS[hyperparameters_of(name, settings)] | chosen
     y = _falling(own["alpha_y"], settings)
     if name == "random":
         return WeightsAlone(alpha_y=y)
@@ -250,12 +263,13 @@ def configured(name: str, settings: Settings, **chosen: float) -> Method:
         return FirstOrder(alpha_x=x, alpha_y=y)
     shift = SHIFT_IN_HALF if settings.half else SHIFT
     one_step = FiniteDifference(terms=1, eta=own["alpha_y"], eps=shift, relative=True)
-    if name == "mb-momeha":
+    if name.startswith("mb-momeha"):
         gamma, kappa = (own["alpha_y"] * settings.steps, 1.0) if twin else (GAMMA, KAPPA)
         theta = _falling(kappa * own["alpha_y"], settings)
-        return MBMOMEHA(
+        form = JointMBMOMEHA if name == "mb-momeha-joint" else MBMOMEHA
+        return form(
             gamma=gamma,
-            mu=4.0,
+            mu=own.get("mu", 4.0),
             alpha_theta=theta,
             alpha_x=x,
             alpha_y=y,
@@ -300,8 +314,9 @@ def _paper(name: str) -> Method:
     """The paper's hyperparameters; alpha_theta, which it does not give here, is that of its
     other experiment.
     """
-    if name == "mb-momeha":
-        return replace(MBMOMEHA.paper("nas"), alpha_theta=0.05)
+    if name.startswith("mb-momeha"):
+        form = JointMBMOMEHA if name == "mb-momeha-joint" else MBMOMEHA
+        return replace(form.paper("nas"), alpha_theta=0.05)
     if name == "darts":
         return FirstOrder()
     if name == "random":

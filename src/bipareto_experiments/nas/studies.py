@@ -31,7 +31,14 @@ from bipareto_experiments.nas.genotype import Genotype, derive
 from bipareto_experiments.nas.known import DATASETS, KnownCells, load_known
 from bipareto_experiments.nas.objectives import cost
 from bipareto_experiments.nas.search import RECORDS, Found, Trial, search
-from bipareto_experiments.nas.settings import PASSES, TRIALS, TUNED, configured, default_preferences
+from bipareto_experiments.nas.settings import (
+    PASSES,
+    TRIALS,
+    TUNED,
+    configured,
+    default_preferences,
+    hyperparameters_of,
+)
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
 from bipareto_experiments.nas.standalone import sized
 from bipareto_experiments.nas.task import Task
@@ -336,8 +343,7 @@ def tuned(
     m = len(study.task.settings.objectives)
     wanted = default_preferences(m, strengths or (_BOTH if m == 2 else None))
     for name in methods:
-        twin = study.task.settings.twins(name)
-        study.run(name, wanted, TRIALS[f"{name}, twin" if twin else name])
+        study.run(name, wanted, TRIALS[hyperparameters_of(name, study.task.settings)])
     return study.result()
 
 
