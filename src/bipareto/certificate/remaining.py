@@ -19,7 +19,7 @@ from bipareto.methods.tuning import local
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["remaining"]
+__all__ = ["DENSE", "remaining", "values"]
 
 #: variables up to which curvature is written down
 DENSE = 256

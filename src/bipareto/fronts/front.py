@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bipareto.certificate.remaining import DENSE
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.adaptive import trace
 from bipareto.fronts.batch import MOST_RUNS, run_states
@@ -101,7 +102,9 @@ def front(
         plan = plan_of(x, m, len(rows), steps)
         raced = raced_or_rules(problem, x, y, plan, seeds[0], rows)
         if raced is not None:
-            return front_of_race(problem, x, y, rows, seeds, raced, plan, options)
+            found = front_of_race(problem, x, y, rows, seeds, raced, plan, options)
+            small = tree.ravel((x, y)).numel() <= DENSE
+            return _looked_at(problem, found) if small else found
         method = Twin.tuned(problem, x, y, steps=steps)
     looked_at = method is None or getattr(method, "coordinates", "plain") == "fitted"
     method = choose_method(method, problem, x0, y0, steps)
@@ -140,8 +143,15 @@ def front(
     ).repeat(len(seeds), 1)
     warn_of_failures(run.failure)
     found = front_of(problem, method, run, preference, run_seeds, batched)
-    if not looked_at or not batched or "interrupted" in run.reason:
+    return _looked_at(problem, found) if looked_at else found
+
+
+def _looked_at(problem: Problem, found: ParetoFront) -> ParetoFront:
+    """The front with what is left to gain, after warnings of what is missing."""
+    assert found.run is not None and found.method is not None  # noqa: PT018
+    if not found.batched or found.interrupted:
         return found
-    seen = arrival(problem, method, run, preference if method.uses_preference else None)
-    warn_of_missing(seen.said)
+    preference = found.preference if found.method.uses_preference else None
+    seen = arrival(problem, found.method, found.run, preference)
+    warn_of_missing(seen.said, stacklevel=4)
     return replace(found, remaining=seen.remaining)

@@ -178,8 +178,13 @@ class MOMEHA(Method[MomehaState]):
 
         `method.bounds(...).outside(alpha_theta, alpha_x, alpha_y)` names the steps that are too
         large.  Of the method's steps alpha_theta alone has a say, where it is admissible: u_x and
-        u_y depend on it.  Arguments as in `admissible`.
+        u_y depend on it.  Arguments as in `admissible`.  Runs in fitted coordinates are refused.
         """
+        if self.coordinates != "plain":
+            raise InvalidInput(
+                "these hyperparameters are for fitted coordinates, and the proofs speak of plain "
+                "ones; take MOMEHA.admissible(...), or MOMEHA(...) with numbers of your own"
+            )
         return admissible.bounds(
             problem,
             x0,
