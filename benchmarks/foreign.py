@@ -44,6 +44,7 @@ CAUSES = (
     "covers",
     "no curvature",
     "no minimum",
+    "dominated by another",
 )
 
 

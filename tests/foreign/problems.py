@@ -546,7 +546,7 @@ def ridge_strength() -> Case:
         torch.zeros(1, dtype=F64),
         torch.zeros(12, dtype=F64),
         values,
-        _swept(values, -12, 6),
+        _swept(values, -12, 20),
     )
 
 

@@ -102,6 +102,8 @@ def _look(problem: Problem, method: Method, run: Run, preference: Tensor | None)
     left[index.cpu()] = remaining(problem, x, y, extent).cpu()
     if late := [r for r in alive if float(left[r]) > LEFT]:
         said.append(_late(run, left, late, extent))
+    if beaten := _beaten(f, extent):
+        said.append(beaten)
     if preference is not None and f.shape[1] > 1 and len(alive) > 1 and not said:
         said += _narrow(problem, x, y, f, extent, preference[index.cpu()])
     return Arrival(left, said)
@@ -152,6 +154,20 @@ def _late(run: Run, found: Tensor, late: Sequence[int], extent: Tensor) -> str:
     return (
         f"{which} not converged: all objectives{whose} still fall together by "
         f"{100 * float(found[worst]):.2g} % of the front's extent; {remedy}"
+    )
+
+
+def _beaten(f: Tensor, extent: Tensor) -> str | None:
+    """A sentence where answers are dominated by others, clearly."""
+    by = ((f[:, None] - f[None]) / extent).amin(2).amax(1)
+    count = int((by > LEFT).sum())
+    if not count:
+        return None
+    return (
+        f"{count} of {len(f)} answers are dominated by another of these runs, by up to "
+        f"{100 * float(by.max()):.2g} % of the front's extent: they ended in another basin, where "
+        "no small step helps; front.nondominated() leaves them out, and a front from where the "
+        "better ones ended (x0, y0 = front.point(i)) may reach further"
     )
 
 

@@ -195,9 +195,11 @@ def minimise(
             move = torch.where(done, 0.0, length)[:, None] * step
             trial_x, trial_y = at.x + move, at.y + (at.follow @ move[..., None])[..., 0]
             trees = as_trees(trial_x, like[0]), as_trees(trial_y, like[1])
-            solved = tree.ravel(settle(problem, *trees, max_iter=20), batch_dims=1).double()
-            new = (weights * _values(problem, trees[0], as_trees(solved, like[1]))).sum(1)
-            good = ~done & (new <= value - 2e-4 * length * promise)
+            lower = envelope.solve_lower(problem, *trees, tol=1e-9, max_iter=20)
+            solved = tree.ravel(lower.y, batch_dims=1).double()
+            new = (weights * _values(problem, trees[0], lower.y)).sum(1)
+            # Where the lower level is not solved the objectives are not those of any answer.
+            good = ~done & lower.converged & (new <= value - 2e-4 * length * promise)
             x, y = torch.where(good[:, None], trial_x, x), torch.where(good[:, None], solved, y)
             done = done | good
             if bool(done.all()):
