@@ -51,13 +51,13 @@ def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 
 def attempts(run: Path) -> list[list[dict[str, Any]]]:
     """Per slice of a run: by whom and at which step it was taken up; a line that is being written
-    is left out.
+    is left out, and so are those of checkpoints.
     """
-    files = sorted(run.glob("slices/*/attempts.jsonl"))
-    return [
-        [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]
-        for file in files
-    ]
+    found = []
+    for file in sorted(run.glob("slices/*/attempts.jsonl")):
+        lines = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]
+        found.append([line for line in lines if "saved" not in line])
+    return found
 
 
 def wait_for(look: Callable[[], Any], seconds: float = 60) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from bipareto.sweep.store import RunFolder
+from bipareto.sweep.store import RunFolder, SliceFolder
 from helpers import answer, call
 
 SWEEP = """
@@ -86,3 +87,37 @@ def test_the_best_numbers_of_a_search_make_a_sweep(
     assert 1 <= found["numbers"]["mu"] <= 8
     assert call("sweep", found["config"], "--out", tmp_path / "run", "--json", "-q") == 0
     assert answer(capsys)["hypervolume"] == pytest.approx(found["value"], rel=1e-9)
+
+
+def test_the_folder_of_an_experiment_is_named_by_reading_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "few"
+    for name, done in (("a", True), ("b", False)):
+        part = SliceFolder(run / "trainings" / name)
+        with part.held():
+            part.note_attempt(0)
+            if done:
+                part.write_result({"x": torch.ones(2)}, {})
+    (run / "experiment.json").write_text('{"experiment": "fewshot"}')
+    assert call("ls", tmp_path, "--json") == 0
+    (found,) = answer(capsys)["runs"]
+    assert (found["problem"], found["method"], found["state"]) == (
+        "experiment",
+        "fewshot",
+        "stopped",
+    )
+    assert (found["slices_done"], found["slices"]) == (1, 2)
+    assert call("watch", run) == 0
+    assert "experiment fewshot, stopped; 1 of 2 trainings" in capsys.readouterr().out
+    for command in ("certify", "doctor", "report"):
+        assert call(command, run) == 2
+        assert "holds an experiment (fewshot, stopped)" in capsys.readouterr().err
+    (run / "results.json").write_text("{}")
+    assert call("report", run) == 2
+    assert f"bipareto experiment fewshot figures {run}" in capsys.readouterr().err
+    (run / "experiment.json").write_text("{")
+    assert call("watch", run) == 2
+    assert "does not say whose the folder is" in capsys.readouterr().err
+    assert call("ls", tmp_path) == 0
+    assert "does not say whose the folder is" in capsys.readouterr().err

@@ -54,6 +54,10 @@ _CONFIG: dict[str, Any] = {
 }
 
 
+#: command -> what it says of a folder as it is, and the digits after it
+Truth = dict[str, tuple[str, dict[str, bytes]]]
+
+
 class Trial(NamedTuple):
     folder: str
     file: str
@@ -144,15 +148,18 @@ def said(words: Sequence[str]) -> tuple[str, str, str]:
 
 
 def _plain(text: str, run: Path) -> str:
-    """What a command says, without paths and times."""
+    """What a command says, without paths, times and the spaces that align them."""
     text = text.replace(str(run), "RUN").replace(str(run.parent), "HOME")
-    return re.sub(r"\d+(\.\d+)? ?(s|ms|min)\b", "TIME", text)
+    text = re.sub(" +", " ", text)
+    return re.sub(r"(\d+ h )?(\d+ min )?\d+(\.\d+)? ?(s|ms|min)\b", "TIME", text)
 
 
-def _answer(run: Path) -> str:
-    """The digits that a run has come to; "" before its end."""
-    path = run / "front.csv"
-    return path.read_text("utf-8") if path.is_file() else ""
+def _answer(run: Path) -> dict[str, bytes]:
+    """The digits that a run has come to and the records on its way; nothing before its end."""
+    if not (run / "front.csv").is_file():
+        return {}
+    files = [run / "front.csv", *sorted(run.glob("slices/*/metrics.jsonl"))]
+    return {str(path.relative_to(run)): path.read_bytes() for path in files if path.is_file()}
 
 
 def trials(
@@ -200,7 +207,7 @@ def _copy(run: Path, home: Path) -> Path:
     return Path(shutil.copytree(run, home / "run"))
 
 
-def _truth(run: Path, home: Path) -> dict[str, tuple[str, str]]:
+def _truth(run: Path, home: Path) -> Truth:
     """command -> what it says of the folder as it is, and the digits after it."""
     found = {}
     for command, words in COMMANDS.items():
@@ -211,7 +218,9 @@ def _truth(run: Path, home: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _judge(command: str, run: Path, truth: dict[str, tuple[str, str]]) -> tuple[str, str]:
+def _judge(
+    command: str, run: Path, truth: dict[str, tuple[str, dict[str, bytes]]]
+) -> tuple[str, str]:
     usual, digits = truth[command]
     before = _state(run)
     kind, out, err = said(COMMANDS[command](run))

@@ -18,12 +18,10 @@ def judge(found: list[Trial]) -> None:
 
 
 def test_a_share_of_the_damages(tmp_path: Path) -> None:
-    """Of a finished run: what is said of a stopped one has seconds in it, which differ from call
-    to call; those are tried with the slow tests.
-    """
     runs = make_runs(tmp_path / "runs")
-    some = trials(runs, tmp_path, seed=0, rounds=1, share=25, folders=["done"])
-    judge(list(islice(some, 40)))
+    for folder in ("done", "stopped"):
+        some = trials(runs, tmp_path, seed=0, rounds=1, share=25, folders=[folder])
+        judge(list(islice(some, 25)))
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.report.curves import read_curves
 from bipareto.sweep import checksums
-from bipareto.sweep.durable import Damaged
-from bipareto.sweep.progress import last_record, progress
+from bipareto.sweep.durable import Damaged, last_record
+from bipareto.sweep.progress import progress
 from bipareto.sweep.reading import Source, read_runs
 from bipareto.sweep.store import RunFolder
 from helpers import answer, call
@@ -217,28 +217,30 @@ def test_watching_a_sweep_on_its_way(
     run = tmp_path / "run"
     shutil.copytree(folders / "sweep", run)
     (run / "front.csv").unlink()
-    # Until a run is done, its checksums name these two alone.
-    checksums.seal(run, ["config.yaml", "manifest.json"])
+    # Until a run is done, its checksums name these and the results alone.
+    checksums.seal(run, ["config.yaml", "manifest.json", "slices/00000/result.safetensors"])
     for part in (1, 2):
         (run / f"slices/0000{part}/result.safetensors").unlink()
     records = run / "slices/00001/metrics.jsonl"
     lines = records.read_text().splitlines()
     records.write_text("".join(line + "\n" for line in lines[:10]) + '{"step": 11, "resid')
     shutil.rmtree(run / "slices/00002")
-    seen = progress(run)
-    assert [part.state for part in seen.slices] == ["done", "begun", "waiting"]
-    assert [part.step for part in seen.slices] == [40, 10, 0]
-    assert seen.done == pytest.approx(50 / 120)
-    assert seen.state == "stopped"
-    last = json.loads(lines[9])
-    assert seen.worst == (4 + int(np.argmax(last["residual"])), max(last["residual"]))
-    assert seen.slowest is not None
-    assert (seen.slowest.number, seen.slowest.first, seen.slowest.last) == (1, 4, 7)
-    assert seen.hypervolume is not None
     with RunFolder(run).locked():
-        assert progress(run).state == "running"
-    assert call("watch", run, "--once") == 0
-    assert "slice 1, runs 4-7: step 10 of 40" in capsys.readouterr().out
+        seen = progress(run)
+        assert [part.state for part in seen.slices] == ["done", "begun", "waiting"]
+        assert [part.step for part in seen.slices] == [40, 10, 0]
+        assert seen.done == pytest.approx(50 / 120)
+        assert seen.state == "running"
+        last = json.loads(lines[9])
+        assert seen.worst == (4 + int(np.argmax(last["residual"])), max(last["residual"]))
+        assert seen.slowest is not None
+        assert (seen.slowest.number, seen.slowest.first, seen.slowest.last) == (1, 4, 7)
+        assert seen.hypervolume is not None
+        assert call("watch", run, "--once") == 0
+        assert "slice 1, runs 4-7: step 10 of 40" in capsys.readouterr().out
+    # Nobody works on it: it would go on from its last checkpoint, of which there is none.
+    seen = progress(run)
+    assert (seen.state, [part.step for part in seen.slices]) == ("stopped", [40, 0, 0])
     assert call("watch", tmp_path) == 2
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Quiet
+from bipareto.cli.options import Json, Quiet, Trust
 from bipareto.cli.output import Output
 from bipareto.errors import BiparetoWarning, InvalidInput
 
@@ -33,6 +33,7 @@ def certify(
         float | None,
         typer.Option("--gamma", metavar="G", help="Of the Moreau envelope; else the method's own."),
     ] = None,
+    trust: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -61,7 +62,9 @@ def certify(
     from bipareto.sweep.reading import run_folders
 
     out = Output(as_json, quiet)
-    found = {str(folder): _certified(out, folder, index, gamma) for folder in run_folders(run)}
+    found = {
+        str(folder): _certified(out, folder, index, gamma, trust) for folder in run_folders(run)
+    }
     parts = [
         {"run": path, "certificates": [{"index": i, **asdict(c)} for i, c in points.items()]}
         for path, points in found.items()
@@ -70,14 +73,14 @@ def certify(
 
 
 def _certified(
-    out: Output, run: Path, index: int | None, gamma: float | None
+    out: Output, run: Path, index: int | None, gamma: float | None, trust: bool
 ) -> dict[int, Certificate]:
     """The certificates of one run folder, shown as they are made."""
     from bipareto.certificate import certificate
     from bipareto.methods import MOMEHA
     from bipareto.sweep.reading import plan_of, read_runs
 
-    plan, found = plan_of(run), read_runs(run)[0].front
+    plan, found = plan_of(run, trusted=trust), read_runs(run)[0].front
     problem, name = plan.setup.problem, plan.config.problem.name
     if index is not None and not 0 <= index < len(found):
         raise InvalidInput(f"--index {index}: the front in {run} has runs 0 to {len(found) - 1}")

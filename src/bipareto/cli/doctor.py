@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Quiet
+from bipareto.cli.options import Json, Quiet, Trust
 from bipareto.cli.output import Output
 
 __all__ = ["doctor"]
@@ -18,6 +18,7 @@ def doctor(
     run: Annotated[
         Path, typer.Argument(metavar="RUN", help="A run folder: of `front`, `solve`, `sweep`.")
     ],
+    trust: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -39,7 +40,7 @@ def doctor(
     out = Output(as_json, quiet)
     parts = []
     for folder in run_folders(run):
-        examined = case(folder)
+        examined = case(folder, trusted=trust)
         found = examine(examined)
         if not found:
             out.say(f"{folder}: {examined.runs} runs, nothing found")

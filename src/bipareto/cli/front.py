@@ -142,7 +142,7 @@ def front(
             done = [] if raw.run is None else raw.run.steps
         else:
             found = sweep.sweep(config, out_dir, callbacks=callbacks, progress=out.progress)
-            chosen, done = plan_of(out_dir).method, returned(out_dir)[1]
+            chosen, done = plan_of(out_dir, trusted=True).method, returned(out_dir, trusted=True)[1]
         assert chosen is not None
         seconds = time.perf_counter() - began
         known = setup.known

@@ -14,7 +14,7 @@ from bipareto.errors import InvalidInput
 __all__ = ["ls"]
 
 #: Files that make a folder a run.
-_MARKS = ("manifest.json", "checksums.json")
+_MARKS = ("manifest.json", "checksums.json", "experiment.json")
 
 
 def ls(
@@ -25,8 +25,8 @@ def ls(
 ) -> None:
     """List the runs under a folder and how far they are.
 
-    All of them: those of `front`, `solve` and `sweep`, and the methods of a
-    comparison.
+    All of them: those of `front`, `solve` and `sweep`, the methods of a
+    comparison, and experiments, whose slices are trainings.
 
     \b
     Examples:
@@ -34,16 +34,16 @@ def ls(
       bipareto ls runs --json
     """
     from bipareto.errors import BiparetoError
-    from bipareto.sweep.reading import status
+    from bipareto.sweep.reading import experiment, status
 
     out = Output(as_json)
     if not folder.is_dir():
         raise InvalidInput(f"{folder} is not a folder; pass the one that holds your runs")
     found = []
-    # By either of two files: where one is lost the other tells.
+    # By any of these files: where one is lost another tells.
     for run in sorted({p.parent for name in _MARKS for p in folder.rglob(name)}):
         try:
-            found.append(status(run))
+            found.append(experiment(run) or status(run))
         except BiparetoError as error:
             out.warn(f"{run}: {error}")
     rows = [
@@ -63,7 +63,6 @@ def ls(
         out.table(f"{len(found)} run{'' if len(found) == 1 else 's'} in {folder}", header, rows, 4)
     else:
         out.say(
-            f"no folder of `bipareto sweep` under {folder}; pages of other fronts: bipareto report "
-            "DIR"
+            f"no run and no experiment under {folder}; pages of other fronts: bipareto report DIR"
         )
     out.result({"runs": [{**item._asdict(), "path": str(item.path)} for item in found]})

@@ -20,6 +20,7 @@ __all__ = [
     "Quiet",
     "Settings",
     "Steps",
+    "Trust",
 ]
 
 ProblemName = Annotated[str, typer.Argument(metavar="PROBLEM", help="One of `bipareto list`.")]
@@ -64,4 +65,10 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No tables, no words,
 Compile = Annotated[
     bool | None,
     typer.Option("--compile/--no-compile", help="Compile the step; by default when it pays."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Import and call the code that the run names as its problem, if it does."
+    ),
 ]

@@ -112,6 +112,11 @@ class Output:
         self.console.print(table)
         self.console.width = seen
 
+    def foretell(self, text: str | None) -> None:
+        """One line on stderr of what is about to happen, however quiet a command is."""
+        if text is not None:
+            typer.echo(f"note: {text}", err=True)
+
     def warn(self, text: str) -> None:
         """One line on stderr, remembered for the JSON object; the same text once."""
         if text not in self.warnings:

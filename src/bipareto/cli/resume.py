@@ -35,6 +35,7 @@ def resume(
       bipareto resume runs/a --engine ray --address auto
     """
     from bipareto.sweep import sweep
+    from bipareto.sweep.builder import foretold
     from bipareto.sweep.config import SweepConfig, load
     from bipareto.sweep.store import RunFolder
 
@@ -46,8 +47,8 @@ def resume(
         )
     with out.listening():
         RunFolder(run).manifest()
-        wanted = engine_asked(
-            load(SweepConfig, RunFolder(run).config).engine, engine, workers, address
-        )
+        config = load(SweepConfig, RunFolder(run).config)
+        wanted = engine_asked(config.engine, engine, workers, address)
+        out.foretell(foretold(config.problem))
         found = sweep.resume(run, engine=wanted, progress=out.progress, told=teller(out))
     tell(out, found, run)

@@ -71,6 +71,7 @@ def sweep(
       bipareto sweep front.yaml --out runs/c --track tensorboard
     """
     from bipareto.sweep import sweep
+    from bipareto.sweep.builder import foretold
     from bipareto.sweep.config import SweepConfig, load, to_dict
     from bipareto.sweep.typed import parse
 
@@ -80,6 +81,7 @@ def sweep(
         asked = replace(asked, engine=engine_asked(asked.engine, engine, workers, address))
         asked = asked if track is None else parse(SweepConfig, to_dict(asked) | {"track": track})
         ensure_folder(out_dir, own="manifest.json")
+        out.foretell(foretold(asked.problem))
         found = sweep.sweep(asked, out_dir, progress=out.progress, told=teller(out))
     tell(out, found, out_dir)
 

@@ -49,11 +49,14 @@ def tune(
       bipareto tune search.yaml --out runs/search
     """
     from bipareto.sweep import tuner
+    from bipareto.sweep.builder import foretold
     from bipareto.sweep.config import TuneConfig, load
 
     out = Output(as_json, quiet)
     with out.listening():
-        found = tuner.tune(load(TuneConfig, config), out_dir, storage=storage, study_name=study)
+        asked = load(TuneConfig, config)
+        out.foretell(foretold(asked.sweep.problem))
+        found = tuner.tune(asked, out_dir, storage=storage, study_name=study)
     if not quiet:
         numbers = ", ".join(f"{name} = {value:.5g}" for name, value in found.numbers.items())
         out.say(

@@ -31,7 +31,7 @@ def watch(
 
     Shows its progress, the hypervolume so far and the slowest slice, and leaves
     when the sweep is done.  It only reads; stop it as you like.  With --json it
-    looks once.
+    looks once.  Of an experiment it says how many of its trainings are done.
 
     \b
     Examples:
@@ -39,9 +39,16 @@ def watch(
       bipareto watch runs/a --once
     """
     from bipareto.sweep.progress import progress
-    from bipareto.sweep.reading import run_folders
+    from bipareto.sweep.reading import experiment, run_folders
 
     out = Output(as_json)
+    if (trained := experiment(run)) is not None:
+        out.say(
+            f"{run}: experiment {trained.method}, {trained.state}; {trained.slices_done} of "
+            f"{trained.slices} trainings that were begun are done"
+        )
+        out.result({**trained._asdict(), "path": str(run)})
+        return
     *done, last = run_folders(run)
     for folder in done:
         out.console.print(_view(progress(folder)))

@@ -25,6 +25,7 @@ from bipareto.fronts.drawing import COLOURS, styles
 from bipareto.fronts.measures import hypervolume, igd_plus
 from bipareto.problem import tree
 from bipareto.report.curves import Curves, read_curves
+from bipareto.sweep.durable import write_text
 from bipareto.sweep.reading import StoredRun
 
 __all__ = ["Report", "build", "write_page"]
@@ -253,7 +254,8 @@ def write_page(report: Report, path: Path) -> None:
             (assets / name).read_text("utf-8") for name in ("charts.js", "page.js")
         ),
     }
-    path.write_text(_PAGE.format_map(parts), encoding="utf-8")
+    # In the place of a link that may stand there, not through it.
+    write_text(path, _PAGE.format_map(parts))
 
 
 # Nothing is loaded from anywhere.  Plotly's drawing by WebGL makes functions out of texts of its

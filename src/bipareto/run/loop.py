@@ -306,7 +306,7 @@ def drive(
 
     watch = Watch(len(seeds), m, batched, math.ceil(steps / block))
     renewals, retries = method.renewals(steps), RETRIES
-    done = 0
+    done, renewed = 0, -1
     if resume is not None:
         done, state = resume.step, resume.state
         watch.restore(resume)
@@ -314,6 +314,11 @@ def drive(
         advance(done)
         while done < steps and not watch.finished():
             count = min(block, steps - done)
+            # Here, so that a run that goes on from a checkpoint does it too; a block that is taken
+            # again has done it.
+            if renewed < done and any(done - block < mark <= done for mark in renewals):
+                state = _renewed(problem, method, state, batched)
+            renewed = done
             first, packed = state, step.pack(state, draws(done))
             try:
                 # The block's first step has torch.compile check that its graph still fits; the
@@ -344,8 +349,6 @@ def drive(
                 ]
             ):
                 watch.stop_all("callback", state, done)
-            if done < steps and any(done - count < mark <= done for mark in renewals):
-                state = _renewed(problem, method, state, batched)
     watch.stop_all("steps", state, done)
     return watch.run(time.perf_counter() - start_time, compiled=bool(compile))
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from bipareto.run.race import comes_in_batches
 from bipareto.sweep.config import MethodConfig, ProblemConfig, SweepConfig
 from bipareto.sweep.typed import check_options
 
-__all__ = ["Setup", "build", "method_of", "preferences_of"]
+__all__ = ["Setup", "build", "foretold", "method_of", "preferences_of"]
 
 
 class Setup(NamedTuple):
@@ -82,12 +83,36 @@ def _naming(path: str, given: Mapping[str, Any]) -> Iterator[None]:
         raise InvalidInput(f"{path} {dict(given)!r} cannot be used: {text}") from error
 
 
-def _user_problem(config: ProblemConfig) -> tuple[Problem, Tree, Tree]:
+def foretold(config: ProblemConfig) -> str | None:
+    """The code that `build` would import and call, and its file, in words; None for a known
+    problem.  Nothing is imported to say it.
+    """
+    if ":" not in config.name:
+        return None
     module, _, name = config.name.partition(":")
-    # As `python -m` does: a problem in a file of the folder at hand is found.
+    _look_here()
+    spec = None
+    with suppress(ImportError, ValueError):
+        # Of a package alone: to find a module inside it would import it.
+        spec = importlib.util.find_spec(module.partition(".")[0])
+    if spec is None:
+        where = "which is not found"
+    else:
+        where = spec.origin or ", ".join(spec.submodule_search_locations or ["a namespace"])
+    given = ", ".join(f"{key}={value!r}" for key, value in config.options.items())
+    return f"the problem is code: {module} ({where}) is imported and {name}({given}) called"
+
+
+def _look_here() -> None:
+    """As `python -m` does: a problem in a file of the folder at hand is found."""
     here = str(Path.cwd())
     if "" not in sys.path and here not in sys.path:
         sys.path.insert(0, here)
+
+
+def _user_problem(config: ProblemConfig) -> tuple[Problem, Tree, Tree]:
+    module, _, name = config.name.partition(":")
+    _look_here()
     try:
         make: Callable[..., Any] = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:

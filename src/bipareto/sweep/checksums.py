@@ -1,8 +1,9 @@
 """Checksums of the files of a run folder, which every command that reads one looks at first.
 
-RUN/checksums.json names the configuration and the manifest from the beginning, and every other
-file of the run once it is done.  It carries a checksum of itself.  What is not named (a page, a
-picture) is not looked at.
+RUN/checksums.json names the configuration and the manifest from the beginning, the result of a
+slice as soon as that is done (it vouches for the slice's records), and every other file of the run
+once all are.  It carries a checksum of itself.  What is not named (a page, a picture) is not looked
+at.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bipareto.sweep.durable import Damaged, write_text
+from bipareto.sweep.durable import AGAIN, Damaged, write_text
 
-__all__ = ["NAME", "Unknown", "check", "digest", "named", "seal", "write_sums"]
+__all__ = ["NAME", "Unknown", "add", "check", "digest", "named", "seal", "write_sums"]
 
 
 class Unknown(Damaged):
@@ -50,6 +52,14 @@ def seal(folder: Path, names: Iterable[str] | None = None) -> None:
         names = [str(path.relative_to(folder)) for path in files]
     _SEEN.clear()
     _write(folder, {name: digest(folder / name) for name in sorted(names)})
+
+
+def add(folder: Path, name: str) -> None:
+    """Write down the checksum of one more file; checksums that are lost stay so until the run is
+    resumed.
+    """
+    with suppress(Unknown):
+        _write(folder, {**named(folder), name: digest(folder / name)})
 
 
 def write_sums(folder: Path, contents: Mapping[str, bytes]) -> None:
@@ -117,4 +127,4 @@ def check(folder: Path, only: Iterable[str] | None = None) -> None:
 def _remedy(name: str) -> str:
     if name in ("config.yaml", "manifest.json"):
         return "bring it back from a copy, or begin the run anew in another folder"
-    return "bipareto resume RUN computes what is missing again"
+    return AGAIN

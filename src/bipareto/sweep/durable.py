@@ -26,12 +26,14 @@ from torch import Tensor
 from bipareto.errors import BiparetoError, InvalidInput
 
 __all__ = [
+    "AGAIN",
     "Damaged",
     "MetricsLog",
     "Position",
     "RunLocked",
     "StoreError",
     "is_locked",
+    "last_record",
     "lock",
     "read_tensors",
     "reporting",
@@ -41,6 +43,12 @@ __all__ = [
 ]
 
 _CHECKSUM = "sha256"
+
+#: What mends a damaged file of a slice.
+AGAIN = "bipareto resume RUN computes what is missing again"
+
+#: A line of records is read from the end of its file in pieces of this size.
+_PIECE = 1 << 16
 
 
 class StoreError(BiparetoError, RuntimeError):
@@ -227,6 +235,36 @@ class MetricsLog:
         # checkpoint.
         with suppress(OSError):
             self.file.close()
+
+
+def last_record(path: Path, size: int | None = None) -> dict[str, Any] | None:
+    """The last whole line of a file of records, however long the file is; None where there is
+    none.
+
+    Args:
+        path: the file.
+        size: of its first so many bytes; None of all.
+    """
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, 2) if size is None else size
+            tail = b""
+            while end > 0:
+                begin = max(0, end - _PIECE)
+                file.seek(begin)
+                tail = file.read(end - begin) + tail
+                end = begin
+                if b"\0" in tail:
+                    raise ValueError("zeros in place of text")
+                lines = tail[: tail.rfind(b"\n") + 1].splitlines()
+                # The first line of a piece may be cut; a second one is whole.
+                if len(lines) > 1 or (lines and begin == 0):
+                    return json.loads(lines[-1])
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError) as error:
+        raise Damaged(f"{path} is damaged ({error}); {AGAIN}") from error
+    return None
 
 
 def lock(path: Path) -> int | None:

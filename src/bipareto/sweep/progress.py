@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,13 +11,10 @@ import numpy as np
 from bipareto import problems
 from bipareto.fronts.measures import hypervolume
 from bipareto.sweep.config import SweepConfig, load
-from bipareto.sweep.durable import Damaged
+from bipareto.sweep.durable import last_record
 from bipareto.sweep.store import RunFolder, SliceFolder
 
-__all__ = ["Progress", "SliceProgress", "last_record", "progress"]
-
-#: A line of records is read from the end of its file in pieces of this size.
-_PIECE = 1 << 16
+__all__ = ["Progress", "SliceProgress", "progress"]
 
 
 class SliceProgress(NamedTuple):
@@ -65,11 +61,11 @@ def progress(path: str | PathLike[str]) -> Progress:
     folder.check()
     manifest, config = folder.manifest(), load(SweepConfig, folder.config)
     size, total = manifest["slice"], manifest["runs"]
+    at_work = folder.running()
     slices, objectives, residuals = [], [], dict[int, float]()
     for index in range(manifest["slices"]):
         part, runs = folder.slice(index), range(index * size, min((index + 1) * size, total))
-        part.check()
-        last = None if part.done else last_record(part.path / "metrics.jsonl")
+        last = _last(part, at_work)
         slices.append(_slice(part, index, runs, last, config.steps))
         rows = _objectives(part, last, len(runs))
         if rows is not None:
@@ -78,7 +74,7 @@ def progress(path: str | PathLike[str]) -> Progress:
             residuals |= dict(zip(runs, np.atleast_1d(last["residual"]).tolist(), strict=False))
     state = (
         "running"
-        if folder.running()
+        if at_work
         else "done"
         if (folder.path / "front.csv").exists() and all(s.state == "done" for s in slices)
         else "stopped"
@@ -103,39 +99,21 @@ def progress(path: str | PathLike[str]) -> Progress:
     )
 
 
-def last_record(path: Path) -> dict[str, Any] | None:
-    """The last whole line of a file of records, however long the file is; None where there is
-    none.
+def _last(part: SliceFolder, at_work: bool) -> dict[str, Any] | None:
+    """The last record of a slice that is not done; of one that nobody works on the last that its
+    checkpoint holds, from which it would go on.
     """
-    try:
-        with path.open("rb") as file:
-            end = file.seek(0, 2)
-            tail = b""
-            while end > 0:
-                begin = max(0, end - _PIECE)
-                file.seek(begin)
-                tail = file.read(end - begin) + tail
-                end = begin
-                if b"\0" in tail:
-                    raise ValueError("zeros in place of text")
-                lines = tail[: tail.rfind(b"\n") + 1].splitlines()
-                # The first line of a piece may be cut; a second one is whole.
-                if len(lines) > 1 or (lines and begin == 0):
-                    return json.loads(lines[-1])
-    except FileNotFoundError:
+    at = part.check(at_work=at_work)
+    if part.done or not (at_work or at):
         return None
-    except (ValueError, OSError) as error:
-        raise Damaged(
-            f"{path} is damaged ({error}); bipareto resume RUN makes it anew as far as it must"
-        ) from error
-    return None
+    return last_record(part.path / "metrics.jsonl", None if at_work or at is None else at.size)
 
 
 def _slice(
     part: SliceFolder, index: int, runs: range, last: dict[str, Any] | None, steps: int
 ) -> SliceProgress:
     step = steps if part.done else int(last["step"]) if last else part.step
-    begun = last_record(part.path / "attempts.jsonl")
+    begun = None if part.done else part.attempt()
     state = "done" if part.done else "begun" if begun else "waiting"
     seconds = left = None
     if begun and last and step > begun["step"]:

@@ -3,6 +3,10 @@
 - a run folder (`store`): what `bipareto front`, `solve` and `sweep` wrote with --out
 - what `bipareto compare --out` wrote: comparison.json, and a run folder per method in methods/
 - any front.npz, or another file of `ParetoFront.save`, on its own
+
+Reading imports and runs nothing that a folder names.  A run of a problem of one's own
+(module:function) can be examined only with that code, so `plan_of` and `case` ask to be told that
+it is trusted.
 """
 
 from __future__ import annotations
@@ -26,14 +30,16 @@ from bipareto.problem.tree import Tree
 from bipareto.problems import KnownProblem
 from bipareto.run.results import Failure
 from bipareto.sweep.config import SweepConfig, load
+from bipareto.sweep.durable import Damaged, is_locked
 from bipareto.sweep.plan import Plan, read_plan
-from bipareto.sweep.store import RunFolder
+from bipareto.sweep.store import RunFolder, SliceFolder
 
 __all__ = [
     "Source",
     "Status",
     "StoredRun",
     "case",
+    "experiment",
     "plan_of",
     "read_runs",
     "returned",
@@ -76,6 +82,7 @@ class StoredRun:
 
 def read_runs(path: Path) -> list[StoredRun]:
     """The fronts of a folder or file: one, or one per method for a comparison."""
+    _refuse_experiment(path)
     if path.is_file():
         return [_plain(path, str(path))]
     if (path / "manifest.json").exists():
@@ -96,13 +103,36 @@ def read_runs(path: Path) -> list[StoredRun]:
 
 def run_folders(path: Path) -> list[Path]:
     """The run folders of a path: itself, or those of the methods of a comparison."""
+    _refuse_experiment(path)
     if (path / "comparison.json").exists():
         return [Path(part.folder or path) for part in _comparison(path)]
     return [path]
 
 
-def plan_of(path: Path) -> Plan:
-    """The plan of a run folder; what holds another thing is refused by its reason."""
+def _refuse_experiment(path: Path) -> None:
+    if (found := experiment(path)) is None:
+        return
+    command = f"bipareto experiment {found.method}"
+    remedy = (
+        f"tables and pictures of them: {command} figures {path}"
+        if (path / "results.json").exists()
+        else f"{found.method}.json and its pictures are in the folder"
+        if (path / f"{found.method}.json").exists()
+        else f"it goes on when {command} is called again with --out {path}"
+    )
+    raise InvalidInput(
+        f"{path} holds an experiment ({found.method}, {found.state}), whose results are no runs of "
+        f"front, solve, sweep or compare; {remedy}"
+    )
+
+
+def plan_of(path: Path, *, trusted: bool = False) -> Plan:
+    """The plan of a run folder; what holds another thing is refused by its reason.
+
+    Args:
+        path: the folder.
+        trusted: whether a problem that it names as module:function may be imported and called.
+    """
     if (path / "front.json").exists() and not (path / "manifest.json").exists():
         raise InvalidInput(
             f"{path} was written before fronts had run folders (front.json without manifest.json); "
@@ -110,6 +140,12 @@ def plan_of(path: Path) -> Plan:
         )
     folder = RunFolder(path)
     folder.check()
+    name = load(SweepConfig, folder.config).problem.name
+    if ":" in name and not trusted:
+        raise InvalidInput(
+            f"{path} names code as its problem, {name}, which would be imported and called; if you "
+            "trust the folder, say so with --trust"
+        )
     return read_plan(folder)
 
 
@@ -178,9 +214,11 @@ def _results(path: Path, plan: Plan) -> list[tuple[dict[str, Tensor], dict[str, 
     return [part.read_result() for part in parts]
 
 
-def returned(path: Path) -> tuple[Tree, list[int]]:
-    """y of all runs as they left it, its lower level not solved again, and their steps."""
-    plan = plan_of(path)
+def returned(path: Path, *, trusted: bool = False) -> tuple[Tree, list[int]]:
+    """y of all runs as they left it, its lower level not solved again, and their steps; see
+    `plan_of`.
+    """
+    plan = plan_of(path, trusted=trusted)
     read = _results(path, plan)
     like = plan.setup.starts[0][1]
     leaves = [
@@ -190,9 +228,11 @@ def returned(path: Path) -> tuple[Tree, list[int]]:
     return tree.rebuild(like, leaves), [steps for _, meta in read for steps in meta["steps"]]
 
 
-def case(path: str | PathLike[str]) -> Case:
-    """A finished run as the doctor takes it: the last states of all its runs, and their records."""
-    plan = plan_of(Path(path))
+def case(path: str | PathLike[str], *, trusted: bool = False) -> Case:
+    """A finished run as the doctor takes it: the last states of all its runs, and their records;
+    see `plan_of`.
+    """
+    plan = plan_of(Path(path), trusted=trusted)
     read = _results(Path(path), plan)
     template = tree.stack(plan.states([0]))
     state = tree.rebuild(
@@ -260,6 +300,33 @@ class Status(NamedTuple):
     progress: float
 
 
+def experiment(path: Path) -> Status | None:
+    """Where the folder of an experiment stands, its trainings as slices and its name as the method;
+    None for another folder.
+    """
+    mark = path / "experiment.json"
+    if not mark.is_file():
+        return None
+    try:
+        name = str(json.loads(mark.read_text("utf-8"))["experiment"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(
+            f"{mark} does not say whose the folder is ({type(error).__name__})"
+        ) from error
+    parts = [SliceFolder(found.parent) for found in path.rglob("attempts.jsonl")]
+    done = sum(part.done for part in parts)
+    told = any((path / file).is_file() for file in ("results.json", f"{name}.json"))
+    state = (
+        "running"
+        if any(is_locked(part.path / "lock") for part in parts)
+        else "done"
+        if told and done == len(parts)
+        else "stopped"
+    )
+    share = done / len(parts) if parts else float(told)
+    return Status(path, "experiment", name, len(parts), state, done, len(parts), share)
+
+
 def status(path: str | PathLike[str]) -> Status:
     """Look at a run without disturbing it."""
     folder = RunFolder(Path(path))
@@ -267,8 +334,9 @@ def status(path: str | PathLike[str]) -> Status:
     manifest, config = folder.manifest(), load(SweepConfig, folder.config)
     parts = [folder.slice(index) for index in range(manifest["slices"])]
     done = [part.done for part in parts]
+    at_work = folder.running()
     for part in parts:
-        part.check()
+        part.check(at_work=at_work)
     steps = sum(
         config.steps if finished else part.step for part, finished in zip(parts, done, strict=True)
     )
@@ -278,7 +346,7 @@ def status(path: str | PathLike[str]) -> Status:
         config.problem.name,
         config.method.name,
         manifest["runs"],
-        "running" if folder.running() else "done" if collected else "stopped",
+        "running" if at_work else "done" if collected else "stopped",
         sum(done),
         len(parts),
         steps / (config.steps * len(parts)),

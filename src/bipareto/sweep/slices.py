@@ -21,9 +21,11 @@ from bipareto.problem import tree
 from bipareto.run.results import Ended, Failure, Record, Snapshot
 from bipareto.sweep import checksums
 from bipareto.sweep.durable import (
+    AGAIN,
     Damaged,
     MetricsLog,
     Position,
+    last_record,
     lock,
     read_tensors,
     reporting,
@@ -32,6 +34,8 @@ from bipareto.sweep.durable import (
 )
 
 __all__ = ["SliceFolder"]
+
+_ATTEMPTS = "attempts.jsonl"
 
 
 class SliceFolder:
@@ -43,11 +47,17 @@ class SliceFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._attempt: dict[str, Any] = {}
+
+    @property
+    def result(self) -> Path:
+        """The file that ends the slice."""
+        return self.path / "result.safetensors"
 
     @property
     def done(self) -> bool:
         """Whether the slice has a result."""
-        return (self.path / "result.safetensors").exists()
+        return self.result.exists()
 
     @property
     def step(self) -> int:
@@ -71,26 +81,61 @@ class SliceFolder:
         finally:
             os.close(descriptor)
 
-    def check(self) -> None:
-        """Refuse a result or a newest checkpoint that is damaged; a run at work may have just
-        removed what was there.
+    def check(self, *, at_work: bool = False) -> Position | None:
+        """Refuse a slice with files that are damaged or gone; returns how much of its records
+        belongs to its newest checkpoint, None without one.
+
+        Args:
+            at_work: whether the run goes on meanwhile: what is looked at may be replaced, and
+                records are not read through.
         """
-        with suppress(FileNotFoundError):
-            if self.done:
-                self.read_result()
-            elif found := self.checkpoints():
-                self._own(found[-1], *read_tensors(found[-1]))
+        if self.done:
+            self.read_result()
+            return None
+        # In this order: a run at work saves a checkpoint, then says so, then removes old ones.
+        begun, found = self.attempt(), self.checkpoints()
+        newest = _step_of(found[-1]) if found else 0
+        if begun is None and found:
+            raise Damaged(f"{self.path / _ATTEMPTS} is empty or gone; {AGAIN}")
+        if begun is not None and begun.get("saved", begun["step"]) > newest and not self.done:
+            raise Damaged(f"{self.path} had a newer checkpoint than that of step {newest}; {AGAIN}")
+        with suppress(*[FileNotFoundError] if at_work else []):
+            if found:
+                _, meta = self._own(found[-1], *read_tensors(found[-1]))
+                at = Position(*meta["metrics"])
+                if not at_work:
+                    self._records(at)
+                return at
+        return None
 
     def note_attempt(self, step: int) -> None:
         """Write down that this process takes up the slice at that step."""
-        line = json.dumps(
-            {"step": step, "pid": os.getpid(), "host": socket.gethostname(), "time": time.time()}
-        )
-        with (
-            reporting(self.path / "attempts.jsonl"),
-            (self.path / "attempts.jsonl").open("a", encoding="utf-8") as file,
-        ):
-            file.write(line + "\n")
+        self._attempt = {
+            "step": step,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "time": time.time(),
+        }
+        self._note(self._attempt)
+
+    def _note(self, attempt: Mapping[str, Any]) -> None:
+        path = self.path / _ATTEMPTS
+        line = json.dumps({**attempt, "crc": _crc(attempt)}).encode() + b"\n"
+        with reporting(path), path.open("a+b") as file:
+            # A line that a crash cut short ends here.
+            if (size := file.seek(0, 2)) and (file.seek(size - 1), file.read(1))[1] != b"\n":
+                line = b"\n" + line
+            file.write(line)
+
+    def attempt(self) -> dict[str, Any] | None:
+        """Who has taken up the slice last, at which step and when; "saved" is the step of the
+        newest checkpoint since.
+        """
+        found = last_record(self.path / _ATTEMPTS)
+        # Lines of earlier versions have no checksum.
+        if found is not None and "crc" in found and found.pop("crc") != _crc(found):
+            raise Damaged(f"{self.path / _ATTEMPTS} is damaged: its checksum does not fit; {AGAIN}")
+        return found
 
     def claim(self, owner: Mapping[str, Any], what: str) -> None:
         """Write down what a slice is for before its first checkpoint; refuse one that holds
@@ -165,13 +210,7 @@ class SliceFolder:
     def _history(
         self, at: Position, dtypes: dict[str, str], device: torch.device
     ) -> dict[str, Tensor]:
-        path = self.path / "metrics.jsonl"
-        data = path.read_bytes()[: at.size] if path.exists() else b""
-        if len(data) != at.size or zlib.crc32(data) != at.crc:
-            raise Damaged(
-                f"{path} is damaged: its first {at.size} bytes are not those of the checkpoint"
-            )
-        rows = [json.loads(line) for line in data.splitlines()]
+        rows = [json.loads(line) for line in self._records(at).splitlines()]
         history = {
             name: torch.tensor(
                 [row[name] for row in rows], dtype=getattr(torch, dtype), device=device
@@ -180,6 +219,17 @@ class SliceFolder:
         }
         history["step"] = torch.tensor([row["step"] for row in rows])
         return history
+
+    def _records(self, at: Position, *, whole: bool = False) -> bytes:
+        path = self.path / "metrics.jsonl"
+        data = path.read_bytes() if path.is_file() else b""
+        data = data if whole else data[: at.size]
+        if len(data) != at.size or zlib.crc32(data) != at.crc:
+            raise Damaged(
+                f"{path} is damaged: its first {at.size} bytes are not those of the checkpoint or "
+                f"result; {AGAIN}"
+            )
+        return data
 
     @contextmanager
     def recording(
@@ -235,17 +285,27 @@ class SliceFolder:
             "of": self.identity,
         }
         write_tensors(self.path / _name_of(seen.step), tensors, meta)
+        if self._attempt:
+            self._note({**self._attempt, "saved": seen.step})
         for old in self.checkpoints()[:-keep]:
             old.unlink(missing_ok=True)
 
     def write_result(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """The end of the slice."""
-        write_tensors(self.path / "result.safetensors", tensors, {**meta, "of": self.identity})
+        """The end of the slice; it vouches for the records."""
+        path = self.path / "metrics.jsonl"
+        records = path.read_bytes() if path.is_file() else b""
+        at = [len(records), zlib.crc32(records)]
+        write_tensors(self.result, tensors, {**meta, "metrics": at, "of": self.identity})
 
     def read_result(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """What `write_result` wrote; `Damaged` for the result of another slice or run."""
-        path = self.path / "result.safetensors"
-        return self._own(path, *read_tensors(path))
+        """What `write_result` wrote; `Damaged` for the result of another slice or run, or where the
+        records are not those it was written with.
+        """
+        tensors, meta = self._own(self.result, *read_tensors(self.result))
+        # Results of earlier versions do not vouch for their records.
+        if "metrics" in meta:
+            self._records(Position(*meta["metrics"]), whole=True)
+        return tensors, meta
 
     @property
     def identity(self) -> str:
@@ -275,6 +335,10 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterato
         elif held != value:
             said = f"{name} = {held!r}, not {value!r}"
             yield said if name in found and len(said) <= 100 else name
+
+
+def _crc(attempt: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(attempt, sort_keys=True).encode())
 
 
 def _name_of(step: int) -> str:

@@ -6,7 +6,8 @@
     RUN/checksums.json           of the files of the run, see `checksums`
     RUN/lock                     held by the process that runs the sweep; it dies with it
     RUN/slices/00000/            one slice of runs that are stepped side by side
-        attempts.jsonl           a line whenever somebody begins or goes on with the slice
+        attempts.jsonl           a line whenever somebody begins or goes on with the slice, and
+                                 for each checkpoint
         owner.json               what it is for, where no manifest says so
         metrics.jsonl            a line per record, for all its runs
         step-000000000500.safetensors   checkpoints, the last few
@@ -24,7 +25,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,9 +75,24 @@ class RunFolder:
         self.manifest()
         checksums.check(self.path)
 
-    def reopen(self) -> None:
-        """Say that the run is worked on: only its configuration and manifest are as they were."""
-        checksums.seal(self.path, ["config.yaml", "manifest.json"])
+    def reopen(self, done: Iterable[int]) -> None:
+        """Say that the run is worked on: only its configuration, its manifest and the results of
+        these slices are as they were.
+        """
+        results = [str(self.slice(index).result.relative_to(self.path)) for index in done]
+        checksums.seal(self.path, ["config.yaml", "manifest.json", *results])
+
+    def note_result(self, index: int) -> None:
+        """Write down that a slice has its result, so that it will be missed when it is gone."""
+        checksums.add(self.path, str(self.slice(index).result.relative_to(self.path)))
+
+    def had_result(self, index: int) -> bool:
+        """Whether that was written down."""
+        try:
+            name = str(self.slice(index).result.relative_to(self.path))
+            return name in checksums.named(self.path)
+        except checksums.Unknown:
+            return False
 
     def seal(self) -> None:
         """Say that the run is done: write down the checksums of all its files."""

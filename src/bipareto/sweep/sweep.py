@@ -187,18 +187,22 @@ def _finish(
     callbacks: Sequence[Callback] = (),
 ) -> ParetoFront:
     manifest = folder.manifest()
-    folder.reopen()
-    waiting = [index for index in range(manifest["slices"]) if not _is_done(folder, index)]
+    finished = [index for index in range(manifest["slices"]) if _is_done(folder, index)]
+    waiting = [index for index in range(manifest["slices"]) if index not in finished]
+    folder.reopen(finished)
+    for index in waiting:
+        folder.slice(index).result.unlink(missing_ok=True)
     work = partial(
         run_slice,
         str(folder.path.resolve()),
         progress=progress if engine.name == "local" else False,
         callbacks=callbacks,
     )
-    done = manifest["slices"] - len(waiting)
+    done = len(finished)
     if waiting:
-        for _, complaints in engines.get(engine, manifest["threads"]).run(work, waiting):
+        for index, complaints in engines.get(engine, manifest["threads"]).run(work, waiting):
             done += 1
+            folder.note_result(index)
             for text in complaints:
                 warnings.warn(f"{text}; the one before it was used", BiparetoWarning, stacklevel=3)
             if told is not None:
@@ -209,15 +213,18 @@ def _finish(
 def _is_done(folder: RunFolder, index: int) -> bool:
     """Whether a slice has a result that can be read; a damaged one is computed again."""
     part = folder.slice(index)
-    if not part.done:
+    if not part.done and not folder.had_result(index):
         return False
     try:
         part.read_result()
+    except FileNotFoundError:
+        said = f"{part.result} is gone"
     except Damaged as error:
-        warnings.warn(f"{error}; the slice is computed again", BiparetoWarning, stacklevel=4)
-        (part.path / "result.safetensors").unlink(missing_ok=True)
-        return False
-    return True
+        said = str(error)
+    else:
+        return True
+    warnings.warn(f"{said}; the slice is computed again", BiparetoWarning, stacklevel=4)
+    return False
 
 
 def run_slice(

@@ -8,7 +8,7 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.options import Json, Out, Quiet
-from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.output import Output, claim_experiment, ensure_experiment
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.fewshot import commands as fewshot
 from bipareto_experiments.commands.nas import commands as nas
@@ -91,7 +91,8 @@ def cleaning(
     from bipareto_experiments.cleaning import FULL, METHODS, REPORTED, SETS, SMALL, run_cleaning
 
     out = Output(as_json, quiet)
-    ensure_folder(out_dir)
+    ensure_experiment(out_dir, "cleaning")
+    claim_experiment(out_dir, "cleaning")
     changes = {}
     if settings:
         if method is None or len(method) != 1 or method[0] not in METHODS:
