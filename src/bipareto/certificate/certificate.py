@@ -31,12 +31,14 @@ from torch import Tensor
 
 from bipareto.certificate.inspection import SETTLED, Curvature, Point, Subspace, conic_minimum
 from bipareto.certificate.proximal import constraint_gradient, gap_of, proximal_point
+from bipareto.certificate.remaining import remaining
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.methods.parts.scalarization import as_ideal
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
+from bipareto.problem.tree import Tree
 
 __all__ = ["Certificate", "certify"]
 
@@ -72,6 +74,8 @@ class Certificate:
         solutions: True where kkt_lower, False where kkt is at least or at most tol max ||grad
         f_i||, None between (not settled within the budget).
     objectives: f (m,).
+    remaining: what all objectives can still gain together, a share of the extent
+        (`certificate.remaining`); None without an extent.
     gamma, rho_y: what the envelope was taken with, and the weak convexity that was given or seen
         (at this point only).
     proximal_residual: ||grad h|| at the proximal point found.
@@ -98,6 +102,7 @@ class Certificate:
     proximal_residual: float
     gradients: int
     notes: tuple[str, ...] = ()
+    remaining: float | None = None
 
     def __str__(self) -> str:
         low, high = self.lower_eigenvalues
@@ -120,6 +125,8 @@ class Certificate:
             f"stationarity  {paper}",
             f"cost          {self.gradients} gradient evaluations",
         ]
+        if self.remaining is not None:
+            lines.insert(3, f"left to gain  {self.remaining:.3e} of the front's extent")
         return "\n".join(lines + [f"note          {note}" for note in self.notes])
 
 
@@ -135,6 +142,7 @@ def certify(
     c: float | None = None,
     scalarization: str = "stch",
     rho_y: float | None = None,
+    extent: Any = None,
     tol: float = 1e-6,
     budget: int = 200,
     seed: int = 0,
@@ -151,6 +159,8 @@ def certify(
         scalarization: which one w, mu and z belong to.
         rho_y: weak convexity of g in y where it is known; a gamma at or above 1/(2 rho_y) is then
             refused.
+        extent: s, the size of each objective's range over the front, a number or m: with it the
+            certificate says what is left to gain, at a cost of its own.
         tol: `common_descent` asks for a kkt residual above tol times the longest grad f_i (never
             below rounding).
         budget: gradient evaluations at most.
@@ -258,7 +268,16 @@ def certify(
         proximal_residual=proximal.residual,
         gradients=at.spent,
         notes=tuple(notes),
+        remaining=None if extent is None else _remaining(problem, x, y, extent, at.f),
     )
+
+
+def _remaining(problem: Problem, x: Tree, y: Tree, extent: Any, f: Tensor) -> float:
+    s = torch.as_tensor(extent, dtype=torch.float64).to(f.device).expand(f.shape)
+    if not bool((s > 0).all()):
+        raise InvalidInput(f"extent = {s.tolist()}; it must be > 0, one number or one for each f_i")
+    one = tree.map_(lambda leaf: leaf[None], (x, y))
+    return float(remaining(problem, *one, s)[0])
 
 
 def _checked(

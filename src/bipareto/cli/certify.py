@@ -51,6 +51,8 @@ def certify(
                      improves all objectives; valid for every method
       descent left   whether kkt is above 1e-6 of the longest gradient of an
                      objective: a point very near the front may still say yes
+      left to gain   what all objectives were seen to fall together from there,
+                     a share of the front's extent
       stationarity   the paper's, for infeasible y: it means nothing where
                      the lower level is solved (docs/theory.md)
 
@@ -78,20 +80,25 @@ def _certified(
     """The certificates of one run folder, shown as they are made."""
     from bipareto.certificate import certificate
     from bipareto.methods import MOMEHA
+    from bipareto.run.arrival import extent_of
     from bipareto.sweep.reading import plan_of, read_runs
 
     plan, found = plan_of(run, trusted=trust), read_runs(run)[0].front
     problem, name = plan.setup.problem, plan.config.problem.name
     if index is not None and not 0 <= index < len(found):
         raise InvalidInput(f"--index {index}: the front in {run} has runs 0 to {len(found) - 1}")
-    # Other methods have a gamma of another meaning.
-    own = plan.method.gamma if isinstance(plan.method, MOMEHA) else None
+    # Other methods have a gamma of another meaning, and so have fitted coordinates.
+    plain = isinstance(plan.method, MOMEHA) and plan.method.coordinates == "plain"
+    own = plan.method.gamma if plain else None
+    extent = extent_of(plan.method, found.objectives)
     envelope_gamma = own if gamma is None else gamma
     certificates = {}
     for i in range(len(found)) if index is None else [index]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BiparetoWarning)  # the same sentences are in the notes
-            certificates[i] = certificate.certify(problem, *found.point(i), envelope_gamma)
+            certificates[i] = certificate.certify(
+                problem, *found.point(i), envelope_gamma, extent=extent
+            )
     if index is not None:
         out.say(str(certificates[index]))
     else:
@@ -103,6 +110,7 @@ def _certified(
                 f"{c.gap:.1e}",
                 f"{c.kkt:.1e}",
                 {True: "yes", False: "no", None: "perhaps"}[c.common_descent],
+                "-" if c.remaining is None else f"{c.remaining:.1e}",
                 "-" if c.stationarity is None else f"{c.stationarity:.1e}",
                 str(c.gradients),
             ]
@@ -115,6 +123,7 @@ def _certified(
             "gap",
             "kkt",
             "descent left",
+            "left to gain",
             "stationarity",
             "gradients",
         ]

@@ -68,6 +68,7 @@ def front_table(
         "preference",
         *names,
         *(["distance", "position error"] if known else []),
+        *(["left to gain"] if found.remaining is not None else []),
         "stopped by",
     ]
     rows = []
@@ -79,6 +80,8 @@ def front_table(
         if distance is not None:
             row.append(f"{float(distance[run]):.2e}")
             row.append("-" if position is None else f"{float(position[run]):.2e}")
+        if found.remaining is not None:
+            row.append(f"{float(found.remaining[run]):.2e}")
         rows.append([*row, found.reason[run]])
     out.table(f"{title}: objectives with the lower level solved", header, rows, left=0)
 

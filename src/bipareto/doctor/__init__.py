@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.doctor.checks import LOOKS
+from bipareto.doctor.convergence import LOOKS
 from bipareto.doctor.evidence import Case, Diagnosis, Look
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.pareto import ParetoFront

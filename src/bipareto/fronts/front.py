@@ -148,10 +148,10 @@ def front(
 
 def _looked_at(problem: Problem, found: ParetoFront) -> ParetoFront:
     """The front with what is left to gain, after warnings of what is missing."""
-    assert found.run is not None and found.method is not None  # noqa: PT018
     if not found.batched or found.interrupted:
         return found
-    preference = found.preference if found.method.uses_preference else None
-    seen = arrival(problem, found.method, found.run, preference)
+    seen = arrival(
+        problem, found.method, found.x, found.y, found.failure, found.preference, found.run
+    )
     warn_of_missing(seen.said, stacklevel=4)
     return replace(found, remaining=seen.remaining)

@@ -50,9 +50,8 @@ def front_of(
         seeds: R of them.
         batched: whether the problem's functions can be batched by vmap.
     """
-    with torch.no_grad():
-        objectives = _objectives(problem, run.state.x, run.state.y, batched)
-        test = _on_test(problem, run.state.x, run.state.y, batched)
+    objectives = _objectives(problem, run.state.x, run.state.y, batched)
+    test = _on_test(problem, run.state.x, run.state.y, batched)
     return ParetoFront(
         x=run.state.x,
         y=run.state.y,
@@ -94,7 +93,7 @@ class ParetoFront:
     batched: bool = True
     #: ||grad_y g|| (R,) after `resolve_lower`, else None
     lower_residual: Tensor | None = None
-    #: what all objectives can still gain together, a share of the extent (R,): `fronts.arrival`
+    #: what all objectives can still gain together, a share of the extent (R,): `run.arrival`
     remaining: Tensor | None = None
     #: the objectives (R, m) on `test_data`, which no step has seen, where there is any
     test: Tensor | None = None
@@ -130,7 +129,10 @@ class ParetoFront:
                 "front.x, front.y and front.objectives"
             )
         found = solution_of(self.problem, self.method, self.run, i, int(self.seed[i]))
-        return replace(found, y=tree.select(self.y, i), objectives=self.objectives[i])
+        left = None if self.remaining is None else float(self.remaining[i])
+        return replace(
+            found, y=tree.select(self.y, i), objectives=self.objectives[i], remaining=left
+        )
 
     def point(self, index: int) -> tuple[Tree, Tree]:
         """(x, y) of one run; of any front, loaded and filtered ones included."""
@@ -178,17 +180,14 @@ class ParetoFront:
         solved = envelope.solve_lower(
             problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched
         )
-        missed = [
-            r
-            for r, ok in enumerate(solved.converged.tolist())
-            if not ok and self.reason[r] != "nonfinite"
-        ]
+        missed = (~solved.converged).nonzero().flatten().tolist()
+        missed = [r for r in missed if self.reason[r] != "nonfinite"]
         if missed:
             worst = float(solved.residual[missed].max())
             warnings.warn(
                 f"the lower level of {len(missed)} of {len(self)} runs was not solved to {tol:g} "
-                f"in {max_iter} Newton steps "
-                f"(worst ||grad_y g|| = {worst:.3g}); allow more with max_iter, or a larger tol",
+                f"in {max_iter} Newton steps (worst ||grad_y g|| = {worst:.3g}); allow more with "
+                "max_iter, or a larger tol",
                 BiparetoWarning,
                 stacklevel=2,
             )
@@ -196,8 +195,7 @@ class ParetoFront:
         return self._with_y(problem, solved.y, solved.residual)
 
     def _with_y(self, problem: Problem, y: Tree, residual: Tensor | None) -> ParetoFront:
-        with torch.no_grad():
-            f = _objectives(problem, self.x, y, self.batched)
+        f = _objectives(problem, self.x, y, self.batched)
         test = _on_test(problem, self.x, y, self.batched)
         return replace(self, y=y, objectives=f, test=test, lower_residual=residual)
 
@@ -249,11 +247,9 @@ class ParetoFront:
             seed=self.seed[index],
             reason=tuple(self.reason[r] for r in rows),
             failure=tuple(self.failure[r] for r in rows),
-            test=None if self.test is None else self.test[index.to(self.test.device)],
-            lower_residual=None
-            if self.lower_residual is None
-            else self.lower_residual[index.to(self.lower_residual.device)],
-            remaining=None if self.remaining is None else self.remaining[index],
+            test=_rows(self.test, index),
+            lower_residual=_rows(self.lower_residual, index),
+            remaining=_rows(self.remaining, index),
             run=None,
         )
 
@@ -293,7 +289,7 @@ class ParetoFront:
             layout[name] = tree.layout(value)
             for i, leaf in enumerate(tree.leaves(value)):
                 arrays[f"{name}.{i}"] = leaf.detach().cpu().numpy()
-        for name in ("objectives", "preference", "seed", "lower_residual", "test"):
+        for name in ("objectives", "preference", "seed", "lower_residual", "test", "remaining"):
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name).detach().cpu().numpy()
         meta = {
@@ -366,6 +362,7 @@ class ParetoFront:
             seconds=float(meta["seconds"]),
             lower_residual=tensors.get("lower_residual"),
             test=tensors.get("test"),
+            remaining=tensors.get("remaining"),
         )
         runs, m = front.objectives.shape
         columns: list[Any] = [
@@ -383,18 +380,18 @@ class ParetoFront:
         return front
 
 
+def _rows(values: Tensor | None, index: Tensor) -> Tensor | None:
+    return None if values is None else values[index.to(values.device)]
+
+
 def _on_test(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor | None:
-    with torch.no_grad():
-        return _objectives(problem, x, y, batched, "test") if problem.has_test else None
+    return _objectives(problem, x, y, batched, "test") if problem.has_test else None
 
 
+@torch.no_grad()
 def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool, level: str = "upper") -> Tensor:
     batch = problem.batch(level, "full")
     if batched:
         return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
-    return torch.stack(
-        [
-            problem.upper(tree.select(x, i), tree.select(y, i), batch)
-            for i in range(tree.flat_axis(x))
-        ]
-    )
+    rows = range(tree.flat_axis(x))
+    return torch.stack([problem.upper(*tree.select((x, y), i), batch) for i in rows])

@@ -19,9 +19,18 @@ from bipareto.methods.parts import curvature, envelope
 from bipareto.methods.tuning import local
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
-from bipareto.run.results import Run
+from bipareto.run.results import Failure, Run
 
-__all__ = ["LEFT", "Arrival", "arrival", "extent_of", "steps_needed", "warn_of_missing"]
+__all__ = [
+    "LEFT",
+    "MOST",
+    "Arrival",
+    "arrival",
+    "extent_of",
+    "more_steps",
+    "steps_needed",
+    "warn_of_missing",
+]
 
 #: a share of the extent that all objectives can still gain together, above which a run has not
 #: arrived
@@ -61,26 +70,42 @@ def extent_of(method: Method | None, objectives: Tensor) -> Tensor:
     return torch.where(span > 0, span, torch.ones_like(span))
 
 
-def arrival(problem: Problem, method: Method, run: Run, preference: Tensor | None) -> Arrival:
-    """Look at the last states of R runs, on all the data.
+def arrival(
+    problem: Problem,
+    method: Method | None,
+    x: Tree,
+    y: Tree,
+    failure: Sequence[Failure | None],
+    preference: Tensor | None = None,
+    run: Run | None = None,
+) -> Arrival:
+    """Look at the answers of R runs, on all the data.
 
     Args:
         problem, method: what was run.
-        run: with a first axis R.
+        x, y: the answers, with a first axis R.
+        failure: of each run.
         preference: (R, m), or None for a method without.
+        run: what was recorded on the way, where it is known: it tells the steps that are needed.
     """
-    x, y = run.state.x, run.state.y
     if tree.ravel(tree.select((x, y), 0)).numel() > MOST:
         return Arrival(None, [])
     try:
-        return _look(problem, method, run, preference)
+        return _look(problem, method, x, y, failure, preference, run)
     except RuntimeError:  # losses that cannot be batched or differentiated twice
         return Arrival(None, [])
 
 
-def _look(problem: Problem, method: Method, run: Run, preference: Tensor | None) -> Arrival:
-    x, y = run.state.x, run.state.y
-    runs = len(run.failure)
+def _look(
+    problem: Problem,
+    method: Method | None,
+    x: Tree,
+    y: Tree,
+    failure: Sequence[Failure | None],
+    preference: Tensor | None,
+    run: Run | None,
+) -> Arrival:
+    runs = len(failure)
     solved = envelope.solve_lower(problem, x, y, tol=1e-6)
     said = []
     if unsolved := int((~solved.converged).sum()):
@@ -91,11 +116,11 @@ def _look(problem: Problem, method: Method, run: Run, preference: Tensor | None)
         )
     elif flat := _flat(problem, x, y, solved.y):
         said.append(flat)
-    alive = [r for r, failure in enumerate(run.failure) if failure is None]
+    alive = [r for r in range(runs) if failure[r] is None]
     left = torch.full((runs,), torch.nan, dtype=torch.float64)
     if not alive:
         return Arrival(left, said)
-    index = torch.tensor(alive, device=run.state.t.device)
+    index = torch.tensor(alive, device=tree.first_leaf(x).device)
     x, y = tree.select(x, index), tree.select(solved.y, index)
     f = values(problem, x, y)
     extent = extent_of(method, f)
@@ -140,20 +165,28 @@ def _flat(problem: Problem, x: Tree, y: Tree, solved: Tree) -> str | None:
     )
 
 
-def _late(run: Run, found: Tensor, late: Sequence[int], extent: Tensor) -> str:
+def _late(run: Run | None, found: Tensor, late: Sequence[int], extent: Tensor) -> str:
     worst = max(late, key=lambda r: float(found[r]))
-    steps = steps_needed(run, worst, float(found[worst]), extent)
-    remedy = (
-        f"about {steps:,} steps would be needed at the pace of the last quarter"
-        if steps
-        else "more steps will hardly help, for it moved little in the last quarter: begin at "
-        "another start, or at what was found (x0, y0 = front.point(i))"
-    )
+    seen = None if run is None else run.history.get("objectives")
     which = f"{len(late)} of {len(found)} runs have" if len(found) > 1 else "the run has"
     whose = f" of run {worst}" if len(found) > 1 else ""
-    return (
+    sentence = (
         f"{which} not converged: all objectives{whose} still fall together by "
-        f"{100 * float(found[worst]):.2g} % of the front's extent; {remedy}"
+        f"{100 * float(found[worst]):.2g} % of the front's extent"
+    )
+    if run is None or seen is None or len(seen) < 8:
+        return f"{sentence}; take more steps"
+    steps = steps_needed(seen[:, worst], run.steps[worst], float(found[worst]), extent)
+    return f"{sentence}; {more_steps(steps)}"
+
+
+def more_steps(steps: int | None) -> str:
+    """The remedy for a run that would need so many steps."""
+    if steps:
+        return f"about {steps:,} steps would be needed at the pace of the last quarter"
+    return (
+        "more steps will hardly help, for it moved little in the last quarter: begin at "
+        "another start, or at what was found (x0, y0 = front.point(i))"
     )
 
 
@@ -171,16 +204,17 @@ def _beaten(f: Tensor, extent: Tensor) -> str | None:
     )
 
 
-def steps_needed(run: Run, r: int, left: float, extent: Tensor) -> int | None:
+def steps_needed(seen: Tensor, steps: int, left: float, extent: Tensor) -> int | None:
     """How many steps a run would need at the pace of its last quarter, two digits of it; None where
     that is more than a hundred times as many.
+
+    Args:
+        seen: its objectives as recorded (T, m).
+        steps: taken.
+        left: to gain, a share of the extent (m,).
     """
-    seen = run.history.get("objectives")
-    if seen is None or len(seen) < 8:
-        return None
-    seen = seen[:, r].double()
-    steps = run.steps[r]
-    pace = float(((seen[-len(seen) // 4] - seen[-1]).abs() / extent.to(seen)).max())
+    seen = seen.double()
+    pace = float(((seen[-max(len(seen) // 4, 1)] - seen[-1]).abs() / extent.to(seen)).max())
     if not pace > 0 or not math.isfinite(pace):
         return None
     more = steps + 0.25 * steps * max(left / pace, 1.0) * 2

@@ -134,7 +134,8 @@ def solve(
     found = solution_of(problem, method, run, None, seed)
     if not looked_at or run.interrupted:
         return found
-    seen = arrival(problem, method, as_batch(run), None)
+    one = as_batch(run)
+    seen = arrival(problem, method, one.state.x, one.state.y, run.failure, run=one)
     warn_of_missing(seen.said)
     left = None if seen.remaining is None else float(seen.remaining[0])
     return replace(found, remaining=left)
