@@ -180,15 +180,18 @@ class Watch:
             self.start,
             batched,
         )
-        for diagnosis in examine(case):
+        for diagnosis in examine(case, ended=False):
             if diagnosis.name not in self.found:
                 self.found[diagnosis.name] = diagnosis
                 warnings.warn(f"at step {record.step}, {diagnosis}", BiparetoWarning, stacklevel=2)
 
 
-def examine(case: Case) -> list[Diagnosis]:
+def examine(case: Case, *, ended: bool = True) -> list[Diagnosis]:
     """All diagnoses of a case, most urgent first.  What a trouble found earlier explains is not
     reported again for the same run.
+
+    Args:
+        ended: whether the runs have; some troubles are none on the way.
     """
     if case.alive and not len(
         case.history.get("objectives", ())
@@ -200,6 +203,8 @@ def examine(case: Case) -> list[Diagnosis]:
     found: list[Diagnosis] = []
     rest = case  # one object as long as nothing is found: it keeps what it has computed
     for look in LOOKS:
+        if look.at_end and not ended:
+            continue
         if seen := look.examine(rest):
             found += seen
             rest = replace(

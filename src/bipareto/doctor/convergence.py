@@ -14,13 +14,13 @@ from bipareto.run.arrival import LEFT, MOST, extent_of, more_steps, steps_needed
 __all__ = ["LOOKS"]
 
 
-@look("not-converged")
+@look("not-converged", at_end=True)
 def _not_converged(case: Case) -> list[Diagnosis]:
     """All objectives still fall together, by a visible share of the front's extent, when one walks
     on from where the run ended.
     """
     count = tree.ravel(tree.select((case.x, case.y), 0)).numel()
-    if not case.alive or not case.batched or count > MOST or isinstance(case.method, Twin):
+    if not case.alive or count > MOST or isinstance(case.method, Twin):
         return []
     index = torch.tensor(case.alive, device=tree.first_leaf(case.x).device)
     extent = extent_of(case.method, case.resolved[index])

@@ -116,7 +116,7 @@ def _look(
         )
     elif flat := _flat(problem, x, y, solved.y):
         said.append(flat)
-    alive = [r for r in range(runs) if failure[r] is None]
+    alive = [r for r in range(runs) if failure[r] is None and bool(solved.converged[r])]
     left = torch.full((runs,), torch.nan, dtype=torch.float64)
     if not alive:
         return Arrival(left, said)

@@ -62,7 +62,12 @@ def _surveyed(problem: Problem, x: Any, y: Any) -> Survey | None:
     except RuntimeError:  # losses that vmap cannot batch or autograd cannot differentiate twice
         return None
     seen = [value for view in found.views for value in view.at]
-    return found if all(bool(torch.isfinite(value).all()) for value in seen) else None
+    seen += [found.extent, torch.tensor(found.ideal.value)]
+    if not all(bool(torch.isfinite(value).all()) for value in seen):
+        return None  # an objective without a least value, or a point where one is undefined
+    # A lower level that curves downwards in all directions is at a maximum, or has no minimum.
+    highest = [float(torch.linalg.eigvalsh(view.at.g_yy).max()) for view in found.views]
+    return found if min(highest) > 0 else None
 
 
 def _measured(found: Survey) -> Question:
