@@ -36,7 +36,7 @@ from bipareto.methods.base import State
 from bipareto.methods.parts.preferences import grid
 from bipareto.problem import tree
 from bipareto.problems import KnownProblem
-from bipareto.run.loop import drive
+from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Record
 
 
@@ -71,7 +71,14 @@ def against_grid(
     }
     for label, warm in (("adaptive", adaptive.WARM), ("placement", 1.0)):
         fronts[label] = [
-            adaptive.trace(problem, begun, budget=len(weights) * starts, warm=warm, **common)
+            adaptive.trace(
+                problem,
+                begun,
+                len(weights) * starts,
+                method,
+                options=LoopOptions(steps, compile=False, progress=False),
+                warm=warm,
+            )
         ]
     row: dict[str, Any] = {"seed": seed}
     for label, found in fronts.items():
@@ -125,16 +132,8 @@ def run_until(
     run = drive(
         problem,
         method,
-        tree.stack(states),
-        [0] * len(states),
-        m=problem.m,
-        steps=limit,
-        batched=True,
-        compile=False,
-        record_every=5,
-        tol=None,
-        callbacks=[watch],
-        progress=False,
+        Begun(tree.stack(states), [0] * len(states), problem.m, batched=True),
+        LoopOptions(limit, compile=False, record_every=5, callbacks=[watch], progress=False),
     )
     return [watch.found.get(i, (run.state.x[i], run.state.y[i], limit)) for i in range(len(states))]
 

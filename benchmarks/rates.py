@@ -43,7 +43,7 @@ from bipareto.methods.theory.admissible import bounds_of
 from bipareto.methods.theory.constants import Deterministic
 from bipareto.methods.theory.smoothness import lower_bound, start_merit
 from bipareto.problem import tree
-from bipareto.problem.sampler import generator
+from bipareto.problem.sampler import Role, generator
 from bipareto.run.monitors import Gap, Stationarity
 from bipareto.run.steppers import stepper
 
@@ -131,13 +131,13 @@ def stochastic(name: str, growing: bool) -> Case:
     )
 
 
-def noise(roles: tuple[str, ...], x0: Tensor, y0: Tensor) -> Draws:
+def noise(roles: tuple[Role, ...], x0: Tensor, y0: Tensor) -> Draws:
     """Draws of all seeds side by side, a block of steps at a time: `oracle.noisy` would draw (role,
     step, seed) one by one.
     """
-    block: dict[tuple[str, str], Tensor] = {}
+    block: dict[tuple[Role, str], Tensor] = {}
 
-    def draw(t: int) -> dict[str, Any]:
+    def draw(t: int) -> dict[Role, Any]:
         if t % BLOCK == 0:
             for role in roles:
                 stream = generator(f"noise-{role}", t // BLOCK, 0)

@@ -30,7 +30,7 @@ from bipareto.cli import main as command
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, Start
 from bipareto.problem import Problem
-from bipareto.run.loop import drive
+from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Record
 from bipareto.sweep import plan
 from bipareto.sweep.config import SweepConfig, load
@@ -191,16 +191,10 @@ def _logged(folder: Path, steps: int, tick: Callable[[Record], None]) -> int:
         drive(
             problem,
             Count(),
-            Count().init(problem, problem.x0, problem.y0),
-            [0],
-            m=2,
-            steps=steps,
-            batched=False,
-            compile=False,
-            record_every=1,
-            tol=None,
-            callbacks=[record, tick],
-            progress=False,
+            Begun(Count().init(problem, problem.x0, problem.y0), [0], 2, batched=False),
+            LoopOptions(
+                steps, compile=False, record_every=1, callbacks=[record, tick], progress=False
+            ),
         )
     return (part.path / "metrics.jsonl").stat().st_size
 

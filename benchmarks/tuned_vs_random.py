@@ -28,7 +28,7 @@ import bipareto as bp
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts.schedule import Power
 from bipareto.problem import tree
-from bipareto.run.loop import drive
+from bipareto.run.loop import Begun, LoopOptions, drive
 
 TRIALS, PREFERENCES, STARTS = 30, 5, 5
 #: distances below this are rounding
@@ -75,16 +75,8 @@ def distances(
     run = drive(
         problem,
         methods[0],
-        tree.stack(states),
-        [0] * len(states),
-        m=problem.m,
-        steps=steps,
-        batched=True,
-        compile=True,
-        record_every=None,
-        tol=None,
-        callbacks=(),
-        progress=None,
+        Begun(tree.stack(states), [0] * len(states), problem.m, batched=True),
+        LoopOptions(steps, compile=True),
     )
     y = envelope.solve_lower(problem, run.state.x, run.state.y, tol=1e-13).y
     with torch.no_grad():

@@ -98,8 +98,7 @@ def test_batches_are_not_given_to_momeha_without_a_word(
 ) -> None:
     batched = OWN.replace("def upper(x, y):", "def upper(x, y, batch):").replace(
         "lambda x, y: (y - x).square().sum())",
-        "lambda x, y, batch: (y - x).square().sum(), "
-        "sampler=lambda level, role, t, seed: torch.zeros(1))",
+        "lambda x, y, batch: (y - x).square().sum(), sampler=lambda role, t, seed: torch.zeros(1))",
     )
     (tmp_path / "batched_problem.py").write_text(batched)
     monkeypatch.chdir(tmp_path)

@@ -21,6 +21,7 @@ from bipareto.methods.parts.scalarization import Tracked
 from bipareto.methods.parts.schedule import Complement, Power
 from bipareto.problem import oracle
 from bipareto.problem.draws import draw
+from bipareto.problem.sampler import Role
 from helpers import DOUBLE, nonconvex
 
 SETTINGS = {
@@ -77,12 +78,12 @@ def test_algorithm_1_line_by_line() -> None:
 def test_algorithm_2_line_by_line(exact_weights: bool) -> None:
     plain, x, y = nonconvex()
 
-    def sampler(level: str, role: str, t: int, seed: int) -> Tensor:
+    def sampler(role: Role, t: int, seed: int) -> Tensor:
         # A batch scales each objective and tilts g; "full" is the exact problem.
         stream = bp.sampler.generator(role, t, seed)
         return (
             torch.zeros(3, dtype=DOUBLE)
-            if role == "full"
+            if role.full
             else 0.1 * torch.randn(3, generator=stream, dtype=DOUBLE)
         )
 
@@ -99,7 +100,7 @@ def test_algorithm_2_line_by_line(exact_weights: bool) -> None:
 
     def side(name: str, x: Tensor, y: Tensor, t: int, argument: int) -> Tensor:
         """sum_i weight_i grad f_i / c, each objective on its own draw."""
-        batches = [sampler("upper", f"{name}-upper-{i}", t, 4) for i in range(2)]
+        batches = [sampler(Role("upper", name, i), t, 4) for i in range(2)]
         f = torch.stack([upper(x, y, batches[i])[i] for i in range(2)])
         weights = stch_weights(plain.upper(x, y) if exact_weights else f, w, z, 3.0)
         rows = [
@@ -118,7 +119,7 @@ def test_algorithm_2_line_by_line(exact_weights: bool) -> None:
     for t in range(15):
         beta, gamma = 1 - 0.6 * (1 + t) ** -0.25, 0.2
         rho_theta, rho_x, rho_y = (
-            sampler("lower", role, t, 4) for role in ("theta", "x-lower", "y-lower")
+            sampler(Role("lower", name), t, 4) for name in ("theta", "x", "y")
         )
         m_theta = beta * m_theta + (1 - beta) * (g_y(x, theta, rho_theta) + (theta - y) / gamma)
         theta = theta - 0.05 * (1 + t) ** -0.1 * m_theta

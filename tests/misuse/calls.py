@@ -13,6 +13,7 @@ import torch
 
 import bipareto as bp
 from bipareto.fronts.adaptive import trace
+from bipareto.run.loop import LoopOptions
 from misuse.data import data_problem, minibatches, of_data
 from misuse.harness import Case
 from misuse.losses import _stepped
@@ -201,7 +202,9 @@ def call_cases() -> Iterator[Case]:
     }.items():
         yield Case(
             f"trace: warm = {label}",
-            lambda v=value: trace(problem(), [start()], budget=4, method=method(), steps=4, warm=v),
+            lambda v=value: trace(
+                problem(), [start()], budget=4, method=method(), options=LoopOptions(4), warm=v
+            ),
         )
     for label, value in {
         "empty": [],
@@ -213,7 +216,7 @@ def call_cases() -> Iterator[Case]:
     }.items():
         yield Case(
             f"trace: starts = {label}",
-            lambda v=value: trace(problem(), v, budget=4, method=method(), steps=4),
+            lambda v=value: trace(problem(), v, budget=4, method=method(), options=LoopOptions(4)),
         )
     # What is too many.
     many = bp.Problem(

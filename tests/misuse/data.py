@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import bipareto as bp
+from bipareto.problem.sampler import Role
 from misuse.harness import Case
 from misuse.setting import same_twice
 from misuse.values import NEGATIVE, NONE, NOT_A_NUMBER, NOT_WHOLE, ZERO, few, over
@@ -169,7 +170,7 @@ def data_cases() -> Iterator[Case]:
         "generator",
         lambda role: generator(role, 0, 0),
         "role",
-        {"None": None, "number": 3, "bytes": b"a", "list": []},
+        {"None": None, "number": 3, "bytes": b"a", "list": [], "a tuple": ("lower", "x")},
     )
     yield from over(
         "generator",
@@ -194,8 +195,8 @@ def data_cases() -> Iterator[Case]:
     inputs, wanted = rows()
 
     def sampler_of(index: Callable[[], Tensor], full: bool = True) -> Callable[..., Any]:
-        def draw(level: str, role: str, t: int, seed: int) -> Any:
-            if role == "full" and full:
+        def draw(role: Role, t: int, seed: int) -> Any:
+            if role.full and full:
                 return inputs, wanted
             chosen = index()
             return inputs[chosen], wanted[chosen]
@@ -258,13 +259,11 @@ def data_cases() -> Iterator[Case]:
         "a loader": DataLoader(TensorDataset(*rows()), 4),
     }
     for label, value in returned.items():
-        yield Case(
-            f"sampler returns {label}", lambda v=value: of_data(lambda level, role, t, seed: v)
-        )
+        yield Case(f"sampler returns {label}", lambda v=value: of_data(lambda role, t, seed: v))
     yield Case(
         "sampler: another shape at every step, front of two seeds",
         lambda: bp.front(
-            data_problem(lambda level, role, t, seed: (inputs[: 4 + seed], wanted[: 4 + seed])),
+            data_problem(lambda role, t, seed: (inputs[: 4 + seed], wanted[: 4 + seed])),
             torch.zeros(3),
             torch.zeros(3),
             method=stochastic(),
@@ -275,13 +274,11 @@ def data_cases() -> Iterator[Case]:
         ),
     )
     yield Case(
-        "sampler raises",
-        lambda: of_data(lambda level, role, t, seed: 1 / 0),
-        raises=(ZeroDivisionError,),
+        "sampler raises", lambda: of_data(lambda role, t, seed: 1 / 0), raises=(ZeroDivisionError,)
     )
     yield Case(
         "sampler writes to its data",
-        lambda: of_data(lambda level, role, t, seed, data=rows(): (data[0].add_(0.1), data[1])),
+        lambda: of_data(lambda role, t, seed, data=rows(): (data[0].add_(0.1), data[1])),
     )
 
     # Data sets behind loaders.

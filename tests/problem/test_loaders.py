@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.problem.loaders import LoaderDraws
+from bipareto.problem.sampler import Role
 
 ROWS = 10
 
@@ -41,9 +42,9 @@ def draws(loader: Any, **options: Any) -> LoaderDraws:
 
 
 def sequence(
-    source: LoaderDraws, order: range | list[int], role: str = "lower", seed: int = 0
+    source: LoaderDraws, order: range | list[int], role: str = "", seed: int = 0
 ) -> dict[int, list[float]]:
-    return {t: source("lower", role, t, seed).tolist() for t in order}
+    return {t: source(Role("lower", role), t, seed).tolist() for t in order}
 
 
 LOADERS = {
@@ -78,7 +79,7 @@ def test_any_order_gives_the_same_batches(kind: str) -> None:
 def test_roles_do_not_disturb_each_other() -> None:
     source = draws(LOADERS["with a generator"]())
     both = {
-        t: (source("lower", "a", t, 0).tolist(), source("lower", "b", t, 0).tolist())
+        t: (source(Role("lower", "a"), t, 0).tolist(), source(Role("lower", "b"), t, 0).tolist())
         for t in range(9)
     }
     assert {t: a for t, (a, _) in both.items()} == sequence(
@@ -100,7 +101,7 @@ def test_drawing_leaves_the_callers_random_numbers_alone() -> None:
 def test_an_epoch_sees_every_row_once() -> None:
     source = draws(DataLoader(TensorDataset(torch.arange(12.0)), 3, shuffle=True))
     epochs = [
-        torch.cat([source("lower", "lower", t, 0)[0] for t in range(4 * e, 4 * e + 4)])
+        torch.cat([source(Role("lower"), t, 0)[0] for t in range(4 * e, 4 * e + 4)])
         for e in range(3)
     ]
     for rows in epochs:
@@ -110,12 +111,12 @@ def test_an_epoch_sees_every_row_once() -> None:
 
 def test_a_smaller_last_batch_is_left_out_of_draws_but_not_of_the_whole() -> None:
     source = draws(DataLoader(TensorDataset(torch.arange(10.0)), 4, shuffle=True))
-    assert {source("lower", "lower", t, 0)[0].shape[0] for t in range(6)} == {4}
-    assert sorted(source("lower", "full", 0, 0)[0].tolist()) == list(range(10))
+    assert {source(Role("lower"), t, 0)[0].shape[0] for t in range(6)} == {4}
+    assert sorted(source(Role("lower", "full"), 0, 0)[0].tolist()) == list(range(10))
     few = draws(DataLoader(TensorDataset(torch.arange(10.0)), 4), evaluate_batches=2)
-    assert few("lower", "full", 0, 0)[0].tolist() == list(range(8))
+    assert few(Role("lower", "full"), 0, 0)[0].tolist() == list(range(8))
     one = draws(DataLoader(TensorDataset(torch.arange(3.0)), 4))
-    assert one("lower", "lower", 5, 0)[0].shape == (3,)
+    assert one(Role("lower"), 5, 0)[0].shape == (3,)
 
 
 @pytest.mark.parametrize("kind", LOADERS)
@@ -137,11 +138,11 @@ def test_epoch_and_position_are_stored(kind: str) -> None:
 def test_objectives_may_have_loaders_of_their_own() -> None:
     loaders = [DataLoader(TensorDataset(torch.arange(4.0) + 10 * i), 2) for i in range(2)]
     source = LoaderDraws(loaders[0], loaders, per_objective=True, like=torch.zeros(1))
-    assert set(source("upper", "y-upper-1", 0, 0)[0].tolist()) <= {10.0, 11.0, 12.0, 13.0}
-    drawn = source("upper", "upper", 0, 0)
+    assert set(source(Role("upper", "y", 1), 0, 0)[0].tolist()) <= {10.0, 11.0, 12.0, 13.0}
+    drawn = source(Role("upper"), 0, 0)
     assert drawn.keys() == {0, 1}
     assert drawn[1][0].min() >= 10
-    assert source("upper", "full", 0, 0)[0][0].tolist() == [0, 1, 2, 3]
+    assert source(Role("upper", "full"), 0, 0)[0][0].tolist() == [0, 1, 2, 3]
 
 
 def test_batches_get_the_runs_dtype_and_labels_keep_theirs() -> None:
@@ -149,17 +150,17 @@ def test_batches_get_the_runs_dtype_and_labels_keep_theirs() -> None:
     source = LoaderDraws(
         loader, loader, per_objective=False, like=torch.zeros(1, dtype=torch.float64)
     )
-    for role in ("lower", "full"):
-        inputs, labels = source("lower", role, 0, 0)
+    for name in ("", "full"):
+        inputs, labels = source(Role("lower", name), 0, 0)
         assert inputs.dtype == torch.float64
         assert labels.dtype == torch.int64
 
 
 def test_what_cannot_be_drawn_is_named() -> None:
     with pytest.raises(InvalidInput, match="holds a str"):
-        draws(DataLoader(["a", "b"], 1))("lower", "lower", 0, 0)  # type: ignore[arg-type]
+        draws(DataLoader(["a", "b"], 1))(Role("lower"), 0, 0)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="has no batches"):
-        draws(DataLoader(TensorDataset(torch.zeros(2)), 4, drop_last=True))("lower", "lower", 0, 0)
+        draws(DataLoader(TensorDataset(torch.zeros(2)), 4, drop_last=True))(Role("lower"), 0, 0)
     with pytest.raises(InvalidInput, match=r"lower_data is empty \(\[\]\)"):
         bp.Problem.from_modules(
             x=torch.zeros(1),

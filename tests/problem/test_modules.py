@@ -193,7 +193,7 @@ class TestDropout:
                 ("theta", 3, 0),
                 ("theta", 3, 0),
                 ("theta", 4, 0),
-                ("x-lower", 3, 0),
+                ("x", 3, 0),
                 ("theta", 3, 1),
             )
         ]

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from bipareto.methods import MBMOMEHA
 from bipareto.problem import oracle, tree
+from bipareto.problem.sampler import Role
 from helpers import DICT_PROBLEM, DOUBLE, dict_start, nonconvex
 
 
@@ -54,11 +55,13 @@ def test_noise_is_on_every_gradient_coordinate_and_on_no_value() -> None:
     roles = MBMOMEHA().roles(2)
     samples = []
     for t in range(300):
-        batches = {role: loud.sampler("upper", role, t, 0) for role in roles}  # type: ignore[misc]
-        assert torch.equal(loud.upper(x, y, batches["x-upper-0"]), problem.upper(x, y))
-        gradient = oracle.grad(lambda v, b=batches: loud.lower(x, v, b["theta"]), y)
+        batches = {role: loud.sampler(role, t, 0) for role in roles}  # type: ignore[misc]
+        assert torch.equal(loud.upper(x, y, batches[Role("upper", "x", 0)]), problem.upper(x, y))
+        gradient = oracle.grad(lambda v, b=batches: loud.lower(x, v, b[Role("lower", "theta")]), y)
         exact = oracle.grad(lambda v: problem.lower(x, v), y)
-        other = oracle.grad(lambda v, b=batches: loud.objective(1, v, y, b["x-upper-1"]), x)
+        other = oracle.grad(
+            lambda v, b=batches: loud.objective(1, v, y, b[Role("upper", "x", 1)]), x
+        )
         exact_other = oracle.grad(lambda v: problem.objective(1, v, y), x)
         samples.append(
             torch.cat(
@@ -70,5 +73,5 @@ def test_noise_is_on_every_gradient_coordinate_and_on_no_value() -> None:
     assert noise.mean(0).abs().max() < 0.02
     off = torch.corrcoef(noise.T) - torch.eye(noise.shape[1], dtype=DOUBLE)
     assert off.abs().max() < 0.25
-    quiet = loud.sampler("lower", "full", 0, 0)  # type: ignore[misc]
+    quiet = loud.sampler(Role("lower", "full"), 0, 0)  # type: ignore[misc]
     assert torch.equal(oracle.grad(lambda v: loud.lower(x, v, quiet), y)[0], exact[0])

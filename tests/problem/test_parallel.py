@@ -81,7 +81,7 @@ def test_two_processes_give_the_front_of_one(tmp_path: Path) -> None:
 
 def test_one_process_needs_nothing() -> None:
     problem = bp.Problem(
-        lambda x, y, b: b, lambda x, y, b: b, sampler=lambda level, role, t, seed: torch.zeros(2)
+        lambda x, y, b: b, lambda x, y, b: b, sampler=lambda role, t, seed: torch.zeros(2)
     )
     assert bp.parallel.join().type in ("cpu", "cuda")
     assert bp.parallel.data_parallel(problem) is problem

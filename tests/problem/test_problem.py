@@ -205,7 +205,7 @@ def test_with_data_a_function_must_take_the_draw() -> None:
     problem = bp.Problem(
         lambda x, y, batch: torch.stack([x, y]),
         lambda x, y: (y - x) ** 2,
-        sampler=lambda level, role, t, seed: 0.0,
+        sampler=lambda role, t, seed: 0.0,
     )
     with pytest.raises(
         InvalidInput,

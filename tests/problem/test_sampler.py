@@ -9,16 +9,18 @@ from torch import Tensor
 import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.problem.draws import draw
-from bipareto.problem.sampler import Minibatches, generator, level_of
+from bipareto.problem.sampler import Minibatches, Role, generator
 
 KEYS = st.tuples(
-    st.sampled_from(["theta", "x-lower", "x-upper-0"]), st.integers(0, 10**6), st.integers(0, 10**4)
+    st.sampled_from([Role("lower", "theta"), Role("lower", "x"), Role("upper", "x", 0)]),
+    st.integers(0, 10**6),
+    st.integers(0, 10**4),
 )
 
 
 @given(KEYS, KEYS)
 def test_streams_are_functions_of_role_step_and_seed(
-    a: tuple[str, int, int], b: tuple[str, int, int]
+    a: tuple[Role, int, int], b: tuple[Role, int, int]
 ) -> None:
     first, again, other = (torch.rand(8, generator=generator(*key)) for key in (a, a, b))
     assert torch.equal(first, again)
@@ -47,12 +49,12 @@ def test_minibatches_draw_rows_of_their_level() -> None:
         torch.arange(200.0, 210.0),
     )
     sampler = Minibatches((lower, lower), {0: first, 1: second}, size=4)
-    a, b = sampler("lower", "theta", 3, 0)
+    a, b = sampler(Role("lower", "theta"), 3, 0)
     assert torch.equal(a, b)
     assert len(set(a.tolist())) == 4
     assert set(a.tolist()) <= set(lower.tolist())
-    assert set(sampler("upper", "y-upper-1", 0, 0).tolist()) <= set(second.tolist())
-    assert torch.equal(sampler("lower", "full", 0, 0)[0], lower)
+    assert set(sampler(Role("upper", "y", 1), 0, 0).tolist()) <= set(second.tolist())
+    assert torch.equal(sampler(Role("lower", "full"), 0, 0)[0], lower)
     with pytest.raises(InvalidInput, match="size = 11"):
         Minibatches(lower, first, size=11)
     with pytest.raises(InvalidInput, match=r"data for objectives \[0, 2\]"):
@@ -84,7 +86,7 @@ def test_every_objective_may_have_data_of_its_own(method: bp.methods.Method) -> 
         drawn.upper(*start, full), torch.stack([off(*start, data[i]) for i in (0, 1)])
     )
     assert torch.equal(drawn.objective(1, *start, full), off(*start, data[1]))
-    assert {i: len(rows) for i, rows in drawn.batch("upper", "upper").items()} == {0: 2, 1: 2}
+    assert {i: len(rows) for i, rows in drawn.batch("upper", "").items()} == {0: 2, 1: 2}
     whole = {0: data[0], 1: data[1][[2, 2]]}  # batches of all rows, in any order
     runs = bp.front(
         bp.Problem([off, off], lower, sampler=Minibatches(lower=data[0], upper=whole, size=2)),
@@ -106,23 +108,32 @@ def test_the_roles_of_algorithm_2_are_2m_plus_3() -> None:
     for m in (1, 2, 4):
         roles = bp.MBMOMEHA().roles(m)
         assert len(roles) == len(set(roles)) == 2 * m + 3
-        assert sum(level_of(role) == "upper" for role in roles) == 2 * m
+        assert sum(role.level == "upper" for role in roles) == 2 * m
+    # Random streams are keyed by these texts: another text is another run.
+    assert list(map(str, bp.MBMOMEHA(exact_weights=True).roles(1))) == [
+        *("theta", "x-lower", "y-lower", "x-upper-0", "y-upper-0"),
+        "full",
+    ]
+    assert list(map(str, bp.MoCo(lower_steps=2).roles(1))) == [
+        *("y-lower-0", "y-lower-1", "x-lower", "x-upper-0")
+    ]
+    assert list(map(str, bp.MOMEHA().roles(2))) == ["lower", "upper"]
 
 
 def test_seeds_get_draws_of_their_own() -> None:
     problem = bp.Problem(
         lambda x, y, b: b,
         lambda x, y, b: b,
-        sampler=lambda level, role, t, seed: torch.tensor([float(t), float(seed)]),
+        sampler=lambda role, t, seed: torch.tensor([float(t), float(seed)]),
     )
-    drawn = draw(problem, ["lower"], 7, [3, 5])
-    assert torch.equal(drawn["lower"], torch.tensor([[7.0, 3.0], [7.0, 5.0]]))
+    drawn = draw(problem, [Role("lower")], 7, [3, 5])
+    assert torch.equal(drawn[Role("lower")], torch.tensor([[7.0, 3.0], [7.0, 5.0]]))
 
 
 def test_objectives_with_data_of_their_own_draw_rows_of_their_own() -> None:
     rows = torch.arange(50)
     draws = Minibatches(lower=rows, upper={0: rows, 1: rows}, size=10)
-    together = draws("upper", "upper", 3, 0)
+    together = draws(Role("upper"), 3, 0)
     assert not torch.equal(together[0], together[1])
     # A role of one objective draws what it has in the role of all.
-    assert torch.equal(draws("upper", "upper-1", 3, 0), together[1])
+    assert torch.equal(draws(Role("upper", "", 1), 3, 0), together[1])

@@ -429,7 +429,7 @@ def test_a_sampler_without_a_method_gets_algorithm_2() -> None:
     problem = bp.Problem(
         lambda x, y, rows: torch.stack([(x - 1).square() + y.square(), (y - 1).square() + x * 0]),
         lambda x, y, rows: (y - x * rows.mean()).square(),
-        sampler=lambda level, role, t, seed: data,  # batches of data are raced: test_race.py
+        sampler=lambda role, t, seed: data,  # batches of data are raced: test_race.py
     )
     zero = torch.zeros((), dtype=DOUBLE)
     assert type(bp.solve(problem, zero, zero, steps=5).method) is bp.MBMOMEHA

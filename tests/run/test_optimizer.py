@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bipareto as bp
 from bipareto.errors import InvalidInput
+from bipareto.problem.sampler import Role
 
 METHOD = bp.MBMOMEHA(gamma=0.5, alpha_theta=0.1, alpha_x=0.1, alpha_y=0.1, c=3.0)
 WANTED = [[0.3, 0.7], [0.7, 0.3]]
@@ -81,9 +82,10 @@ def test_a_checkpoint_goes_on_bit_for_bit() -> None:
     for name, value in straight.y.items():
         assert torch.equal(second.y[name], value)
     positions = {
-        entry["role"]: (entry["epoch"], entry["position"]) for entry in second.state_dict()["data"]
+        Role(*entry["role"]): (entry["epoch"], entry["position"])
+        for entry in second.state_dict()["data"]
     }
-    assert positions["theta"] == (1, 3)  # five batches an epoch, nine drawn
+    assert positions[Role("lower", "theta")] == (1, 3)  # five batches an epoch, nine drawn
 
 
 def test_batches_of_ones_own() -> None:

@@ -241,9 +241,9 @@ def test_trials_of_a_search_run_as_one_batch(
     )
     sizes = []
 
-    def counting(problem: Any, method: Any, state: Any, seeds: Any, **rest: Any) -> Any:
-        sizes.append(len(seeds))
-        return loop.drive(problem, method, state, seeds, **rest)
+    def counting(problem: Any, method: Any, begun: Any, options: Any) -> Any:
+        sizes.append(len(begun.seeds))
+        return loop.drive(problem, method, begun, options)
 
     monkeypatch.setattr(tuner, "drive", counting)
     found = tuner.tune(search, tmp_path)

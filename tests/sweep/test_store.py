@@ -22,7 +22,7 @@ from bipareto import MOMEHA
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import tree
 from bipareto.problems import get
-from bipareto.run.loop import drive
+from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Record, Run, Snapshot
 from bipareto.sweep import reading, sweep
 from bipareto.sweep.config import SweepConfig
@@ -101,17 +101,8 @@ def test_drive_goes_on_bit_for_bit(compile: bool | str, noise: float) -> None:
         return drive(
             problem,
             method,
-            state,
-            [0, 1],
-            m=2,
-            steps=23,
-            batched=True,
-            compile=compile,
-            record_every=5,
-            tol=None,
-            callbacks=callbacks,
-            progress=False,
-            resume=resume,
+            Begun(state, [0, 1], 2, batched=True),
+            LoopOptions(23, compile, 5, callbacks=callbacks, progress=False, resume=resume),
         )
 
     whole = run(callbacks=[seen.append])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from bipareto.cli import values
 from bipareto.errors import InvalidInput
+from bipareto.sweep import typed
 from bipareto.sweep.config import MethodConfig, PreferencesConfig, ProblemConfig
 from bipareto.sweep.grammar import parse
 
@@ -50,7 +51,7 @@ def method_asked(name: str, source: str, settings: list[str] | None) -> MethodCo
         )
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
     given = values.pairs(settings or [], "--set", f"method {name!r}", defaults)
-    return MethodConfig(name, source, given)  # type: ignore[arg-type]
+    return replace(typed.parse(MethodConfig, {"name": name, "numbers": source}), set=given)
 
 
 def preferences_asked(text: str, budget: int | None, setup: Setup) -> PreferencesConfig:
@@ -70,10 +71,10 @@ def preferences_asked(text: str, budget: int | None, setup: Setup) -> Preference
         return PreferencesConfig(family="adaptive", budget=budget)
     name, _, count = ("das-dennis", "", text) if text.isdecimal() else text.partition(":")
     if name in ("das-dennis", "random") and (count or "11").isdecimal():
-        return PreferencesConfig(family=name, count=int(count or 11))  # type: ignore[arg-type]
+        return typed.parse(PreferencesConfig, {"family": name, "count": int(count or 11)})
     from bipareto.methods.parts.preferences import STRENGTHS, named
 
     if text in STRENGTHS:
-        return PreferencesConfig(family=text)  # type: ignore[arg-type]
+        return typed.parse(PreferencesConfig, {"family": text})
     m = setup.known.m if setup.known else setup.problem.check(*setup.starts[0])
     return PreferencesConfig(vectors=tuple(map(tuple, named(text, m).tolist())))

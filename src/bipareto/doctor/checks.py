@@ -19,7 +19,6 @@ from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope, scalarization
 from bipareto.methods.parts.coordinates import Coordinates
 from bipareto.problem import Problem, tree
-from bipareto.problem.sampler import level_of
 from bipareto.problem.tree import Tree
 from bipareto.run.steppers import stepper
 
@@ -113,7 +112,7 @@ def _walk(case: Case) -> list[State]:
     assert case.state is not None
     m = case.objectives.shape[1]
     batches = (
-        {role: case.problem.batch(level_of(role), "full") for role in case.method.roles(m)}
+        {role: case.problem.batch(role.level, "full") for role in case.method.roles(m)}
         if case.problem.sampler is not None
         else {}
     )

@@ -29,6 +29,7 @@ from bipareto.methods.base import PreferredState
 from bipareto.methods.parts import scalarization
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
+from bipareto.run.loop import LoopOptions
 from bipareto.run.results import Run
 
 __all__ = ["trace"]
@@ -40,18 +41,13 @@ WARM = 0.25
 def trace(
     problem: Problem,
     starts: Sequence[tuple[Tree | nn.Module, Tree | nn.Module]],
-    *,
     budget: int,
     method: Method,
-    steps: int = 20_000,
-    warm: float = WARM,
     seeds: Sequence[int] = (0,),
+    options: LoopOptions = LoopOptions(),  # noqa: B008 (it is frozen)
+    *,
+    warm: float = WARM,
     reference: Any = None,
-    compile: bool | str | None = None,
-    record_every: int | None = None,
-    tol: float | None = None,
-    callbacks: Sequence[Any] = (),
-    progress: bool | None = None,
 ) -> ParetoFront:
     """A front whose preferences are chosen on the way; `front(..., preferences="adaptive",
     budget=N)` is this with one start.
@@ -61,15 +57,15 @@ def trace(
         starts: pairs (x_0, y_0); where the lower level has several solutions, give several.  From
             each, the m + 1 preferences of `corners` are solved; the branches that are dominated
             then get no more runs.
-        budget: for each seed, the work of so many runs of `steps` steps.  Warm runs are shorter, so
-            more points come back.
+        budget: for each seed, the work of so many cold runs.  Warm runs are shorter, so more points
+            come back.
         method: must take preferences.
-        steps: of a cold run.
+        seeds: as in `front`.
+        options: of the loop; `options.steps` is the length of a cold run.
         warm: steps of a warm run as a share of that; it begins at iteration steps - warm * steps of
             the method's schedules, so that every run ends with the same penalty, and with it the
             same bias.  1 makes all runs equally long.
         reference: as in `propose`.
-        others: as in `front`.
     """
     if not method.uses_preference:
         raise InvalidInput(
@@ -98,15 +94,10 @@ def trace(
             f"budget = {budget}, but {len(cold)} runs come first (near each of the {m} corners and "
             "at the centre, from each start); allow more"
         )
+    steps = options.steps
     short = max(1, math.ceil(warm * steps))
-    options = {
-        "m": m,
-        "compile": compile,
-        "record_every": record_every or max(1, math.ceil(steps / 200)),
-        "tol": tol,
-        "callbacks": callbacks,
-        "progress": progress,
-    }
+    options = replace(options, record_every=options.block)
+    shorter = replace(options, steps=short)
     parts: list[_Found] = []
     for seed in seeds:
         if parts and parts[-1].run.interrupted:
@@ -116,7 +107,8 @@ def trace(
             method,
             [method.begin(start, w) for start, w in cold],
             [seed] * len(cold),
-            options | {"steps": steps},
+            m,
+            options,
         )
         left, middles, tried = (
             (budget - len(cold)) * steps,
@@ -141,9 +133,7 @@ def trace(
                 for proposal in chosen
             ]
             done = done.joined(
-                _Found.solve(
-                    problem, method, states, [seed] * len(states), options | {"steps": short}
-                )
+                _Found.solve(problem, method, states, [seed] * len(states), m, shorter)
             )
             left -= len(states) * short
         parts.append(done)
@@ -169,9 +159,10 @@ class _Found(NamedTuple):
         method: Method,
         states: Sequence[PreferredState],
         seeds: list[int],
-        options: dict[str, Any],
+        m: int,
+        options: LoopOptions,
     ) -> _Found:
-        run, batched = run_states(problem, method, states, seeds, options)
+        run, batched = run_states(problem, method, states, seeds, m, options)
         preference = torch.stack([state.preference for state in states]).to("cpu", torch.float64)
         found = front_of(problem, method, run, preference, seeds, batched)
         return cls(run, preference, found.objectives, seeds, batched)

@@ -15,7 +15,7 @@ from bipareto.methods import Method
 from bipareto.methods.base import State
 from bipareto.problem import Problem, tree
 from bipareto.problem.draws import draw
-from bipareto.run.loop import drive, not_begun
+from bipareto.run.loop import Begun, LoopOptions, drive, not_begun
 from bipareto.run.results import Run, as_batch
 from bipareto.run.steppers import stepper
 
@@ -32,7 +32,8 @@ def run_states(
     method: Method,
     begun: Sequence[State],
     seeds: list[int],
-    options: dict[str, Any],
+    m: int,
+    options: LoopOptions,
 ) -> tuple[Run, bool]:
     """All runs in slices of equal size (each new size would compile anew), or one by one where vmap
     cannot batch.
@@ -42,20 +43,18 @@ def run_states(
     states = list(begun)
     first = tree.stack(states[:1])
     try:
-        stepper(problem, method, batched=True)(
-            first, draw(problem, method.roles(options["m"]), 0, seeds[:1])
-        )
+        stepper(problem, method, batched=True)(first, draw(problem, method.roles(m), 0, seeds[:1]))
     except NotBatchable as error:
         warnings.warn(
             f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4
         )
         single: list[Run] = []
         for state, seed in zip(states, seeds, strict=True):
-            stopped = _interrupted(single)
+            begun_one = Begun(state, [seed], m, batched=False)
             single.append(
-                not_begun(state, 1, options["m"], False)
-                if stopped
-                else drive(problem, method, state, [seed], batched=False, **options)
+                not_begun(begun_one)
+                if _interrupted(single)
+                else drive(problem, method, begun_one, options)
             )
         return join_runs([as_batch(run) for run in single]), False
     size = min(SLICE, len(states))
@@ -63,19 +62,13 @@ def run_states(
     for begin in range(0, len(states), size):
         part, part_seeds = states[begin : begin + size], seeds[begin : begin + size]
         if _interrupted(parts):
-            parts.append(not_begun(tree.stack(part), len(part), options["m"], batched=True))
+            parts.append(not_begun(Begun(tree.stack(part), part_seeds, m, batched=True)))
             continue
         missing = size - len(part)
         label = f"runs {begin + 1}-{begin + len(part)} of {len(states)}"
-        run = drive(
-            problem,
-            method,
-            tree.stack(part + part[-1:] * missing),
-            part_seeds + part_seeds[-1:] * missing,
-            batched=True,
-            label=label,
-            **options,
-        )
+        stack = tree.stack(part + part[-1:] * missing)
+        together = Begun(stack, part_seeds + part_seeds[-1:] * missing, m, batched=True)
+        run = drive(problem, method, together, replace(options, label=label))
         parts.append(_first(run, len(part)))
     return join_runs(parts), True
 

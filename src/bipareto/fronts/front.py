@@ -22,7 +22,7 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
 from bipareto.run.arrival import arrival, warn_of_missing
-from bipareto.run.loop import checked_options, choose_method, warn_of_runaways
+from bipareto.run.loop import LoopOptions, choose_method, warn_of_runaways
 from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
 from bipareto.run.results import Callback, warn_of_failures
 
@@ -76,17 +76,9 @@ def front(
     >>> found.objectives.shape
     torch.Size([11, 2])
     """
-    checked_options(steps, record_every, tol, compile, callbacks, progress)
+    options = LoopOptions(steps, compile, record_every, tol, callbacks, progress)
     as_problem(problem)
     seeds = validation.seeds(seeds, most=MOST_RUNS)
-    options: dict[str, Any] = {
-        "steps": steps,
-        "compile": compile,
-        "record_every": record_every,
-        "tol": tol,
-        "callbacks": callbacks,
-        "progress": progress,
-    }
     if (budget is not None) != (isinstance(preferences, str) and preferences == "adaptive"):
         raise InvalidInput(
             f'budget = {budget} with preferences = {preferences!r}; preferences="adaptive" and '
@@ -109,7 +101,7 @@ def front(
     looked_at = method is None or getattr(method, "coordinates", "plain") == "fitted"
     method = choose_method(method, problem, x0, y0, steps)
     if budget is not None:
-        return trace(problem, [(x0, y0)], budget=budget, method=method, seeds=seeds, **options)
+        return trace(problem, [(x0, y0)], budget, method, seeds, options)
     start = method.prepare(problem, x0, y0)
     m = start.objectives.shape[0]
     if isinstance(preferences, str):
@@ -136,7 +128,7 @@ def front(
         begun = [method.begin(start, w) for w in wanted]
     states = begun * len(seeds)
     run_seeds = [seed for seed in seeds for _ in begun]
-    run, batched = run_states(problem, method, states, run_seeds, options | {"m": m})
+    run, batched = run_states(problem, method, states, run_seeds, m, options)
     warn_of_runaways(start.y, run, batched=True)
     preference = torch.stack(
         [torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]

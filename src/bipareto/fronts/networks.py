@@ -21,6 +21,7 @@ from bipareto.fronts.refine import fit, propose
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
+from bipareto.run.loop import LoopOptions
 from bipareto.run.race import Plan, Race, value_of
 from bipareto.run.training import objectives_of, train
 
@@ -38,7 +39,7 @@ def front_of_race(
     seeds: Sequence[int],
     raced: Race,
     plan: Plan,
-    options: dict[str, Any],
+    options: LoopOptions,
 ) -> ParetoFront:
     """The winner of a race run for every preference, and the answers trained and judged.
 
@@ -49,7 +50,7 @@ def front_of_race(
     Args:
         preferences: (P, m).
         raced, plan: what `race` found, and with which plan.
-        options: of the loop, as `run_states` takes them, without `steps`.
+        options: of the loop; its steps follow from the plan.
     """
     runs, m = preferences.shape
     share = RUNS_OF_FEW if plan.few else 1 - raced.share
@@ -59,11 +60,9 @@ def front_of_race(
     begun = method.prepare(problem, x0, y0)
     states = [method.begin(begun, w) for w in preferences] * len(seeds)
     run_seeds = [seed for seed in seeds for _ in range(runs)]
-    block = options["record_every"] or max(1, -(-steps // 200))
-    run, batched = run_states(
-        problem, method, states, run_seeds,
-        options | {"steps": steps, "m": m, "record_every": min(block, steps)},
-    )  # fmt: skip
+    options = replace(options, steps=steps)
+    options = replace(options, record_every=min(options.block, steps))
+    run, batched = run_states(problem, method, states, run_seeds, m, options)
     answers = []
     for k, seed in enumerate(seeds):
         x = tree.select(run.state.x, slice(k * runs, (k + 1) * runs))

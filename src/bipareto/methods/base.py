@@ -20,6 +20,7 @@ from bipareto.methods.parts.schedule import as_schedule
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.purity import check_draws
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = [
@@ -35,7 +36,7 @@ __all__ = [
 ]
 
 #: role -> batch; empty for a problem without data.
-Draw = Mapping[str, Any]
+Draw = Mapping[Role, Any]
 #: what a step saw: `objectives` (m,) at (x_t, y_t), and what else the method has at hand, as
 #: tensors.
 Info = dict[str, Tensor]
@@ -220,7 +221,7 @@ class Method(ABC, Generic[S]):
         return state
 
     @abstractmethod
-    def roles(self, m: int) -> tuple[str, ...]:
+    def roles(self, m: int) -> tuple[Role, ...]:
         """The draws that one step needs for m objectives."""
 
     @abstractmethod

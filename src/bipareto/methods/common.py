@@ -1,8 +1,8 @@
 """What the methods built on several gradients share: their draws, the nested lower level, and
 reports read off the moves.
 
-Draws are named as in MB-MOMEHA: "x-lower" for g and "x-upper-i" for f_i where x moves, "y-lower-j"
-for the j-th of several steps on g alone.
+Draws are those of MB-MOMEHA: of g and of every f_i for x; and of g for y, one for each of several
+steps on g alone.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from bipareto.methods.parts.differentiation import Level, descend, jacobian
 from bipareto.methods.parts.hypergradient import Hypergradient, Hypergradients
 from bipareto.methods.parts.simplex import Weights
 from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = [
+    "LOWER_X",
     "knobs",
     "lower_of",
     "moved",
@@ -43,16 +45,20 @@ __all__ = [
 ]
 
 
-def roles(m: int, lower_steps: int = 0) -> tuple[str, ...]:
+#: The draw on which x sees g.
+LOWER_X = Role("lower", "x")
+
+
+def roles(m: int, lower_steps: int = 0) -> tuple[Role, ...]:
     """The draws of one step with `lower_steps` steps on g before x moves."""
     return (
-        *(f"y-lower-{j}" for j in range(lower_steps)),
-        "x-lower",
-        *(f"x-upper-{i}" for i in range(m)),
+        *(Role("lower", "y", j) for j in range(lower_steps)),
+        LOWER_X,
+        *(Role("upper", "x", i) for i in range(m)),
     )
 
 
-def lower_of(problem: Problem, draw: Draw | None, role: str = "x-lower") -> Level:
+def lower_of(problem: Problem, draw: Draw | None, role: Role = LOWER_X) -> Level:
     """g on the draw of a role."""
     batch = (draw or {}).get(role)
     return lambda x, y: problem.lower(x, y, batch)
@@ -68,7 +74,7 @@ def upper_of(
             if chosen is None
             else lambda x, y: torch.stack([problem.upper(x, y)[i] for i in chosen])
         )
-    batches = {i: draw[f"x-upper-{i}"] for i in (range(m) if chosen is None else chosen)}
+    batches = {i: draw[Role("upper", "x", i)] for i in (range(m) if chosen is None else chosen)}
     return lambda x, y: torch.stack(
         [problem.objective(i, x, y, batch) for i, batch in batches.items()]
     )
@@ -91,11 +97,11 @@ def nested(
     """
     x, y, m = state.x, state.y, state.weights.shape[-1]
     for j in range(lower_steps):
-        y = descend(lower_of(problem, draw, f"y-lower-{j}"), x, y, lower_step)
+        y = descend(lower_of(problem, draw, Role("lower", "y", j)), x, y, lower_step)
     if not any(part is not None for part in problem.parts):
         return estimate(upper_of(problem, draw, m), lower_of(problem, draw), x, y, numbers)
     groups = {part: [i for i in range(m) if problem.parts[i] == part] for part in problem.parts}
-    batch = (draw or {}).get("x-lower")
+    batch = (draw or {}).get(LOWER_X)
 
     def estimated(part: int | None, chosen: Sequence[int]) -> Hypergradients:
         upper = upper_of(problem, draw, m, chosen)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Limits, Method, Start, State
 from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["Episodic", "EpisodicState"]
@@ -68,8 +69,8 @@ class Episodic(Method[EpisodicState]):
         """As the inner method."""
         return self.method.uses_preference
 
-    def roles(self, m: int) -> tuple[str, ...]:
-        return ("lower", *(role for role in self.method.roles(m) if role != "lower"))
+    def roles(self, m: int) -> tuple[Role, ...]:
+        return tuple(dict.fromkeys((Role("lower"), *self.method.roles(m))))
 
     def oracles(self, m: int) -> dict[str, int]:
         cost = {name: self.joint * count for name, count in self.method.oracles(m).items()}
@@ -89,7 +90,7 @@ class Episodic(Method[EpisodicState]):
 
     def learn(self, problem: Problem, x: Tree, y: Tree, eta: Tensor, draw: Draw | None) -> Tree:
         """y after `warmup` steps of size eta on g(x, .)."""
-        lower = common.lower_of(problem, draw, "lower")
+        lower = common.lower_of(problem, draw, Role("lower"))
         for _ in range(self.warmup):
             y = tree.descend(y, eta, oracle.grad(lambda v: lower(x, v), y))
         return y

@@ -18,6 +18,7 @@ from bipareto.methods.parts.differentiation import descend
 from bipareto.methods.parts.schedule import Power, Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["FORUM", "ForumState"]
@@ -112,7 +113,7 @@ class FORUM(Method[ForumState]):
             rho=0.5,
         )
 
-    def roles(self, m: int) -> tuple[str, ...]:
+    def roles(self, m: int) -> tuple[Role, ...]:
         return common.roles(m)
 
     def oracles(self, m: int) -> dict[str, int]:
@@ -145,7 +146,9 @@ class FORUM(Method[ForumState]):
             follower = descend(lower, x, follower, knobs.eta)
 
         def violation(both: tuple[Tree, Tree]) -> tuple[Tensor, tuple[Tensor, ...]]:
-            at_y, at_follower = problem.lower_pair(*both, follower, (draw or {}).get("x-lower"))
+            at_y, at_follower = problem.lower_pair(
+                *both, follower, (draw or {}).get(common.LOWER_X)
+            )
             return at_y - at_follower, (at_y, at_y - at_follower)
 
         q, (g, gap) = oracle.grad_and_aux(violation, (x, y))

@@ -18,6 +18,7 @@ from bipareto.methods.parts.hypergradient import warn_if_singular
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree, first_leaf, ravel
 
 __all__ = ["GMOBA", "GmobaState"]
@@ -97,7 +98,7 @@ class GMOBA(Method[GmobaState]):
             alpha_x=found.step(problem, found.pace), beta=1 / found.largest, eta=1 / found.largest
         )
 
-    def roles(self, m: int) -> tuple[str, ...]:
+    def roles(self, m: int) -> tuple[Role, ...]:
         return common.roles(m)
 
     def oracles(self, m: int) -> dict[str, int]:

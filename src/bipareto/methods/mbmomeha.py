@@ -19,9 +19,15 @@ from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
 from bipareto.methods.theory import admissible
 from bipareto.methods.tuning import envelope_methods
 from bipareto.problem import Problem, oracle, tree, validation
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["MBMOMEHA"]
+
+
+#: The draws of Algorithm 2 on which g is seen, and all the data of f.
+RHO_THETA, RHO_X, RHO_Y = (Role("lower", name) for name in ("theta", "x", "y"))
+EVERYTHING = Role("upper", "full")
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,8 @@ class MBMOMEHA(MOMEHA):
 
     m = beta_t m + (1 - beta_t) d,  v <- v - alpha m   for v = theta, x, y.
 
-    Each step uses 2m + 3 draws: "theta", "x-lower", "y-lower", and "x-upper-i", "y-upper-i" for
-    every objective i.  The draw of x-lower serves g at y and at theta, the draw of an objective its
+    Each step uses 2m + 3 draws: of g for theta, x and y, and of every objective i for x and y.  The
+    draw of g for x serves g at y and at theta, the draw of an objective its
     value (in the weights) and its gradient.
 
     Args:
@@ -123,15 +129,9 @@ class MBMOMEHA(MOMEHA):
         )
         return cls(**found)
 
-    def roles(self, m: int) -> tuple[str, ...]:
-        upper = tuple(f"{name}-upper-{i}" for name in ("x", "y") for i in range(m))
-        return (
-            "theta",
-            "x-lower",
-            "y-lower",
-            *upper,
-            *(("upper-full",) if self.exact_weights else ()),
-        )
+    def roles(self, m: int) -> tuple[Role, ...]:
+        upper = tuple(Role("upper", name, i) for name in ("x", "y") for i in range(m))
+        return (RHO_THETA, RHO_X, RHO_Y, *upper, *((EVERYTHING,) if self.exact_weights else ()))
 
     def oracles(self, m: int) -> dict[str, int]:
         return super().oracles(m) | ({"upper_values": 2 * m} if self.exact_weights else {})
@@ -145,7 +145,7 @@ class MBMOMEHA(MOMEHA):
         beta, average = knobs.beta(t), state.momentum  # type: ignore[operator]
         assert isinstance(average, Momentum)
 
-        d_theta = oracle.grad(lambda v: problem.lower(x, v, draws.get("theta")), state.theta)
+        d_theta = oracle.grad(lambda v: problem.lower(x, v, draws.get(RHO_THETA)), state.theta)
         d_theta = towards(d_theta, inverse_gamma, state.theta, y)
         m_theta = tree.interpolate(d_theta, average.theta, beta)
         theta = tree.descend(state.theta, knobs.alpha_theta(t), m_theta)
@@ -153,7 +153,7 @@ class MBMOMEHA(MOMEHA):
         def x_terms(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
             f = self._objectives(problem, v, y, draws, "x", m)
             weights = self._weights(problem, f, v, y, draws, state)
-            g_y, g_theta = problem.lower_pair(v, y, theta, draws.get("x-lower"))
+            g_y, g_theta = problem.lower_pair(v, y, theta, draws.get(RHO_X))
             return inverse_c * (weights @ f) + g_y - g_theta, (f,)
 
         d_x, (f,) = oracle.grad_and_aux(x_terms, x)
@@ -163,7 +163,7 @@ class MBMOMEHA(MOMEHA):
         def y_terms(v: Tree) -> Tensor:
             f = self._objectives(problem, x, v, draws, "y", m)
             weights = self._weights(problem, f, x, v, draws, state)
-            return inverse_c * (weights @ f) + problem.lower(x, v, draws.get("y-lower"))
+            return inverse_c * (weights @ f) + problem.lower(x, v, draws.get(RHO_Y))
 
         d_y = towards(oracle.grad(y_terms, y), inverse_gamma, theta, y)
         m_y = tree.interpolate(d_y, average.y, beta)
@@ -179,8 +179,8 @@ class MBMOMEHA(MOMEHA):
         """f (m,), each component on the draw that the step of this variable has for it."""
         if not draws:
             return problem.upper(x, y)
-        roles = [f"{variable}-upper-{i}" for i in range(m)]
-        return torch.stack([problem.objective(i, x, y, draws[r]) for i, r in enumerate(roles)])
+        batches = [draws[Role("upper", variable, i)] for i in range(m)]
+        return torch.stack([problem.objective(i, x, y, b) for i, b in enumerate(batches)])
 
     def _weights(
         self, problem: Problem, f: Tensor, x: Tree, y: Tree, draws: Draw, state: MomehaState
@@ -188,11 +188,11 @@ class MBMOMEHA(MOMEHA):
         if self.exact_weights and draws:
             # Forward only.
             x, y = (tree.map_(lambda leaf: leaf.detach(), point) for point in (x, y))
-            f = problem.upper(x, y, draws["upper-full"])
+            f = problem.upper(x, y, draws[EVERYTHING])
         return self.weights(f, state)
 
     def _lower_batch(self, draw: Draw | None) -> Any:
-        return (draw or {}).get("x-lower")
+        return (draw or {}).get(RHO_X)
 
     def _beta(self) -> Schedule | tuple[()]:
         return as_schedule(self.beta, "beta")

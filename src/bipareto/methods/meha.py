@@ -16,6 +16,7 @@ from bipareto.methods.common import moved
 from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
 from bipareto.methods.tuning.envelope_methods import tune_momeha
 from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["MEHA", "MehaState"]
@@ -82,8 +83,8 @@ class MEHA(Method[MehaState]):
             c=found["c"],
         )
 
-    def roles(self, m: int) -> tuple[str, ...]:
-        return ("lower", "upper")
+    def roles(self, m: int) -> tuple[Role, ...]:
+        return (Role("lower"), Role("upper"))
 
     def oracles(self, m: int) -> dict[str, int]:
         return {"lower_gradients": 4, "upper_gradients": 2, "hessian_products": 0}
@@ -109,7 +110,7 @@ class MEHA(Method[MehaState]):
     ) -> tuple[MehaState, Info]:
         x, y, theta, t, knobs = state
         batches = draw or {}
-        lower, upper = batches.get("lower"), batches.get("upper")
+        lower, upper = batches.get(Role("lower")), batches.get(Role("upper"))
         c, gamma = knobs.c(t), knobs.gamma
 
         pull = oracle.grad(lambda v: problem.lower(x, v, lower), theta)
@@ -144,7 +145,7 @@ class MEHA(Method[MehaState]):
         """
         knobs, t = before.knobs, before.t
         lower, lower_theta = problem.lower_pair(
-            before.x, before.y, after.theta, (draw or {}).get("lower")
+            before.x, before.y, after.theta, (draw or {}).get(Role("lower"))
         )
         gap = (
             lower

@@ -23,6 +23,7 @@ from bipareto.methods.parts.hypergradient import (
 from bipareto.methods.parts.schedule import Power, Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem, tree
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["MoCo", "MocoState"]
@@ -134,7 +135,7 @@ class MoCo(Method[MocoState]):
             hypergradient=CG(found.solver_iterations()),
         )
 
-    def roles(self, m: int) -> tuple[str, ...]:
+    def roles(self, m: int) -> tuple[Role, ...]:
         return common.roles(m, self.lower_steps)
 
     def oracles(self, m: int) -> dict[str, int]:

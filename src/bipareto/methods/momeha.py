@@ -28,6 +28,7 @@ from bipareto.methods.theory.constants import Deterministic
 from bipareto.methods.theory.stochastic import Stochastic
 from bipareto.methods.tuning import functions, units
 from bipareto.problem import Problem, oracle, tree, validation
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["MOMEHA", "Knobs", "MomehaState", "Momentum", "towards"]
@@ -44,7 +45,7 @@ class MOMEHA(Method[MomehaState]):
     x+     = x - alpha_x [ grad_x F(x, y)/c_t + grad_x g(x, y) - grad_x g(x, theta+) ]
     y+     = y - alpha_y [ grad_y F(x+, y)/c_t + grad_y g(x+, y) + (theta+ - y)/gamma ]
 
-    On a problem with a sampler each step sees one draw of each level, roles "lower" and "upper".
+    On a problem with a sampler each step sees one draw of each level.
 
     Args:
         gamma: regularity of the Moreau envelope; the theory needs gamma < 1/(2 rho_y), rho_y the
@@ -200,8 +201,8 @@ class MOMEHA(Method[MomehaState]):
             beta=self._beta() or None,
         )
 
-    def roles(self, m: int) -> tuple[str, ...]:
-        return ("lower", "upper")
+    def roles(self, m: int) -> tuple[Role, ...]:
+        return (Role("lower"), Role("upper"))
 
     def oracles(self, m: int) -> dict[str, int]:
         return {"lower_gradients": 4, "upper_gradients": 2 * m, "hessian_products": 0}
@@ -296,7 +297,7 @@ class MOMEHA(Method[MomehaState]):
         self, problem: Problem, state: MomehaState, draw: Draw | None = None
     ) -> tuple[MomehaState, Info]:
         x, y, knobs, t, frame = state.x, state.y, state.knobs, state.t, state.coordinates
-        upper, lower = (draw or {}).get("upper"), (draw or {}).get("lower")
+        upper, lower = ((draw or {}).get(Role(level)) for level in ("upper", "lower"))
         inverse_c, inverse_gamma = knobs.c(t).reciprocal(), knobs.gamma.reciprocal()
 
         d_theta = frame.in_y(oracle.grad(lambda v: problem.lower(x, v, lower), state.theta))
@@ -374,7 +375,7 @@ class MOMEHA(Method[MomehaState]):
 
     def _lower_batch(self, draw: Draw | None) -> Any:
         """The draw on which g is seen at y and at theta."""
-        return (draw or {}).get("lower")
+        return (draw or {}).get(Role("lower"))
 
     def _beta(self) -> Schedule | tuple[()]:
         return ()

@@ -16,6 +16,7 @@ from bipareto.methods.parts.hypergradient import Unrolled, warn_if_singular
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["MOML", "MomlState"]
@@ -109,7 +110,7 @@ class MOML(Method[MomlState]):
     def _estimate(self) -> Unrolled:
         return Unrolled(self.inner_steps, self.eta)
 
-    def roles(self, m: int) -> tuple[str, ...]:
+    def roles(self, m: int) -> tuple[Role, ...]:
         return common.roles(m)
 
     def oracles(self, m: int) -> dict[str, int]:

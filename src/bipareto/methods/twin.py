@@ -20,6 +20,7 @@ from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.scalarization import Fixed, Ideal, as_ideal
 from bipareto.methods.parts.schedule import Cosine, Schedule
 from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["Twin", "TwinState"]
@@ -132,8 +133,8 @@ class Twin(Method):
         steps = steps or 2000
         return cls(rho=0.03, alpha_x=Cosine(0.03, float(steps)), alpha_y=Cosine(0.03, float(steps)))
 
-    def roles(self, m: int) -> tuple[str, ...]:
-        return ("lower", "upper")
+    def roles(self, m: int) -> tuple[Role, ...]:
+        return (Role("lower"), Role("upper"))
 
     def oracles(self, m: int) -> dict[str, int]:
         return {"lower_gradients": 2, "upper_gradients": m, "hessian_products": 0}
@@ -170,7 +171,7 @@ class Twin(Method):
         self, problem: Problem, state: TwinState, draw: Draw | None = None
     ) -> tuple[TwinState, Info]:
         x, y, v, knobs, t, old = state.x, state.y, state.v, state.knobs, state.t, state.moments
-        upper, lower = (draw or {}).get("upper"), (draw or {}).get("lower")
+        upper, lower = ((draw or {}).get(Role(level)) for level in ("upper", "lower"))
         weigh = scalarization.get(self.scalarization).weights
 
         def objective(point: tuple[Tree, Tree]) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -241,7 +242,7 @@ class Twin(Method):
         lower_residual = tree.norm(after.moments.y) / first
         stationarity = tree.norm(after.moments.x) / first
         return info | {
-            "lower": problem.lower(before.x, before.y, (draw or {}).get("lower")),
+            "lower": problem.lower(before.x, before.y, (draw or {}).get(Role("lower"))),
             "lower_residual": lower_residual,
             "stationarity": stationarity,
             "residual": torch.maximum(lower_residual, stationarity),

@@ -21,6 +21,7 @@ from bipareto.methods.parts.hypergradient import (
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["WCMHGD", "WcmhgdState"]
@@ -133,7 +134,7 @@ class WCMHGD(Method[WcmhgdState]):
             hypergradient=CG(found.solver_iterations()),
         )
 
-    def roles(self, m: int) -> tuple[str, ...]:
+    def roles(self, m: int) -> tuple[Role, ...]:
         return common.roles(m, self.lower_steps)
 
     def oracles(self, m: int) -> dict[str, int]:

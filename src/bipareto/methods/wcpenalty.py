@@ -20,6 +20,7 @@ from bipareto.methods.parts.differentiation import difference_pair, lower_pullba
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe_penalty
 from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["WCPenalty", "WcpenaltyState"]
@@ -118,7 +119,7 @@ class WCPenalty(Method[WcpenaltyState]):
         steps, seed = cls.tuning_options(problem, steps, seed)
         return cls(**probe_penalty(problem, x0, y0, steps=steps, seed=seed))
 
-    def roles(self, m: int) -> tuple[str, ...]:
+    def roles(self, m: int) -> tuple[Role, ...]:
         return common.roles(m)
 
     def oracles(self, m: int) -> dict[str, int]:

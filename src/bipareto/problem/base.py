@@ -28,13 +28,13 @@ from bipareto.problem.checks import (
 )
 from bipareto.problem.loaders import draws_of
 from bipareto.problem.modules import copy_into
-from bipareto.problem.sampler import Sampler
+from bipareto.problem.sampler import Role, Sampler
 from bipareto.problem.tree import Tree
 
 __all__ = ["Problem", "Sampler", "as_problem"]
 
 #: What a sampler is called with.
-_DRAW = ("level", "role", "t", "seed")
+_DRAW = ("role", "t", "seed")
 
 
 class Problem:
@@ -43,7 +43,7 @@ class Problem:
     Args:
         upper: f(x, y) -> (m,), or a sequence of m functions f_i(x, y) -> ().
         lower: g(x, y) -> ().
-        sampler: where losses are taken on draws of data, `sampler(level, role, t, seed) -> batch`;
+        sampler: where losses are taken on draws of data, `sampler(role, t, seed) -> batch`;
             the functions then take a third argument, the batch.  `level` is "upper" or "lower",
             `role` is a name that the method declares (see `bipareto.problem.sampler`), and the
             answer must depend on nothing else, so that a run can be resumed and batched.  One with
@@ -249,9 +249,9 @@ class Problem:
             return self._calls.pair(self._lower, x, y, theta, batch)
         return self.lower(x, y, batch), self.lower(x, theta, batch)
 
-    def batch(self, level: str, role: str, t: int = 0, seed: int = 0) -> Any:
-        """The draw of one role, None for a problem without data."""
-        return None if self.sampler is None else self.sampler(level, role, t, seed)
+    def batch(self, level: str, name: str, t: int = 0, seed: int = 0) -> Any:
+        """The draw of one role of all objectives, None for a problem without data."""
+        return None if self.sampler is None else self.sampler(Role(level, name), t, seed)
 
     def check(self, x0: Tree, y0: Tree) -> int:
         """Evaluate once at the start and return m; refuse what no method could work with, and say
@@ -312,7 +312,7 @@ class Problem:
         for name, function in [*(("upper", f) for f in functions), ("lower", self._lower)]:
             validation.function(function, name, given, remedy)
 
-    def check_pure(self, x: Tree, y: Tree, roles: Sequence[str] = ()) -> None:
+    def check_pure(self, x: Tree, y: Tree, roles: Sequence[Role] = ()) -> None:
         """Refuse points that cannot be x and y, losses that are no functions of them, and a sampler
         whose draws for the roles of a method are not the same twice.
         """
@@ -353,7 +353,7 @@ class Problem:
         if module_x is not None and module_y is not None:
             self.estimate_statistics(module_x, module_y)
 
-    def with_key(self, role: str, t: int, seed: int, batch: Any) -> Any:
+    def with_key(self, role: Role, t: int, seed: int, batch: Any) -> Any:
         """A batch from elsewhere in the form of a draw: with the dropout key of that role and step,
         where there is dropout.
         """

@@ -23,7 +23,7 @@ from bipareto.problem.modules import (
     norm_layers,
     trained,
 )
-from bipareto.problem.sampler import Sampler
+from bipareto.problem.sampler import Role, Sampler
 from bipareto.problem.tree import Tree
 
 __all__ = ["Calls", "ModuleCalls", "calls_of"]
@@ -63,7 +63,7 @@ class Calls:
         """A draw of which a part is picked."""
         return pick(batch)
 
-    def with_key(self, role: str, t: int, seed: int, batch: Any) -> Any:
+    def with_key(self, role: Role, t: int, seed: int, batch: Any) -> Any:
         """A batch in the form of a draw."""
         return batch
 
@@ -108,10 +108,8 @@ class ModuleCalls(Calls):
         if not self._has_keys:
             return sampler
 
-        def draw(level: str, role: str, t: int, seed: int) -> Any:
-            return self.with_key(
-                role, t, seed, () if sampler is None else sampler(level, role, t, seed)
-            )
+        def draw(role: Role, t: int, seed: int) -> Any:
+            return self.with_key(role, t, seed, () if sampler is None else sampler(role, t, seed))
 
         return draw
 
@@ -140,7 +138,7 @@ class ModuleCalls(Calls):
     def within(self, pick: Callable[[Any], Any], batch: Any) -> Any:
         return batch | {"batch": pick(batch["batch"])} if self._has_keys else pick(batch)
 
-    def with_key(self, role: str, t: int, seed: int, batch: Any) -> Any:
+    def with_key(self, role: Role, t: int, seed: int, batch: Any) -> Any:
         return (
             {"key": key_of(role, t, seed, self._device), "batch": batch}
             if self._has_keys

@@ -8,27 +8,18 @@ from typing import Any
 from bipareto.errors import InvalidInput
 from bipareto.problem import tree
 from bipareto.problem.base import Problem
-from bipareto.problem.sampler import level_of
+from bipareto.problem.sampler import Role
 
 __all__ = ["draw"]
 
 
-def draw(problem: Problem, roles: Sequence[str], t: int, seeds: Sequence[int]) -> dict[str, Any]:
+def draw(problem: Problem, roles: Sequence[Role], t: int, seeds: Sequence[int]) -> dict[Role, Any]:
     """The draws of one step, role -> batch; with several seeds each leaf gets a first axis, one
     entry per seed.
     """
     if problem.sampler is None:
         return {}
-    # "upper-full" and "lower-full" ask for all the data of a level.
-    per_seed = [
-        {
-            role: problem.sampler(
-                level_of(role), "full" if role.endswith("full") else role, t, seed
-            )
-            for role in roles
-        }
-        for seed in seeds
-    ]
+    per_seed = [{role: problem.sampler(role, t, seed) for role in roles} for seed in seeds]
     if len(seeds) == 1:
         return per_seed[0]
     # Roles that were given one and the same batch go on sharing its memory.
@@ -39,7 +30,7 @@ def draw(problem: Problem, roles: Sequence[str], t: int, seeds: Sequence[int]) -
             stacked[same[role]] = tree.stack([drawn[role] for drawn in per_seed])
         except (RuntimeError, TypeError, ValueError) as error:
             raise InvalidInput(
-                f"the draws of role {role!r} differ in shape from seed to seed "
+                f"the draws of role {str(role)!r} differ in shape from seed to seed "
                 f"({str(error).splitlines()[0]}); runs side by side need batches of one shape: "
                 "make them so, or solve one seed after the other"
             ) from error

@@ -25,7 +25,7 @@ from bipareto.errors import InvalidInput
 from bipareto.problem import tree, validation
 from bipareto.problem.epochs import KeyedOrder, batch_seed, fetch_twice, keyed
 from bipareto.problem.purity import kept_random_state, seed_everything
-from bipareto.problem.sampler import generator
+from bipareto.problem.sampler import Role, generator
 
 __all__ = ["LoaderDraws", "draws_of"]
 
@@ -66,24 +66,21 @@ class LoaderDraws:
             like,
             evaluate_batches,
         )
-        self._streams: dict[tuple[str, int, str, int], _Stream] = {}
+        self._streams: dict[tuple[Role, int, int], _Stream] = {}
         self._full: dict[tuple[str, int], Any] = {}
 
-    def __call__(self, level: str, role: str, t: int, seed: int) -> Any:
-        if level == "lower" or not self._per_objective:
-            return self._batch(level, 0, role, t, seed)
-        tail = role.rsplit("-", 1)[-1]
-        if tail.isdecimal():
-            return self._batch(level, int(tail), role, t, seed)
-        return {i: self._batch(level, i, role, t, seed) for i in range(len(self._sources[level]))}
+    def __call__(self, role: Role, t: int, seed: int) -> Any:
+        if role.level == "lower" or not self._per_objective:
+            return self._batch(role, 0, t, seed)
+        if role.objective is not None:
+            return self._batch(role, role.objective, t, seed)
+        return {i: self._batch(role, i, t, seed) for i in range(len(self._sources[role.level]))}
 
-    def _batch(self, level: str, i: int, role: str, t: int, seed: int) -> Any:
-        source = self._sources[level][i]
-        if not isinstance(source, DataLoader):
-            return self._whole(level, i)
-        if role == "full":
-            return self._whole(level, i)
-        key = (level, i, role, seed)
+    def _batch(self, role: Role, i: int, t: int, seed: int) -> Any:
+        source = self._sources[role.level][i]
+        if role.full or not isinstance(source, DataLoader):
+            return self._whole(role.level, i)
+        key = (role, i, seed)
         if key not in self._streams:
             self._streams[key] = _Stream(source, f"{role}-{i}", seed, self._like)
         return self._streams[key].at(t)
@@ -108,32 +105,29 @@ class LoaderDraws:
                     fetch_twice(source)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Where every stream stands: level, objective, role and seed, and the epoch and position of
+        """Where every stream stands: role, which data of its level, seed, and epoch and position of
         the step t drawn last.
         """
         return [
             {
-                "level": level,
+                "role": tuple(role),
                 "objective": i,
-                "role": role,
                 "seed": seed,
                 "t": s.t,
                 "epoch": s.epoch,
                 "position": s.position,
             }
-            for (level, i, role, seed), s in self._streams.items()
+            for (role, i, seed), s in self._streams.items()
         ]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Stand where `state_dict` said; the batches are fetched when they are asked for."""
         self._streams = {}
         for entry in state:
-            key = (entry["level"], entry["objective"], entry["role"], entry["seed"])
-            stream = _Stream(
-                self._sources[key[0]][key[1]], f"{key[2]}-{key[1]}", key[3], self._like
-            )
+            role, i, seed = Role(*entry["role"]), entry["objective"], entry["seed"]
+            stream = _Stream(self._sources[role.level][i], f"{role}-{i}", seed, self._like)
             stream.stand(entry["t"], entry["epoch"], entry["position"])
-            self._streams[key] = stream
+            self._streams[role, i, seed] = stream
 
 
 class _Stream:

@@ -29,7 +29,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import tree
-from bipareto.problem.sampler import generator
+from bipareto.problem.sampler import Role, generator
 from bipareto.problem.tree import Tree
 
 __all__ = [
@@ -228,10 +228,10 @@ def _device(module: nn.Module) -> torch.device:
     return next(iter(module.parameters())).device
 
 
-def key_of(role: str, t: int, seed: int, device: torch.device) -> Tensor:
+def key_of(role: Role, t: int, seed: int, device: torch.device) -> Tensor:
     """The dropout key of a role and step."""
     return torch.tensor(
-        NO_DROPOUT if role == "full" else generator(f"dropout-{role}", t, seed).initial_seed() >> 1,
+        NO_DROPOUT if role.full else generator(f"dropout-{role}", t, seed).initial_seed() >> 1,
         device=device,
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bipareto.problem import tree
 from bipareto.problem.base import Problem
-from bipareto.problem.sampler import generator
+from bipareto.problem.sampler import Role, generator
 from bipareto.problem.tree import Tree
 from bipareto.problem.wrapped import Wrapped
 
@@ -94,9 +94,9 @@ def noisy(problem: Problem, std: float, x0: Tree, y0: Tree) -> Problem:
     """
     inner = problem.sampler
 
-    def sampler(level: str, role: str, t: int, seed: int) -> dict[str, Any]:
-        batch = () if inner is None else inner(level, role, t, seed)
-        if role == "full":
+    def sampler(role: Role, t: int, seed: int) -> dict[str, Any]:
+        batch = () if inner is None else inner(role, t, seed)
+        if role.full:
             return {"batch": batch, "x": tree.zeros_like(x0), "y": tree.zeros_like(y0)}
         stream = generator(f"noise-{role}", t, seed, tree.first_leaf(x0).device)
 

@@ -30,6 +30,7 @@ from torch import distributed as dist
 from bipareto.errors import InvalidInput
 from bipareto.problem import tree
 from bipareto.problem.base import Problem
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.problem.wrapped import Wrapped
 
@@ -135,7 +136,7 @@ def _spread(value: Tree) -> Tree:
 
 
 def _split(sampler: Any) -> Any:
-    def draw(level: str, role: str, t: int, seed: int) -> Any:
+    def draw(role: Role, t: int, seed: int) -> Any:
         rank, size = dist.get_rank(), dist.get_world_size()
 
         def part(leaf: Tensor) -> Tensor:
@@ -143,14 +144,14 @@ def _split(sampler: Any) -> Any:
                 return leaf
             if leaf.shape[0] % size:
                 raise InvalidInput(
-                    f"a draw of role {role!r} has {leaf.shape[0]} rows, which {size} processes "
-                    f"cannot share evenly; choose sizes that {size} divides "
+                    f"a draw of role {str(role)!r} has {leaf.shape[0]} rows, which {size} "
+                    f"processes cannot share evenly; choose sizes that {size} divides "
                     "(all the data included), or split=False with loaders that give every process "
                     "its own part"
                 )
             return leaf.chunk(size)[rank]
 
-        return tree.map_(part, sampler(level, role, t, seed))
+        return tree.map_(part, sampler(role, t, seed))
 
     return draw
 

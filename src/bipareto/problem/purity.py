@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import tree
-from bipareto.problem.sampler import level_of
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.problem.validation import shown
 
@@ -214,8 +214,8 @@ def _short(value: Tensor) -> str:
     )
 
 
-def draw_twice(draw: Callable[[], Any], role: str) -> None:
-    """Refuse a sampler that gives two batches for one (level, role, t, seed), or that changes
+def draw_twice(draw: Callable[[], Any], role: Role) -> None:
+    """Refuse a sampler that gives two batches for one (role, t, seed), or that changes
     the global random streams.
     """
     with kept_random_state():
@@ -224,24 +224,24 @@ def draw_twice(draw: Callable[[], Any], role: str) -> None:
         changed = _changed(before, _world(torch.device("cpu")))
         if changed:
             raise InvalidInput(
-                f"the sampler draws role {role!r} from {' and '.join(changed)}; {_PURE_DRAW}"
+                f"the sampler draws role {str(role)!r} from {' and '.join(changed)}; {_PURE_DRAW}"
             )
         held = [_version(leaf) for leaf in pytree.tree_leaves(first)]
         second = draw()
         if held != [_version(leaf) for leaf in pytree.tree_leaves(first)]:
             raise InvalidInput(
-                f"the sampler writes to the batch of role {role!r} that it gave before; return a "
-                "new one at every call"
+                f"the sampler writes to the batch of role {str(role)!r} that it gave before; "
+                "return a new one at every call"
             )
     if not same(first, second):
         raise InvalidInput(
-            f"the sampler gave two different batches for role {role!r} at one step and seed; "
+            f"the sampler gave two different batches for role {str(role)!r} at one step and seed; "
             f"{_PURE_DRAW}"
         )
 
 
 _PURE_DRAW = (
-    "a draw must depend on (level, role, t, seed) and on nothing else, so that a run can be "
+    "a draw must depend on (role, t, seed) and on nothing else, so that a run can be "
     "resumed, batched and repeated: "
     "take the random numbers from bipareto.sampler.generator(role, t, seed)"
 )
@@ -253,11 +253,9 @@ class _Evaluated(Protocol):
     sampler: Any
     draws: Any
 
-    def batch(self, level: str, role: str, t: int = 0, seed: int = 0) -> Any: ...
-
 
 #: The losses and roles of a problem that were found to be pure: a second start costs nothing.
-_PURE: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+_PURE: WeakKeyDictionary[Any, set[str | Role]] = WeakKeyDictionary()
 
 
 def once_twice(
@@ -272,7 +270,7 @@ def once_twice(
     return value
 
 
-def check_draws(problem: _Evaluated, roles: Sequence[str]) -> None:
+def check_draws(problem: _Evaluated, roles: Sequence[Role]) -> None:
     """Draw the first role of each level twice, the first time, and refuse an impure sampler."""
     if problem.sampler is None:
         return
@@ -283,8 +281,8 @@ def check_draws(problem: _Evaluated, roles: Sequence[str]) -> None:
             problem.draws.draw_twice()
             seen.add("loaders")
         return
-    firsts = {level_of(role): role for role in reversed(roles) if not role.endswith("full")}
-    for level, role in firsts.items():
+    firsts = {role.level: role for role in reversed(roles) if not role.full}
+    for role in firsts.values():
         if role not in seen:
-            draw_twice(partial(problem.batch, level, role), role)
+            draw_twice(partial(problem.sampler, role, 0, 0), role)
             seen.add(role)

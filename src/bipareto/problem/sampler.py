@@ -1,35 +1,61 @@
 """Draws by role: what a stochastic step sees depends on (role, step, seed) and on nothing else.
 
-A method declares its roles for m objectives, e.g. MB-MOMEHA the 2m + 3 of Algorithm 2: "theta",
-"x-lower", "y-lower", "x-upper-0", ..., "y-upper-0", ....  The role "full" stands for all the data,
-used to evaluate and to re-solve.
+A method declares its roles for m objectives, e.g. MB-MOMEHA the 2m + 3 of Algorithm 2:
+`Role("lower", "theta")`, `Role("lower", "x")`, `Role("lower", "y")`, `Role("upper", "x", 0)`, ...,
+`Role("upper", "y", 0)`, ....  The name "full" stands for all the data of a level, used to evaluate
+and to re-solve.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import tree, validation
 
-__all__ = ["Minibatches", "Sampler", "generator", "level_of"]
-
-#: `sampler(level, role, t, seed) -> batch` with level "upper" or "lower"; pure in all four.
-Sampler: TypeAlias = Callable[[str, str, int, int], Any]
+__all__ = ["Minibatches", "Role", "Sampler", "generator"]
 
 
-def level_of(role: str) -> str:
-    """Which data a role draws from: "upper" for the roles that evaluate f, "lower" for those that
-    evaluate g.
+class Role(NamedTuple):
+    """What a draw is for.
+
+    level: "upper" for draws on which f is evaluated, "lower" for g ("test" for data of neither).
+    name: whose step it is for, "x", "y" or "theta"; "" serves all steps of the level, "full" is all
+    its data.
+    objective: which objective of f (of g: which of several steps); None serves all of them.
+
+    >>> str(Role("upper", "x", 0)), str(Role("lower", "theta")), str(Role("upper"))
+    ('x-upper-0', 'theta', 'upper')
     """
-    return "upper" if "upper" in role else "lower"
+
+    level: str
+    name: str = ""
+    objective: int | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether all the data is asked for."""
+        return self.name == "full"
+
+    def __str__(self) -> str:
+        # Random streams are keyed by this text.
+        if self.name not in ("", "x", "y"):
+            return self.name
+        last = None if self.objective is None else str(self.objective)
+        return "-".join(part for part in (self.name, self.level, last) if part)
 
 
-def generator(role: str, t: int, seed: int, device: torch.device | str = "cpu") -> torch.Generator:
+#: `sampler(role, t, seed) -> batch`; pure in all three.
+Sampler: TypeAlias = Callable[[Role, int, int], Any]
+
+
+def generator(
+    role: Role | str, t: int, seed: int, device: torch.device | str = "cpu"
+) -> torch.Generator:
     """A random generator whose stream is a function of (role, t, seed): use it to write a sampler
     of one's own.
 
@@ -37,10 +63,12 @@ def generator(role: str, t: int, seed: int, device: torch.device | str = "cpu") 
     >>> torch.equal(one, other)
     True
     """
-    if not isinstance(role, str):
-        raise InvalidInput(f'role is {validation.shown(role)}; pass its name, e.g. "theta"')
+    if not isinstance(role, Role | str):
+        raise InvalidInput(
+            f'role is {validation.shown(role)}; pass a Role, or a name of your own, e.g. "theta"'
+        )
     key = (
-        zlib.crc32(role.encode())
+        zlib.crc32(str(role).encode())
         + (validation.count(t, "t", most=2**63) << 32)
         + (validation.seed(seed) << 96)
     )
@@ -65,8 +93,8 @@ class Minibatches:
         lower: the lower level's data, a tree of tensors that share their first axis.
         upper: the upper level's data: one tree for all objectives, or a mapping from objective
             index (0, ..., m - 1) to tree when each objective has data of its own.  The problem's
-            `upper` is then a sequence of m functions; role "...-upper-i" draws from entry i, and
-            the roles of all objectives, "upper" and "full", draw {i: batch}.
+            `upper` is then a sequence of m functions; a role of objective i draws from entry i, and
+            the roles of all objectives draw {i: batch}.
         size: rows per batch.
     """
 
@@ -94,19 +122,18 @@ class Minibatches:
                 f"<= {smallest}"
             )
 
-    def __call__(self, level: str, role: str, t: int, seed: int) -> Any:
-        if not (level == "upper" and self.per_objective):
-            return self._batch(self.lower if level == "lower" else self.upper, role, t, seed)
-        tail = role.rsplit("-", 1)[-1]
-        if tail.isdecimal():
-            return self._batch(self.upper[int(tail)], role, t, seed)
+    def __call__(self, role: Role, t: int, seed: int) -> Any:
+        if not (role.level == "upper" and self.per_objective):
+            return self._batch(self.lower if role.level == "lower" else self.upper, role, t, seed)
+        if role.objective is not None:
+            return self._batch(self.upper[role.objective], role, t, seed)
         return {
-            i: self._batch(self.upper[i], role if role == "full" else f"{role}-{i}", t, seed)
+            i: self._batch(self.upper[i], role._replace(objective=i), t, seed)
             for i in range(len(self.upper))
         }
 
-    def _batch(self, data: Any, role: str, t: int, seed: int) -> Any:
-        if role == "full":
+    def _batch(self, data: Any, role: Role, t: int, seed: int) -> Any:
+        if role.full:
             return data
         leaf = tree.first_leaf(data)
         order = torch.randperm(

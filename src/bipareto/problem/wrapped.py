@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from bipareto.problem.base import Problem
-from bipareto.problem.sampler import Sampler
+from bipareto.problem.sampler import Role, Sampler
 from bipareto.problem.tree import Tree
 
 __all__ = ["Wrapped"]
@@ -40,7 +40,7 @@ class Wrapped(Problem):
     def lower_part(self, part: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         return self.inner.lower_part(part, x, y, batch)
 
-    def with_key(self, role: str, t: int, seed: int, batch: Any) -> Any:
+    def with_key(self, role: Role, t: int, seed: int, batch: Any) -> Any:
         return self.inner.with_key(role, t, seed, batch)
 
     def write_back(self, x: Tree, y: Tree, module_x: Any, module_y: Any) -> None:

@@ -13,7 +13,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.draws import draw
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.run.arrival import arrival, warn_of_missing
 from bipareto.run.bars import bar
@@ -44,8 +45,9 @@ from bipareto.run.steppers import stepper
 
 __all__ = [
     "COMPILE_FROM",
+    "Begun",
+    "LoopOptions",
     "as_method",
-    "checked_options",
     "choose_method",
     "drive",
     "not_begun",
@@ -109,26 +111,14 @@ def solve(
     >>> round(float(answer.x), 2)
     0.5
     """
-    checked_options(steps, record_every, tol, compile, callbacks, progress)
+    options = LoopOptions(steps, compile, record_every, tol, callbacks, progress)
     seed = validation.seed(seed)
     looked_at = method is None or getattr(method, "coordinates", "plain") == "fitted"
     method = choose_method(method, problem, x0, y0, steps)
     start = method.prepare(problem, x0, y0)
     state = method.begin(start, preference)
-    run = drive(
-        problem,
-        method,
-        state,
-        [seed],
-        m=start.objectives.shape[0],
-        steps=steps,
-        batched=False,
-        compile=compile,
-        record_every=record_every,
-        tol=tol,
-        callbacks=callbacks,
-        progress=progress,
-    )
+    m = start.objectives.shape[0]
+    run = drive(problem, method, Begun(state, [seed], m, batched=False), options)
     warn_of_failures(run.failure)
     warn_of_runaways(start.y, run, batched=False)
     found = solution_of(problem, method, run, None, seed)
@@ -158,50 +148,78 @@ def warn_of_runaways(y0: Tree, run: Run, *, batched: bool) -> None:
         )
 
 
-def checked_options(
-    steps: Any, record_every: Any, tol: Any, compile: Any, callbacks: Any, progress: Any
-) -> tuple[int, int | None, float | None]:
-    """(steps, record_every, tol) of a run; these and the other options of `solve` and `front`
-    are checked before anything is done.
+@dataclass(frozen=True)
+class LoopOptions:
+    """How the loop runs, as `solve` documents it; checked when it is made.
+
+    label: what the progress bar says; resume: where to go on, instead of from the start.
     """
-    steps = validation.count(steps, "steps", least=1, most=validation.MOST_STEPS)
-    if record_every is not None:
-        record_every = validation.count(
-            record_every, "record_every", least=1, most=validation.MOST_STEPS
-        )
-        if steps // record_every > MOST_RECORDS:
-            raise InvalidInput(
-                f"record_every = {record_every} makes {steps // record_every:,} records of "
-                f"{steps:,} steps, which can be {MOST_RECORDS:,} at "
-                f"most; record every {math.ceil(steps / MOST_RECORDS):,} steps or less often, or "
-                "leave record_every out"
+
+    steps: int = 20_000
+    compile: bool | str | None = None
+    record_every: int | None = None
+    tol: float | None = None
+    callbacks: Sequence[Callback] = ()
+    progress: bool | None = None
+    label: str = "solving"
+    resume: Snapshot | None = None
+
+    def __post_init__(self) -> None:
+        steps = validation.count(self.steps, "steps", least=1, most=validation.MOST_STEPS)
+        object.__setattr__(self, "steps", steps)
+        if self.record_every is not None:
+            every = validation.count(
+                self.record_every, "record_every", least=1, most=validation.MOST_STEPS
             )
-    tol = None if tol is None else validation.number(tol, "tol", least=0)
-    if not (compile is None or isinstance(compile, bool) or (isinstance(compile, str) and compile)):
-        raise InvalidInput(
-            f"compile is {validation.shown(compile)}; pass True, False, None or the name of a "
-            "backend of torch.compile"
-        )
-    if (
-        isinstance(compile, str)
-        and compile != "replay"
-        and compile not in torch.compiler.list_backends(None)
-    ):
-        known = ", ".join(["replay", *torch.compiler.list_backends()])
-        raise InvalidInput(
-            f"compile = {compile!r} is no backend of torch.compile; choose from {known}, or pass "
-            "True"
-        )
-    if not isinstance(callbacks, Sequence) or isinstance(callbacks, str):
-        raise InvalidInput(
-            f"callbacks is {validation.shown(callbacks)}; pass a list of functions of a record, "
-            "e.g. callbacks=[look]"
-        )
-    for callback in callbacks:
-        validation.function(callback, "callback", ["record"], "see bipareto.run.results.Record")
-    if progress is not None:
-        validation.flag(progress, "progress")
-    return steps, record_every, tol
+            object.__setattr__(self, "record_every", every)
+            if steps // every > MOST_RECORDS:
+                raise InvalidInput(
+                    f"record_every = {every} makes {steps // every:,} records of {steps:,} steps, "
+                    f"which can be {MOST_RECORDS:,} at most; record every "
+                    f"{math.ceil(steps / MOST_RECORDS):,} steps or less often, or leave "
+                    "record_every out"
+                )
+        if self.tol is not None:
+            object.__setattr__(self, "tol", validation.number(self.tol, "tol", least=0))
+        self._check_compile()
+        if not isinstance(self.callbacks, Sequence) or isinstance(self.callbacks, str):
+            raise InvalidInput(
+                f"callbacks is {validation.shown(self.callbacks)}; pass a list of functions of a "
+                "record, e.g. callbacks=[look]"
+            )
+        for callback in self.callbacks:
+            validation.function(callback, "callback", ["record"], "see bipareto.run.results.Record")
+        if self.progress is not None:
+            validation.flag(self.progress, "progress")
+
+    def _check_compile(self) -> None:
+        value = self.compile
+        if not (value is None or isinstance(value, bool) or (isinstance(value, str) and value)):
+            raise InvalidInput(
+                f"compile is {validation.shown(value)}; pass True, False, None or the name of a "
+                "backend of torch.compile"
+            )
+        if isinstance(value, str) and value not in ("replay", *torch.compiler.list_backends(None)):
+            known = ", ".join(["replay", *torch.compiler.list_backends()])
+            raise InvalidInput(
+                f"compile = {value!r} is no backend of torch.compile; choose from {known}, or "
+                "pass True"
+            )
+
+    @property
+    def block(self) -> int:
+        """The steps between two looks at the device."""
+        return self.record_every or max(1, math.ceil(self.steps / 200))
+
+
+@dataclass(frozen=True)
+class Begun:
+    """One run at its start, or a stack of runs with one seed each, on m objectives."""
+
+    state: State
+    seeds: Sequence[int]
+    m: int
+    batched: bool
 
 
 def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
@@ -271,33 +289,12 @@ def solution_of(
     )
 
 
-def drive(
-    problem: Problem,
-    method: Method,
-    state: State,
-    seeds: Sequence[int],
-    *,
-    m: int,
-    steps: int,
-    batched: bool,
-    compile: bool | str | None,
-    record_every: int | None,
-    tol: float | None,
-    callbacks: Sequence[Callback],
-    progress: bool | None,
-    label: str = "solving",
-    resume: Snapshot | None = None,
-) -> Run:
-    """Run `steps` iterations of one run, or of a stack of runs with one seed each; from a snapshot
-    on, where one is given.
-    """
-    steps, record_every, tol = checked_options(
-        steps, record_every, tol, compile, callbacks, progress
-    )
-    block = record_every or max(1, math.ceil(steps / 200))
+def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) -> Run:
+    """Run one run, or a stack of runs, to its end; from a snapshot on, where one is given."""
+    state, batched, steps, block = begun.state, begun.batched, options.steps, options.block
     start_time = time.perf_counter()
-    draws = _Draws(problem, method.roles(m), seeds)
-    compile = steps >= COMPILE_FROM[batched] if compile is None else compile
+    draws = _Draws(problem, method.roles(begun.m), begun.seeds)
+    compile = steps >= COMPILE_FROM[batched] if options.compile is None else options.compile
     step = stepper(problem, method, batched=batched, shared_draw=draws.shared, compile=compile)
 
     def replay(before: State, t: int) -> tuple[State, Info]:
@@ -305,13 +302,13 @@ def drive(
         after, info = step(before, batches)
         return after, step.report(before, after, info, batches)
 
-    watch = Watch(len(seeds), m, batched, math.ceil(steps / block))
+    watch = Watch(len(begun.seeds), begun.m, batched, math.ceil(steps / block))
     renewals, retries = method.renewals(steps), RETRIES
     done, renewed = 0, -1
-    if resume is not None:
-        done, state = resume.step, resume.state
-        watch.restore(resume)
-    with bar(label, steps, progress) as advance:
+    if options.resume is not None:
+        done, state = options.resume.step, options.resume.state
+        watch.restore(options.resume)
+    with bar(options.label, steps, options.progress) as advance:
         advance(done)
         while done < steps and not watch.finished():
             count = min(block, steps - done)
@@ -340,13 +337,13 @@ def drive(
                 continue
             done, state = done + count, end
             info = step.report(before, state, info, draws(done - 1))
-            watch.look(done, first, before, state, info, replay, count, tol)
+            watch.look(done, first, before, state, info, replay, count, options.tol)
             advance(count)
             # A list, so that every callback is called even when an earlier one ends the run.
             if any(
                 [
                     callback(Record(done, state, info, watch.best, dict(watch.ended)))
-                    for callback in callbacks
+                    for callback in options.callbacks
                 ]
             ):
                 watch.stop_all("callback", state, done)
@@ -361,10 +358,10 @@ def _renewed(problem: Problem, method: Method, state: State, batched: bool) -> S
     return tree.select(method.renewed(problem, one), 0)
 
 
-def not_begun(state: State, runs: int, m: int, batched: bool) -> Run:
+def not_begun(begun: Begun) -> Run:
     """What `drive` would return if it were interrupted before the first step."""
-    watch = Watch(runs, m, batched, 0)
-    watch.stop_all("interrupted", state, 0)
+    watch = Watch(len(begun.seeds), begun.m, begun.batched, 0)
+    watch.stop_all("interrupted", begun.state, 0)
     return watch.run(0.0, compiled=False)
 
 
@@ -373,7 +370,7 @@ class _Draws:
     not.
     """
 
-    def __init__(self, problem: Problem, roles: Sequence[str], seeds: Sequence[int]) -> None:
+    def __init__(self, problem: Problem, roles: Sequence[Role], seeds: Sequence[int]) -> None:
         self.problem, self.roles = problem, roles
         self.unique = sorted(set(seeds))
         self.shared = len(self.unique) == 1

@@ -22,9 +22,9 @@ from bipareto.methods.base import Draw, Info, State
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.draws import draw
-from bipareto.problem.sampler import level_of
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
-from bipareto.run.loop import as_method, checked_options
+from bipareto.run.loop import LoopOptions, as_method
 from bipareto.run.steppers import stepper
 
 __all__ = ["Optimizer"]
@@ -67,7 +67,7 @@ class Optimizer:
         seed: int = 0,
     ) -> None:
         seed = validation.seed(seed)
-        checked_options(1, None, None, compile, (), None)
+        LoopOptions(compile=compile)
         start = as_method(method).prepare(problem, x0, y0)
         self.problem, self.method, self.seed = problem, method, seed
         self.m = start.objectives.shape[0]
@@ -99,7 +99,7 @@ class Optimizer:
         self.steps += 1
         return info
 
-    def _by_role(self, roles: tuple[str, ...], batches: Mapping[str, Any]) -> Draw:
+    def _by_role(self, roles: tuple[Role, ...], batches: Mapping[str, Any]) -> Draw:
         if self.problem.sampler is None:
             raise InvalidInput(
                 "step was given batches, but the losses take none; make the problem with "
@@ -110,36 +110,35 @@ class Optimizer:
                 f"step was given {validation.shown(batches)}; pass a dict, role -> batch, e.g. "
                 f"{{'lower': ..., 'upper': ...}}"
             )
-        unknown = set(batches) - {*roles, *map(level_of, roles)}
+        known = dict.fromkeys([*(role.level for role in roles), *map(str, roles)])
+        unknown = set(batches) - set(known)
         if unknown:
-            known = ", ".join(dict.fromkeys([*map(level_of, roles), *roles]))
             raise InvalidInput(
                 f"step was given batches for {', '.join(map(repr, unknown))}, which no role asks "
-                f"for; the roles are {known}"
+                f"for; the roles are {', '.join(known)}"
             )
         drawn = {}
         for role in roles:
-            level = level_of(role)
-            if role not in batches and level not in batches:
+            level, name = role.level, str(role)
+            if name not in batches and level not in batches:
                 raise InvalidInput(
-                    f"step was given no batch for role {role!r}; pass {level!r} for all roles of "
-                    f"that level, or {role!r} itself"
+                    f"step was given no batch for role {name!r}; pass {level!r} for all roles of "
+                    f"that level, or {name!r} itself"
                 )
-            batch = batches[role] if role in batches else batches[level]
+            batch = batches[name] if name in batches else batches[level]
             # MOMEHA's own role is called "upper" too.
-            for_all = role == level or role not in batches
+            for_all = name == level or name not in batches
             if (
                 for_all
                 and isinstance(batch, list)
                 and level == "upper"
                 and self.problem.per_objective
             ):
-                tail = role.rsplit("-", 1)[-1]
-                batch = batch[int(tail)] if tail.isdecimal() else dict(enumerate(batch))
+                batch = dict(enumerate(batch)) if role.objective is None else batch[role.objective]
             for leaf in tree.leaves(batch):
                 if not isinstance(leaf, Tensor):
                     raise InvalidInput(
-                        f"the batch for {role!r} holds {validation.shown(leaf)}; pass tensors, or "
+                        f"the batch for {name!r} holds {validation.shown(leaf)}; pass tensors, or "
                         "trees of them"
                     )
             drawn[role] = self.problem.with_key(role, self.steps, self.seed, batch)

@@ -24,7 +24,7 @@ from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import Problem, tree
 from bipareto.problem.draws import draw
-from bipareto.problem.sampler import Minibatches, generator
+from bipareto.problem.sampler import Minibatches, Role, generator
 from bipareto.problem.tree import Tree
 from bipareto.problem.wrapped import Wrapped
 from bipareto.run.steppers import stepper
@@ -292,12 +292,12 @@ class HeldOut(Wrapped):
             for p, o, k in zip(parts, orders, thirds, strict=True)
         ]
         #: a draw of the role "full" on the rows that no step has seen
-        self.held_out = problem.with_key("full", 0, 0, self._together(held))
+        self.held_out = problem.with_key(Role("upper", "full"), 0, 0, self._together(held))
 
     @classmethod
     def of(cls, problem: Problem, seed: int) -> HeldOut | None:
         """The problem with a third of its upper data held out; None where rows cannot be told."""
-        whole, one = (_data(problem.batch("upper", role, 0, seed)) for role in ("full", "upper"))
+        whole, one = (_data(problem.batch("upper", name, 0, seed)) for name in ("full", ""))
         every = [whole, one] if not problem.per_objective else [*whole.values(), *one.values()]
         for part in every:
             leaves = tree.leaves(part)
@@ -312,15 +312,15 @@ class HeldOut(Wrapped):
     def _together(self, parts: list[Any]) -> Any:
         return dict(enumerate(parts)) if self._several else parts[0]
 
-    def _draw(self, level: str, role: str, t: int, seed: int) -> Any:
-        if level != "upper":
-            return self.inner.batch(level, role, t, seed)
+    def _draw(self, role: Role, t: int, seed: int) -> Any:
+        if role.level != "upper":
+            return self.inner.sampler(role, t, seed)  # type: ignore[misc]  # it has data
         rows = []
         for i, (part, size) in enumerate(zip(self._kept, self._sizes, strict=True)):
             order = torch.randperm(
                 tree.flat_axis(part), generator=generator(f"{role}-{i}", t, seed)
             )
-            index = order if role == "full" else order[:size]
+            index = order if role.full else order[:size]
             rows.append(tree.select(part, index.to(tree.first_leaf(part).device)))
         return self.inner.with_key(role, t, seed, self._together(rows))
 

@@ -23,7 +23,7 @@ from bipareto.fronts.front import front
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.fronts.tables import write_metrics
 from bipareto.problem import tree
-from bipareto.run.loop import drive
+from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Callback, Snapshot
 from bipareto.run.trackers import open_tracker, prepare_tracker
 from bipareto.sweep import engines
@@ -271,18 +271,17 @@ def _run_held(
         run = drive(
             plan.setup.problem,
             plan.method,
-            state,
-            plan.seeds(padded),
-            m=manifest["m"],
-            steps=config.steps,
-            batched=batched,
-            compile=manifest["compile"],
-            record_every=config.record_every,
-            tol=config.tol,
-            callbacks=[record, *track, *callbacks],
-            progress=progress,
-            label=f"runs {runs[0] + 1}-{runs[-1] + 1} of {manifest['runs']}",
-            resume=snapshot,
+            Begun(state, plan.seeds(padded), manifest["m"], batched),
+            LoopOptions(
+                config.steps,
+                manifest["compile"],
+                config.record_every,
+                config.tol,
+                [record, *track, *callbacks],
+                progress,
+                label=f"runs {runs[0] + 1}-{runs[-1] + 1} of {manifest['runs']}",
+                resume=snapshot,
+            ),
         )
     if run.interrupted:
         raise StoreError(f"interrupted; go on with: bipareto resume {folder.path}")

@@ -20,7 +20,7 @@ from bipareto.fronts import measures
 from bipareto.methods import Method
 from bipareto.methods.parts import envelope
 from bipareto.problem import tree
-from bipareto.run.loop import drive
+from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Run
 from bipareto.sweep.builder import Setup, build, method_of, preferences_of
 from bipareto.sweep.config import SearchConfig, SweepConfig, TuneConfig, dump
@@ -157,16 +157,8 @@ def _run_together(sweep: SweepConfig, setup: Setup, methods: list[Method]) -> li
     run: Run = drive(
         setup.problem,
         methods[0],
-        tree.stack(states),
-        seeds,
-        m=m,
-        steps=sweep.steps,
-        batched=True,
-        compile=sweep.compile,
-        record_every=sweep.record_every,
-        tol=sweep.tol,
-        callbacks=(),
-        progress=False,
+        Begun(tree.stack(states), seeds, m, batched=True),
+        LoopOptions(sweep.steps, sweep.compile, sweep.record_every, sweep.tol, progress=False),
     )
     if run.interrupted:
         raise KeyboardInterrupt  # the study must not learn from runs that were cut short

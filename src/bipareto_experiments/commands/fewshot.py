@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -20,9 +20,12 @@ from bipareto.cli.output import (
 )
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.data import Folder
+from bipareto_experiments.commands.domains import say_where, show_tables, tuned_numbers
+from bipareto_experiments.commands.options import Device, Tiny, grouped
 
 if TYPE_CHECKING:
     from bipareto_experiments.fewshot.network import Learner
+    from bipareto_experiments.fewshot.settings import Protocol
     from bipareto_experiments.fewshot.studies import Study
 
 __all__ = ["commands"]
@@ -66,10 +69,6 @@ Steps = Annotated[
     int | None,
     typer.Option("--steps", metavar="T", min=1, help="Joint steps; 2500 if none, 24 with --tiny."),
 ]
-Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none."),
-]
 Tuning = Annotated[
     Path | None,
     typer.Option(
@@ -86,12 +85,21 @@ Methods = Annotated[
         help="momeha, wc-penalty, moml, forum, wc-mhgd; all if none.",
     ),
 ]
-Tiny = Annotated[
-    bool,
-    typer.Option(
-        "--tiny", help="Generated images and a small network: a first try in under a minute."
-    ),
-]
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """What every study is asked for."""
+
+    learner: LearnerOption = "block"
+    protocol: ProtocolOption = "warm"
+    preset: Preset = "robust"
+    seeds: Seeds = None
+    steps: Steps = None
+    device: Device = None
+    folder: Folder = None
+    tiny: Tiny = False
+    out_dir: Out = None
 
 
 @commands.callback()
@@ -105,9 +113,10 @@ def about() -> None:
 
 
 @commands.command()
+@grouped
 def comparison(
+    options: StudyOptions,
     dataset: Dataset = "caltech101",
-    learner: LearnerOption = "block",
     methods: Methods = None,
     strengths: Annotated[
         list[str] | None,
@@ -117,15 +126,7 @@ def comparison(
             help="weak, moderate, strong, extreme; the first two if none.",
         ),
     ] = None,
-    protocol: ProtocolOption = "warm",
-    preset: Preset = "robust",
-    seeds: Seeds = None,
-    steps: Steps = None,
-    device: Device = None,
-    folder: Folder = None,
     tuning: Tuning = None,
-    tiny: Tiny = False,
-    out_dir: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -146,29 +147,16 @@ def comparison(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(
-            out,
-            dataset,
-            learner,
-            protocol,
-            preset,
-            seeds,
-            steps,
-            device,
-            folder,
-            tiny,
-            out_dir,
-            _tuned(tuning, learner),
-        )
+        study = _study(out, dataset, options, tuned_numbers(tuning, options.learner))
         chosen = (
             values.names(strengths)
             if strengths
-            else (["moderate"] if tiny else ["weak", "moderate"])
+            else (["moderate"] if options.tiny else ["weak", "moderate"])
         )
         result = run(study, values.names(methods) if methods else COMPARED, chosen)
         found = summary(result)
-    _tables(out, found)
-    _pictures(out, out_dir)
+    show_tables(out, found)
+    say_where(out, options.out_dir)
     out.result(
         {
             "methods": found,
@@ -179,26 +167,18 @@ def comparison(
 
 
 @commands.command()
+@grouped
 def tune(
+    options: StudyOptions,
     dataset: Dataset = "caltech101",
-    learner: LearnerOption = "block",
     methods: Methods = None,
-    protocol: ProtocolOption = "warm",
-    seed: Annotated[
-        int, typer.Option("--seed", "--seeds", metavar="N", help="Start and draws of every trial.")
-    ] = 0,
-    steps: Annotated[
-        int, typer.Option("--steps", metavar="T", min=1, help="Joint steps of a trial.")
-    ] = 500,
-    device: Device = None,
-    folder: Folder = None,
-    out_dir: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Each method's numbers, by short trials.
 
-    Eight for each, under the equal preference, judged on validation classes.
+    Eight for each, under the equal preference, judged on validation classes; one
+    seed (0 if none), and 500 joint steps if none are given.
     With --out: tuning.json, which the comparison takes.
 
     \b
@@ -212,17 +192,7 @@ def tune(
     out = Output(as_json, quiet)
     with out.listening():
         study = _study(
-            out,
-            dataset,
-            learner,
-            protocol,
-            "robust",
-            [str(seed)],
-            steps,
-            device,
-            folder,
-            False,
-            out_dir,
+            out, dataset, replace(options, seeds=options.seeds or ["0"], steps=options.steps or 500)
         )
         found = run(study, values.names(methods) if methods else COMPARED)
     rows = [
@@ -242,19 +212,9 @@ def tune(
 
 
 @commands.command()
+@grouped
 def sensitivity(
-    dataset: Dataset = "fc100",
-    learner: LearnerOption = "block",
-    protocol: ProtocolOption = "warm",
-    preset: Preset = "robust",
-    seeds: Seeds = None,
-    steps: Steps = None,
-    device: Device = None,
-    folder: Folder = None,
-    tiny: Tiny = False,
-    out_dir: Out = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    options: StudyOptions, dataset: Dataset = "fc100", as_json: Json = False, quiet: Quiet = False
 ) -> None:
     """MOMEHA against mu, gamma and strength.
 
@@ -269,21 +229,18 @@ def sensitivity(
 
     out = Output(as_json, quiet)
     with out.listening():
-        result = run(
-            _study(
-                out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir
-            )
-        )
+        result = run(_study(out, dataset, options))
         found = summary(result)
-    _tables(out, found)
-    _pictures(out, out_dir)
+    show_tables(out, found)
+    say_where(out, options.out_dir)
     out.result({"methods": found, "seconds": result["seconds"]})
 
 
 @commands.command()
+@grouped
 def refine(
+    options: StudyOptions,
     dataset: Dataset = "fc100",
-    learner: LearnerOption = "block",
     strengths: Annotated[
         list[str] | None,
         typer.Option(
@@ -306,12 +263,6 @@ def refine(
             "--more", metavar="T", min=1, help="Joint steps of the refinement; 1000 if none."
         ),
     ] = None,
-    seeds: Seeds = None,
-    steps: Steps = None,
-    device: Device = None,
-    folder: Folder = None,
-    tiny: Tiny = False,
-    out_dir: Out = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -330,35 +281,23 @@ def refine(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(
-            out, dataset, learner, "warm", "robust", seeds, steps, device, folder, tiny, out_dir
-        )
+        study = _study(out, dataset, options)
         result = refinement(
             study,
             values.names(strengths) if strengths else ["moderate"],
-            steps=more or (12 if tiny else 1000),
+            steps=more or (12 if options.tiny else 1000),
             scalarizations=values.names(scalarizations) if scalarizations else ["stch"],
         )
         found = summary(result)
-    _tables(out, found)
-    _pictures(out, out_dir)
+    show_tables(out, found)
+    say_where(out, options.out_dir)
     out.result({"methods": found, "seconds": result["seconds"]})
 
 
 @commands.command("single-domain")
+@grouped
 def single_domain(
-    dataset: Dataset = "fc100",
-    learner: LearnerOption = "block",
-    protocol: ProtocolOption = "warm",
-    preset: Preset = "robust",
-    seeds: Seeds = None,
-    steps: Steps = None,
-    device: Device = None,
-    folder: Folder = None,
-    tiny: Tiny = False,
-    out_dir: Out = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
+    options: StudyOptions, dataset: Dataset = "fc100", as_json: Json = False, quiet: Quiet = False
 ) -> None:
     """Train on one domain alone, judge on all: a matrix.
 
@@ -372,9 +311,7 @@ def single_domain(
 
     out = Output(as_json, quiet)
     with out.listening():
-        study = _study(
-            out, dataset, learner, protocol, preset, seeds, steps, device, folder, tiny, out_dir
-        )
+        study = _study(out, dataset, options)
         records = run(study)["records"]
     names = study.task.domains.names
     rows = [
@@ -388,7 +325,7 @@ def single_domain(
         for name, row in zip(names, rows, strict=True)
     ]
     out.table("Test accuracy by domain", ["trained on", *names], shown)
-    _pictures(out, out_dir)
+    say_where(out, options.out_dir)
     out.result({"domains": list(names), "accuracy": rows})
 
 
@@ -433,129 +370,29 @@ def figures(
     out.result({"files": written})
 
 
-def _pictures(out: Output, folder: Path | None) -> None:
-    """Where the records are, and what comes next."""
-    if folder is not None:
-        out.say(
-            f"results.json is in {folder}; pictures and tables of it: bipareto experiment fewshot "
-            f"figures {folder}"
-        )
-
-
 def _study(
-    out: Output,
-    dataset: str,
-    learner: str,
-    protocol: str,
-    preset: str,
-    seeds: list[str] | None,
-    steps: int | None,
-    device: str | None,
-    folder: Path | None,
-    tiny: bool,
-    out_dir: Path | None,
-    numbers: dict[str, Any] | None = None,
+    out: Output, dataset: str, options: StudyOptions, numbers: dict[str, Any] | None = None
 ) -> Study:
     from bipareto_experiments.fewshot.studies import Study
     from bipareto_experiments.fewshot.task import build, generated
 
-    ensure_experiment(out_dir, "fewshot")
-    kind = cast("Learner", learner)
+    ensure_experiment(options.out_dir, "fewshot")
+    kind, tiny = cast("Learner", options.learner), options.tiny
     task = (
-        generated(kind, device=device or "cpu")
+        generated(kind, device=options.device or "cpu")
         if tiny
-        else build(dataset, kind, folder=folder, device=device)
+        else build(dataset, kind, folder=options.folder, device=options.device)
     )
-    given = values.seeds(seeds or (["0"] if tiny else ["0,1,2"]))
-    options: dict[str, Any] = {
-        "protocol": protocol,
-        "preset": preset,
-        "numbers": numbers or {},
-        "progress": out.progress,
-    }
-    claim_experiment(out_dir, "fewshot")
+    seeds = values.seeds(options.seeds or (["0"] if tiny else ["0,1,2"]))
+    claim_experiment(options.out_dir, "fewshot")
     return Study(
         task,
-        out_dir,
-        steps or (24 if tiny else 2500),
-        given,
+        options.out_dir,
+        options.steps or (24 if tiny else 2500),
+        seeds,
+        cast("Protocol", options.protocol),
+        options.preset,
+        numbers or {},
+        out.progress,
         episodes=24 if tiny else 192,
-        **options,
     )
-
-
-def _tuned(path: Path | None, learner: str) -> dict[str, Any] | None:
-    """The numbers by method that the tune command found."""
-    if path is None:
-        return None
-    remedy = f"make one with `bipareto experiment fewshot tune --learner {learner} --out DIR`"
-    try:
-        told = json.loads(path.read_text("utf-8"))
-        found = {
-            name: {key: float(value) for key, value in entry["numbers"].items()}
-            for name, entry in told["methods"].items()
-        }
-        tuned_for = told["learner"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidInput(
-            f"{path} is not a tuning.json ({type(error).__name__}: {error}); {remedy}"
-        ) from error
-    if tuned_for != learner:
-        raise InvalidInput(
-            f"{path} was tuned with the {tuned_for} learner, whose steps do not suit the {learner} "
-            f"learner; {remedy}"
-        )
-    return found
-
-
-def _tables(out: Output, found: dict[str, Any]) -> None:
-    def number(value: float | None, digits: int = 3) -> str:
-        return "-" if value is None else f"{value:.{digits}f}"
-
-    rows = [
-        [
-            name,
-            number(r["accuracy"]),
-            number(r["accuracy_error"]),
-            number((r["equal"] or {}).get("accuracy")),
-            number(r["untrained"]),
-            *(
-                number(r[f"hypervolume{key}"], 4)
-                for key in ("", "_error", "_equal", "_equal_error")
-            ),
-        ]
-        for name, r in found.items()
-    ]
-    header = [
-        "method",
-        "accuracy",
-        "+-",
-        "at equal w",
-        "untrained",
-        "hypervolume",
-        "+-",
-        "at equal w",
-        "+-",
-    ]
-    out.table(
-        "Test accuracy on unseen classes; hypervolume of accuracies above chance", header, rows
-    )
-    answers = [
-        [
-            name,
-            f"domain {a['domain'] + 1}",
-            f"{a['weight']:.2f}",
-            f"{a['rise']:+.3f}",
-            f"{a['error']:.3f}",
-            number(a["seed_error"]),
-        ]
-        for name, r in found.items()
-        for a in r["response"]
-    ]
-    if answers:
-        out.table(
-            "What a preference changes in its own domain",
-            ["method", "prefers", "w", "rise", "+- episodes", "+- seeds"],
-            answers,
-            left=2,
-        )

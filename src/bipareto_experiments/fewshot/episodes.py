@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
-from bipareto.problem.sampler import generator
+from bipareto.problem.sampler import Role, generator
 
 __all__ = ["Episode", "Episodes"]
 
@@ -121,7 +121,7 @@ class Episodes:
         ]
         return Episode(support, query, *flips)
 
-    def __call__(self, level: str, role: str, t: int, seed: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, role: Role, t: int, seed: int) -> tuple[Tensor, Tensor]:
         """Rows and flips of one level in the episode of step t; every role of a level is given the
         very same ones.
         """
@@ -131,7 +131,7 @@ class Episodes:
                 self._kept[seed] = (index, self.block(index, seed))
             rows, judged, flip, judged_flip = (part[t % _BLOCK] for part in self._kept[seed][1])
             self._last[seed] = t, {"lower": (rows, flip), "upper": (judged, judged_flip)}
-        return self._last[seed][1][level]
+        return self._last[seed][1][role.level]
 
 
 def _check(labels: Tensor, classes: tuple[tuple[int, ...], ...], ways: int, images: int) -> None:

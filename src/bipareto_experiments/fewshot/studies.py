@@ -7,7 +7,6 @@ A study's folder holds one sub-folder per group of backbones that were trained s
 from __future__ import annotations
 
 import json
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +21,6 @@ from bipareto.methods.base import Method
 from bipareto.methods.episodic import Episodic
 from bipareto.problem import tree
 from bipareto.sweep.durable import write_text
-from bipareto_experiments.devices import machine_of
 from bipareto_experiments.fewshot.settings import (
     COMPARED,
     MOVING,
@@ -34,6 +32,7 @@ from bipareto_experiments.fewshot.settings import (
 )
 from bipareto_experiments.fewshot.task import Task
 from bipareto_experiments.fewshot.training import Trial, train
+from bipareto_experiments.trials import RecordedStudy
 
 __all__ = [
     "Study",
@@ -52,7 +51,7 @@ EPISODES, CURVE_EPISODES = 192, 48
 
 
 @dataclass
-class Study:
+class Study(RecordedStudy):
     """A study in the making.
 
     Args:
@@ -170,7 +169,7 @@ class Study:
             record |= self.judge(tree.select(trained.x, i), trial.seed)
             record["training"] = {
                 "step": trained.steps.tolist(),
-                "loss": trained.losses[:, i].tolist(),
+                "loss": trained.objectives[:, i].tolist(),
             }
             if curves:
                 record["curve"] = [
@@ -188,8 +187,7 @@ class Study:
         trials = [Trial(method, w, seed) for seed in self.seeds for w in wanted]
         self.run(group, trials, [{"method": name, **label} for _ in trials])
 
-    def result(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+    def described(self) -> dict[str, Any]:
         task = self.task
         return {
             "data": {
@@ -199,21 +197,10 @@ class Study:
             },
             "network": repr(task.network),
             "steps": self.steps,
-            "seeds": list(self.seeds),
             "protocol": self.protocol,
             "preset": self.preset,
             "numbers": self.numbers,
-            "machine": machine_of(task.device),
-            "torch": torch.__version__,
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "seconds": self.seconds,
-            "records": self.records,
         }
-
-    def write(self) -> None:
-        """results.json, atomically."""
-        if self.folder is not None:
-            write_text(self.folder / "results.json", json.dumps(self.result()))
 
 
 def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:

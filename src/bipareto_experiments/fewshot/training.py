@@ -3,68 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from bipareto.errors import InvalidInput
-from bipareto.methods.base import Method
-from bipareto.methods.episodic import Episodic
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
-from bipareto.run.loop import drive
+from bipareto.run.loop import Begun, LoopOptions
 from bipareto.run.results import Record
-from bipareto.sweep.durable import StoreError
 from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.fewshot.task import Task
+from bipareto_experiments.trials import Finished, Trial, require_alike, run_in, stored
 
-__all__ = ["Trained", "Trial", "train"]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One backbone to be trained: a method with its numbers, a preference (None where it has none),
-    a seed.
-
-    draws: the seed of the episodes, where that is another one than the seed of the start.
-    """
-
-    method: Method
-    preference: tuple[float, ...] | None
-    seed: int
-    draws: int | None = None
-
-    @property
-    def joint(self) -> int:
-        """Joint steps per draw."""
-        return self.method.joint if isinstance(self.method, Episodic) else 1
-
-    def key(self) -> dict[str, Any]:
-        """What decides the result, as JSON."""
-        own = {} if self.draws is None else {"draws": self.draws}
-        return {
-            "method": repr(self.method),
-            "preference": self.preference,
-            "seed": self.seed,
-            **own,
-        }
-
-
-@dataclass(frozen=True)
-class Trained:
-    """Backbones x with a first axis of trials, the seconds they took (all together), and why each
-    run ended.
-    """
-
-    x: Tree
-    seconds: float
-    reason: tuple[str, ...]
-    #: training objectives as recorded, (records, trials, domains), and the joint step of each
-    #: record
-    losses: Tensor
-    steps: Tensor
+__all__ = ["Trial", "train"]
 
 
 def train(
@@ -78,7 +30,7 @@ def train(
     progress: bool | None = None,
     watch: Callable[[int, Tree], None] | None = None,
     watch_every: int | None = None,
-) -> Trained:
+) -> Finished:
     """Train all trials side by side; their methods may differ in numbers only.
 
     Args:
@@ -89,12 +41,8 @@ def train(
         watch: called with the joint step and the stacked backbones after every `watch_every` joint
             steps.
     """
+    require_alike(trials)
     first = trials[0]
-    if any(trial.method.structure() != first.method.structure() for trial in trials):
-        raise InvalidInput(
-            "trials that train side by side must differ in numbers only, not in the structure of "
-            "their method"
-        )
     if first.method.oracles(len(task.domains))["hessian_products"]:
         task = replace(task, network=replace(task.network, twice=True))
     state = tree.stack(
@@ -112,9 +60,9 @@ def train(
         **({} if begin is None else {"begin": float(tree.norm(begin))}),
     }
     part = None if folder is None else SliceFolder(folder)
-    if part is not None and part.done:
-        part.claim(key, "training")
-        return _read(part, state)
+    done = stored(part, key, "training", (state.x,))
+    if done is not None:
+        return done
     draws = -(-steps // first.joint)
     every = draws if watch_every is None else max(1, watch_every // first.joint)
 
@@ -122,77 +70,23 @@ def train(
         if watch is not None and seen.step % every == 0:
             watch(seen.step * first.joint, seen.state.x)
 
-    options: dict[str, Any] = {
-        "m": len(task.domains),
-        "steps": draws,
-        "batched": True,
-        "compile": "replay" if task.device.type == "cuda" else False,
-        "record_every": every if watch else max(1, draws // 50),
-        "tol": None,
-        "progress": progress,
-        "label": label,
-    }
     seeds = [trial.seed if trial.draws is None else trial.draws for trial in trials]
-    if part is None:
-        with task.arithmetic():
-            run = drive(task.problem, first.method, state, seeds, callbacks=[look], **options)
-        if run.interrupted:
-            raise StoreError(
-                "interrupted, and nothing was kept; with --out FOLDER the same command goes on "
-                "where it stopped"
-            )
-        return _trained(run, first.joint)
-    with part.held(), task.arithmetic():
-        part.claim(key, "training")
-        snapshot, _ = part.restore(state)
-        part.note_attempt(0 if snapshot is None else snapshot.step)
-        with part.recording(snapshot, seconds=30, keep=2) as record:
-            run = drive(
-                task.problem,
-                first.method,
-                state,
-                seeds,
-                callbacks=[record, look],
-                resume=snapshot,
-                **options,
-            )
-        if run.interrupted:
-            raise StoreError(f"interrupted; the same command goes on from {part.path}")
-        trained = _trained(run, first.joint)
-        leaves = {f"x.{i}": leaf for i, leaf in enumerate(tree.leaves(trained.x))}
-        part.write_result(
-            leaves | {"losses": trained.losses, "steps": trained.steps},
-            {"seconds": trained.seconds, "reason": list(trained.reason)},
-        )
-    return trained
+    options = LoopOptions(
+        draws,
+        compile="replay" if task.device.type == "cuda" else False,
+        record_every=every if watch else max(1, draws // 50),
+        callbacks=[look],
+        progress=progress,
+        label=label,
+    )
+    begun = Begun(state, seeds, len(task.domains), batched=True)
+    run = partial(run_in, part, key, "training", task.problem, first.method, begun, options)
+    with task.arithmetic():
+        return run(keep_y=False, joint=first.joint)
 
 
 def _begin(task: Task, trial: Trial, backbone: Tree | None) -> Any:
     x, y = task.start(trial.seed)
     return trial.method.begin(
         trial.method.prepare(task.problem, x if backbone is None else backbone, y), trial.preference
-    )
-
-
-def _trained(run: Any, joint: int) -> Trained:
-    return Trained(
-        run.state.x,
-        run.seconds,
-        tuple(run.reason),
-        run.history["objectives"].cpu(),
-        run.history["step"] * joint,
-    )
-
-
-def _read(part: SliceFolder, template: Any) -> Trained:
-    tensors, meta = part.read_result()
-    x = template.x
-    device = tree.first_leaf(x).device
-    leaves = [tensors[f"x.{i}"].to(device) for i in range(len(tree.leaves(x)))]
-    return Trained(
-        tree.rebuild(x, leaves),
-        meta["seconds"],
-        tuple(meta["reason"]),
-        tensors["losses"],
-        tensors["steps"],
     )

@@ -19,6 +19,7 @@ from bipareto.methods import common
 from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["FirstOrder", "FirstOrderState", "WeightsAlone"]
@@ -68,7 +69,7 @@ class FirstOrder(Method):
     beta: float = 0.9
     decay_x: float = 1e-3
 
-    def roles(self, m: int) -> tuple[str, ...]:
+    def roles(self, m: int) -> tuple[Role, ...]:
         return common.roles(m)
 
     def oracles(self, m: int) -> dict[str, int]:
@@ -87,9 +88,7 @@ class FirstOrder(Method):
         self, problem: Problem, state: FirstOrderState, draw: Draw | None = None
     ) -> tuple[FirstOrderState, Info]:
         x, y, mean, square, momentum, t, knobs = state
-        upper = common.upper_of(
-            problem, draw, sum(role.startswith("x-upper") for role in draw or {})
-        )
+        upper = common.upper_of(problem, draw, sum(role.level == "upper" for role in draw or {}))
         lower = common.lower_of(problem, draw)
 
         def first(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -142,9 +141,7 @@ class WeightsAlone(FirstOrder):
         lower = common.lower_of(problem, draw)
         d_y = oracle.grad(lambda v: lower(x, v), y)
         momentum = tree.map_(lambda a, d: knobs.beta * a + d, momentum, d_y)
-        f = common.upper_of(problem, draw, sum(role.startswith("x-upper") for role in draw or {}))(
-            x, y
-        )
+        f = common.upper_of(problem, draw, sum(role.level == "upper" for role in draw or {}))(x, y)
         new = FirstOrderState(
             x, tree.descend(y, knobs.alpha_y(t), momentum), mean, square, momentum, t + 1, knobs
         )

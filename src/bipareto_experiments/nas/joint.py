@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from bipareto.methods import MBMOMEHA
+from bipareto.methods import MBMOMEHA, common
 from bipareto.methods.base import Draw, Info
 from bipareto.methods.momeha import MomehaState, Momentum, towards
 from bipareto.problem import Problem, oracle, tree
+from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 __all__ = ["JointMBMOMEHA"]
@@ -31,8 +32,8 @@ class JointMBMOMEHA(MBMOMEHA):
     beta; arguments as in `MBMOMEHA`.
     """
 
-    def roles(self, m: int) -> tuple[str, ...]:
-        return ("x-lower", *(f"x-upper-{i}" for i in range(m)))
+    def roles(self, m: int) -> tuple[Role, ...]:
+        return common.roles(m)
 
     def oracles(self, m: int) -> dict[str, int]:
         return {"lower_gradients": 2, "upper_gradients": m, "hessian_products": 0}
@@ -50,7 +51,7 @@ class JointMBMOMEHA(MBMOMEHA):
             x, y, theta = point
             f = self._objectives(problem, x, y, draws, "x", m)
             weights = self._weights(problem, f, x, y, draws, state)
-            g_y, g_theta = problem.lower_pair(x, y, theta, draws.get("x-lower"))
+            g_y, g_theta = problem.lower_pair(x, y, theta, draws.get(common.LOWER_X))
             return inverse_c * (weights @ f) + g_y - g_theta, (f,)
 
         (d_x, d_y, ascent), (f,) = oracle.grad_and_aux(gap, (state.x, state.y, state.theta))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import Problem, tree
-from bipareto.problem.sampler import generator
+from bipareto.problem.sampler import Role, generator
 from bipareto.problem.sections import Layout
 from bipareto.problem.tree import Tree
 from bipareto_experiments.nas.objectives import (
@@ -133,17 +133,18 @@ class Halves:
         order = torch.randperm(count, generator=generator("split", 0, seed)).to(device)
         unseen = order[half + least : 2 * half] if test is None else test.to(device)
         self.rows = {"lower": order[:half], "upper": order[half : half + least], "test": unseen}
-        self._epochs: dict[tuple[str, str, int], tuple[int, Draw]] = {}
+        self._epochs: dict[tuple[Role, int], tuple[int, Draw]] = {}
 
-    def __call__(self, level: str, role: str, t: int, seed: int) -> Draw:
+    def __call__(self, role: Role, t: int, seed: int) -> Draw:
         """The draw of one role; the images of "full" are as they are."""
-        if role == "full":
+        level = role.level
+        if role.full:
             return self.augmentation.plain(self.rows[level][: self.full])
         if self.twin and level == "lower":
-            role = "lower"
+            role = Role("lower")
         draws = len(self.rows[level]) // self.batch
         epoch, place = divmod(t, draws)
-        kept = self._epochs.get((level, role, seed))
+        kept = self._epochs.get((role, seed))
         if kept is None or kept[0] != epoch:
             stream = generator(role, epoch, seed, self.device)
             shuffled = self.augmentation.shuffled(self.rows[level], stream)
@@ -151,7 +152,7 @@ class Halves:
             if self.numbers:
                 steps = torch.arange(epoch * draws, (epoch + 1) * draws, device=self.device)
                 noise = torch.cat([noise, self.cooling.at(steps)[:, None]], 1)
-            kept = self._epochs[level, role, seed] = (epoch, shuffled._replace(noise=noise))
+            kept = self._epochs[role, seed] = (epoch, shuffled._replace(noise=noise))
         rows, corner, flip, hole = (
             leaf[place * self.batch : (place + 1) * self.batch] for leaf in kept[1][:-1]
         )

@@ -2,81 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from bipareto.errors import BiparetoError, InvalidInput
-from bipareto.methods.base import Method, Start
+from bipareto.methods.base import Start
 from bipareto.problem import tree
 from bipareto.problem.draws import draw
-from bipareto.problem.tree import Tree
-from bipareto.run.loop import drive
-from bipareto.run.results import Record, Run
-from bipareto.sweep.durable import StoreError, write_text
+from bipareto.problem.sampler import Role
+from bipareto.run.loop import Begun, LoopOptions
+from bipareto.run.results import Record
 from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.nas.task import Task
+from bipareto_experiments.trials import Finished, Trial, require_alike, run_in, stored
 
-__all__ = ["Found", "NotEnoughMemory", "Trial", "search"]
+__all__ = ["NotEnoughMemory", "Trial", "search"]
 
 #: Records of a search: points of its curves, and moments at which it can be taken up again.
 RECORDS = 10
-#: Seconds between checkpoints, and between words.
-CHECKPOINT, TELL = 20.0, 5.0
+#: Seconds between words.
+TELL = 5.0
 
 
 class NotEnoughMemory(BiparetoError, RuntimeError):
     """The searches do not fit on the GPU side by side; the message says how many would, and the
     folder stays resumable.
     """
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One search: a method with its numbers, a preference (None where it has none), a seed."""
-
-    method: Method
-    preference: tuple[float, ...] | None
-    seed: int
-
-    def key(self) -> dict[str, Any]:
-        """What decides the result, as JSON."""
-        return {"method": repr(self.method), "preference": self.preference, "seed": self.seed}
-
-
-@dataclass(frozen=True)
-class Found:
-    """Logits x and weights y with a first axis of trials, the seconds they took (all together), and
-    why each search ended.
-
-    objectives: as recorded on the way, (records, trials, m), on the draw of that step; steps: of
-    each record, (records,).
-    """
-
-    x: Tree
-    y: Tree
-    seconds: float
-    reason: tuple[str, ...]
-    objectives: Tensor
-    steps: Tensor
-
-    @classmethod
-    def joined(cls, parts: Sequence[Found]) -> Found:
-        """Trials that were searched one slice after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        x, y = tree.map_(lambda *leaves: torch.cat(leaves), *((part.x, part.y) for part in parts))
-        # A slice in which every search ended early has fewer records.
-        least = min((part.steps for part in parts), key=len)
-        objectives = torch.cat([part.objectives[: len(least)] for part in parts], 1)
-        reasons = tuple(reason for part in parts for reason in part.reason)
-        return cls(x, y, sum(part.seconds for part in parts), reasons, objectives, least)
 
 
 def search(
@@ -90,7 +44,7 @@ def search(
     label: str = "searching",
     progress: bool | None = None,
     say: Callable[[str], None] | None = None,
-) -> Found:
+) -> Finished:
     """Run all trials, side by side as far as they fit; their methods may differ in numbers only.
 
     On a GPU a step is recorded once (`compile="replay"`) and serves every slice of equal size,
@@ -106,15 +60,9 @@ def search(
             on a CPU, which gains nothing.
         say: is told now and then where the search stands.
     """
-    if not trials:
-        raise InvalidInput("there is nothing to search: give at least one trial")
+    require_alike(trials)
     if together is not None and together < 1:
         raise InvalidInput(f"together = {together}; at least one search must run at a time")
-    if any(trial.method.structure() != trials[0].method.structure() for trial in trials):
-        raise InvalidInput(
-            "searches that run side by side must differ in numbers only, not in the structure of "
-            "their method"
-        )
     size = min(together or (len(trials) if task.device.type == "cuda" else 1), len(trials))
     parts = []
     for index, first in enumerate(range(0, len(trials), size)):
@@ -136,7 +84,7 @@ def search(
                 say,
             )
         )
-    return Found.joined(parts)
+    return Finished.joined(parts)
 
 
 def _slice(
@@ -148,18 +96,18 @@ def _slice(
     label: str,
     progress: bool | None,
     say: Callable[[str], None] | None,
-) -> Found:
+) -> Finished:
     key = task.key() | {"trials": [trial.key() for trial in trials]}
-    if part is not None and part.done:
-        part.claim(key, "search")
-        return _read(part, task)
+    done = stored(part, key, "search", task.problem.start(0))
+    if done is not None:
+        return done
     if task.device.type == "cuda":
         # Not at the top: it brings the kernels and Triton with it.
         from bipareto_experiments.nas.precompiled import precompile
 
         precompile(
             task.problem.network,
-            [task.settings.batch, len(task.problem.halves("upper", "full", 0, 0).rows)],
+            [task.settings.batch, len(task.problem.halves(Role("upper", "full"), 0, 0).rows)],
         )
     starts = {seed: _start(task, seed) for seed in {trial.seed for trial in trials}}
     states = [trial.method.begin(starts[trial.seed], trial.preference) for trial in trials]
@@ -175,57 +123,17 @@ def _slice(
             company = f", {len(trials)} side by side" if batched else ""
             say(f"{label}: step {seen.step} of {steps}{company}, {told - began:.1f} s")
 
-    options: dict[str, Any] = {
-        "m": len(task.settings.objectives),
-        "steps": steps,
-        "batched": batched,
-        "compile": "replay" if task.device.type == "cuda" else False,
-        "record_every": max(1, steps // records),
-        "tol": None,
-        "progress": progress,
-        "label": label,
-    }
-    seeds = [trial.seed for trial in trials]
+    begun = Begun(state, [trial.seed for trial in trials], len(task.settings.objectives), batched)
+    options = LoopOptions(
+        steps,
+        compile="replay" if task.device.type == "cuda" else False,
+        record_every=max(1, steps // records),
+        callbacks=[tell],
+        progress=progress,
+        label=label,
+    )
     try:
-        if part is None:
-            return _found(
-                drive(task.problem, trials[0].method, state, seeds, callbacks=[tell], **options),
-                0.0,
-                None,
-            )
-        with part.held():
-            part.claim(key, "search")
-            snapshot, _ = part.restore(state)
-            spent = _spent(part)
-            part.note_attempt(0 if snapshot is None else snapshot.step)
-            with part.recording(snapshot, seconds=CHECKPOINT, keep=2) as record:
-
-                def keep(seen: Record) -> None:
-                    before = part.step
-                    record(seen)
-                    if part.step != before:
-                        write_text(
-                            part.path / "seconds.json", json.dumps(spent + time.monotonic() - began)
-                        )
-
-                run = drive(
-                    task.problem,
-                    trials[0].method,
-                    state,
-                    seeds,
-                    callbacks=[keep, tell],
-                    resume=snapshot,
-                    **options,
-                )
-            found = _found(run, spent, part)
-            leaves = {str(i): leaf for i, leaf in enumerate(tree.leaves((found.x, found.y)))}
-            tensors = leaves | {"objectives": found.objectives, "steps": found.steps}
-            part.write_result(
-                tensors, key | {"seconds": found.seconds, "reason": list(found.reason)}
-            )
-            for old in part.checkpoints():
-                old.unlink(missing_ok=True)
-            return found
+        return run_in(part, key, "search", task.problem, trials[0].method, begun, options)
     except RuntimeError as error:
         if not _ran_out(error):
             raise
@@ -242,40 +150,6 @@ def _start(task: Task, seed: int) -> Start:
     x, y = problem.start(seed)
     with torch.no_grad():
         return Start(x, y, problem.upper(x, y, problem.batch("upper", "full")))
-
-
-def _found(run: Run, before: float, part: SliceFolder | None) -> Found:
-    """What a run that came to its end has found; `before`: seconds that earlier attempts took."""
-    if run.interrupted:
-        kept = ", and nothing was kept; with --out FOLDER the same command goes on where it stopped"
-        raise StoreError(
-            "interrupted"
-            + (kept if part is None else f"; the same command goes on from {part.path}")
-        )
-    x, y, objectives = run.state.x, run.state.y, run.history["objectives"].cpu()
-    if objectives.dim() == 2:  # one search alone
-        (x, y), objectives = (
-            tree.map_(lambda leaf: leaf.unsqueeze(0), (x, y)),
-            objectives.unsqueeze(1),
-        )
-    return Found(x, y, before + run.seconds, tuple(run.reason), objectives, run.history["step"])
-
-
-def _spent(part: SliceFolder) -> float:
-    """Seconds that earlier attempts took up to their last checkpoint."""
-    path = part.path / "seconds.json"
-    return json.loads(path.read_text("utf-8")) if path.exists() and part.step else 0.0
-
-
-def _read(part: SliceFolder, task: Task) -> Found:
-    tensors, meta = part.read_result()
-    like = task.problem.start(0)
-    x, y = tree.rebuild(
-        like, [tensors[str(i)].to(task.device) for i in range(len(tree.leaves(like)))]
-    )
-    return Found(
-        x, y, meta["seconds"], tuple(meta["reason"]), tensors["objectives"], tensors["steps"]
-    )
 
 
 def _ran_out(error: BaseException | None) -> bool:

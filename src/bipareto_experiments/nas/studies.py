@@ -11,7 +11,6 @@ search, from which tables and figures are made anywhere.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,12 +24,11 @@ from bipareto.problem import tree
 from bipareto.problem.sampler import generator
 from bipareto.sweep.durable import write_text
 from bipareto_experiments.data import MissingData
-from bipareto_experiments.devices import machine_of
 from bipareto_experiments.nas.evaluation import judged, ranked, stacked, upper_of_many
 from bipareto_experiments.nas.genotype import Genotype, derive
 from bipareto_experiments.nas.known import DATASETS, KnownCells, load_known
 from bipareto_experiments.nas.objectives import cost
-from bipareto_experiments.nas.search import RECORDS, Found, Trial, search
+from bipareto_experiments.nas.search import RECORDS, Trial, search
 from bipareto_experiments.nas.settings import (
     PASSES,
     TRIALS,
@@ -42,6 +40,7 @@ from bipareto_experiments.nas.settings import (
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
 from bipareto_experiments.nas.standalone import sized
 from bipareto_experiments.nas.task import Task
+from bipareto_experiments.trials import Finished, RecordedStudy
 
 __all__ = ["Study", "compared", "described", "looked_up", "tuned"]
 
@@ -57,7 +56,7 @@ _BOTH = ("strong", "strong-second")
 
 
 @dataclass
-class Study:
+class Study(RecordedStudy):
     """A comparison in the making.
 
     Args:
@@ -203,8 +202,8 @@ class Study:
         return steps
 
     def _chosen(
-        self, task: Task, trials: list[Trial], found: Found, wanted: Sequence[tuple[float, ...]]
-    ) -> tuple[list[str], list[Trial], Found]:
+        self, task: Task, trials: list[Trial], found: Finished, wanted: Sequence[tuple[float, ...]]
+    ) -> tuple[list[str], list[Trial], Finished]:
         """Random search: of random cells, for every preference the one whose scalarized
         validation objectives are least.
         """
@@ -227,12 +226,12 @@ class Study:
         picked = [i for _, i in kept]
         objectives = found.objectives[:, picked]
         reasons = tuple(found.reason[i] for i in picked)
-        whole = Found(
+        whole = Finished(
             tree.stack(best), tree.stack(weights), found.seconds, reasons, objectives, found.steps
         )
         return ["random"] * len(kept), [trial for trial, _ in kept], whole
 
-    def _records(self, task: Task, trials: list[Trial], found: Found) -> list[dict[str, Any]]:
+    def _records(self, task: Task, trials: list[Trial], found: Finished) -> list[dict[str, Any]]:
         space = task.problem.network.space
         genotypes = [derive(space, tree.select(found.x, i)) for i in range(len(trials))]
         kinds = {"mixture": found.x, "discrete": stacked(genotypes, found.y)}
@@ -267,7 +266,7 @@ class Study:
             for i, trial in enumerate(trials)
         ]
 
-    def _rank(self, name: str, trial: Trial, found: Found, i: int) -> None:
+    def _rank(self, name: str, trial: Trial, found: Finished, i: int) -> None:
         """How the supernet of one search ranks random cells."""
         space = self.task.problem.network.space
         if self.known is None or space != NAS_BENCH_201:
@@ -285,8 +284,7 @@ class Study:
             }
         )
 
-    def result(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+    def described(self) -> dict[str, Any]:
         task = self.task
         return {
             "settings": task.settings.to_json(),
@@ -298,19 +296,8 @@ class Study:
             },
             "judged_on": task.judged_on,
             "budget": self.budget,
-            "seeds": list(self.seeds),
-            "machine": machine_of(task.device),
-            "torch": torch.__version__,
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "seconds": self.seconds,
-            "records": self.records,
             "rankings": self.rankings,
         }
-
-    def write(self) -> None:
-        """results.json, atomically."""
-        if self.folder is not None:
-            write_text(self.folder / "results.json", json.dumps(self.result()))
 
 
 def compared(

@@ -21,6 +21,7 @@ from bipareto.errors import InvalidInput
 from bipareto.methods.episodic import Episodic
 from bipareto.problem import oracle, tree
 from bipareto.problem.draws import draw
+from bipareto.problem.sampler import Role
 from bipareto.run.graph.replay import traced
 from bipareto.run.steppers import stepper
 from bipareto_experiments.devices import device_of
@@ -71,13 +72,13 @@ def test_episodes_are_pure_in_step_and_seed() -> None:
     a, b = (Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4) for _ in range(2))
     for t in (300, 2, 301, 2):
         assert torch.equal(
-            a("lower", "theta", t, 7)[0],
-            Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4)("lower", "x", t, 7)[0],
+            a(Role("lower", "theta"), t, 7)[0],
+            Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4)(Role("lower", "x"), t, 7)[0],
         )
-    assert not torch.equal(a("lower", "x", 3, 7)[0], b("lower", "x", 3, 8)[0])
-    assert not torch.equal(a("lower", "x", 3, 7)[0], a("lower", "x", 4, 7)[0])
+    assert not torch.equal(a(Role("lower", "x"), 3, 7)[0], b(Role("lower", "x"), 3, 8)[0])
+    assert not torch.equal(a(Role("lower", "x"), 3, 7)[0], a(Role("lower", "x"), 4, 7)[0])
     test = Episodes(LABELS, CLASSES, ways=3, shots=2, queries=4, name="test")
-    assert not torch.equal(a("lower", "x", 3, 7)[0], test("lower", "x", 3, 7)[0])
+    assert not torch.equal(a(Role("lower", "x"), 3, 7)[0], test(Role("lower", "x"), 3, 7)[0])
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_adaptation_steps_as_the_warm_up_does() -> None:
     method = configured("momeha", "linear", 4)
     assert isinstance(method, Episodic)
     batch = task.problem.batch("lower", "lower", 0, 0)
-    learned = method.learn(task.problem, x, y, torch.tensor(method.eta), {"lower": batch})
+    learned = method.learn(task.problem, x, y, torch.tensor(method.eta), {Role("lower"): batch})
     adapted = task.problem.adapted(
         task.problem.features(x, batch), y, method.warmup, adaptation("linear", 4)
     )
@@ -179,12 +180,12 @@ def test_a_traced_step_is_the_step_and_runs_the_backbone_once_per_x(name: str) -
     method = configured(name, "linear", 4)
     state = method.init(task.problem, *task.start(0))
     batches = draw(task.problem, method.roles(4), 0, [0])
-    support, query = batches["lower"], task.problem.batch("upper", "x", 0, 0)
+    support, query = batches[Role("lower")], task.problem.batch("upper", "x", 0, 0)
     template = tree.map_(lambda leaf: 0, state)
 
     def step(leaves: list[Tensor], draws: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         given = {
-            role: tuple(draws[2:]) if "upper" in role else tuple(draws[:2])
+            role: tuple(draws[2:]) if role.level == "upper" else tuple(draws[:2])
             for role in method.roles(4)
         }
         after, info = method.step(task.problem, tree.rebuild(template, leaves), given)
@@ -382,7 +383,7 @@ def test_the_step_of_x_ends_gently() -> None:
 def test_methods_with_hessians_are_given_learners_that_bend_twice(
     name: str, twice: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bipareto_experiments.fewshot import training
+    from bipareto_experiments import trials as kept
 
     seen: list[bool] = []
 
@@ -390,7 +391,7 @@ def test_methods_with_hessians_are_given_learners_that_bend_twice(
         seen.append(problem.network.twice)
         raise _Broken
 
-    monkeypatch.setattr(training, "drive", stop)
+    monkeypatch.setattr(kept, "drive", stop)
     with pytest.raises(_Broken):
         train(generated("linear"), [Trial(configured(name, "linear", 4), None, 0)], 2)
     assert seen == [twice]

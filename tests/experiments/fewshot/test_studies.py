@@ -23,7 +23,8 @@ from bipareto_experiments.fewshot.figures import draw
 from bipareto_experiments.fewshot.settings import MOVING, TRIALS, adaptation, configured
 from bipareto_experiments.fewshot.studies import Study, comparison, refinement, summary, tune
 from bipareto_experiments.fewshot.task import Task, generated
-from bipareto_experiments.fewshot.training import Trained, Trial, train
+from bipareto_experiments.fewshot.training import Trial, train
+from bipareto_experiments.trials import Finished
 from helpers import answer, call
 
 EVEN = (0.25,) * 4
@@ -39,11 +40,11 @@ def with_validation() -> Task:
     )
 
 
-def untaught(given: Task, trials: list[Trial], steps: int, **_: object) -> Trained:
+def untaught(given: Task, trials: list[Trial], steps: int, **_: object) -> Finished:
     """Backbones as they begin, in the place of training; a step of 66 diverges."""
     x = tree.stack([given.start(trial.seed)[0] for trial in trials])
     reasons = tuple("nonfinite" if "66.0" in repr(trial.method) else "steps" for trial in trials)
-    return Trained(x, 0.0, reasons, torch.zeros(1, len(trials), 4), torch.tensor([steps]))
+    return Finished(x, None, 0.0, reasons, torch.zeros(1, len(trials), 4), torch.tensor([steps]))
 
 
 def record(

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
-from bipareto.problem.sampler import generator
+from bipareto.problem.sampler import Role, generator
 from bipareto_experiments.nas import figures, judging, studies
 from bipareto_experiments.nas.evaluation import ranked
 from bipareto_experiments.nas.figures import draw
@@ -390,7 +390,7 @@ def test_methods_with_a_budget_of_seconds_make_the_steps_that_fit(
         return replace_seconds(0.2 + 0.01 * steps)  # 10 ms a step, and 0.2 s for the only record
 
     def replace_seconds(seconds: float) -> Any:
-        return studies.Found({}, {}, seconds, (), torch.zeros(0), torch.zeros(0))
+        return studies.Finished({}, {}, seconds, (), torch.zeros(0), torch.zeros(0))
 
     study = Study(generated(SMALL), tmp_path, [0], cells=0, budget=8.0)
     with monkeypatch.context() as patch:
@@ -426,10 +426,10 @@ def test_with_twin_draws_theta_and_y_see_the_same_images_and_are_stepped_alike()
     settings = replace(SMALL, twin=True, sampled=1.0, steps=50, cosine="none")
     task = generated(settings)
     halves = task.problem.halves
-    theta, pair, other = (halves("lower", role, 3, 1) for role in ("theta", "x-lower", "y-lower"))
+    theta, pair, other = (halves(Role("lower", name), 3, 1) for name in ("theta", "x", "y"))
     assert theta is pair or all(torch.equal(a, b) for a, b in zip(theta, pair, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(theta, other, strict=True))
-    ours, theirs = (halves("upper", role, 3, 1) for role in ("x-upper-0", "y-upper-0"))
+    ours, theirs = (halves(Role("upper", name, 0), 3, 1) for name in ("x", "y"))
     assert not torch.equal(ours.rows, theirs.rows)
     method = configured("mb-momeha", settings)
     assert method.alpha_theta == method.alpha_y

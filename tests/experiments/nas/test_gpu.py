@@ -13,14 +13,16 @@ import torch
 
 from bipareto.problem import tree
 from bipareto.run.loop import drive
+from bipareto_experiments import trials as kept
 from bipareto_experiments.nas import search as searching
 from bipareto_experiments.nas import standalone
-from bipareto_experiments.nas.search import Found, Trial, search
+from bipareto_experiments.nas.search import Trial, search
 from bipareto_experiments.nas.settings import Settings, configured, preset
 from bipareto_experiments.nas.spaces import DARTS
 from bipareto_experiments.nas.standalone import Recipe, train_network
 from bipareto_experiments.nas.supernet import Darts
 from bipareto_experiments.nas.task import Task, generated
+from bipareto_experiments.trials import Finished
 from experiments.nas.reference import random_genotype
 
 pytestmark = [
@@ -56,7 +58,7 @@ def trials(settings: Settings, name: str = "mb-momeha") -> list[Trial]:
     return [Trial(method, w, seed) for seed, w in enumerate(weights)]
 
 
-def moved(task: Task, found: Found, run: int) -> tree.Tree:
+def moved(task: Task, found: Finished, run: int) -> tree.Tree:
     """From where a search began to where it ended."""
     return tree.sub(tree.select((found.x, found.y), run), task.problem.start(run))
 
@@ -71,7 +73,7 @@ def test_recorded_searches_side_by_side_are_the_plain_ones(
     task = generated(settings, device="cuda")
     recorded = search(task, trials(settings, name))
     monkeypatch.setattr(
-        searching, "drive", lambda *given, **options: drive(*given, **options | {"compile": False})
+        kept, "drive", lambda *given: drive(*given[:-1], replace(given[-1], compile=False))
     )
     plain = search(task, trials(settings, name), together=1)
     torch.testing.assert_close(recorded.objectives, plain.objectives, rtol=1e-3, atol=1e-4)
@@ -86,7 +88,7 @@ def test_a_search_stopped_at_ten_random_steps_ends_the_same(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One task, so that its step is recorded once for all attempts."""
-    monkeypatch.setattr(searching, "CHECKPOINT", 0.0)
+    monkeypatch.setattr(kept, "CHECKPOINT", 0.0)
     monkeypatch.setattr(searching, "TELL", -1.0)
     settings = replace(settings, steps=20)
     task, wanted = generated(settings, device="cuda"), trials(settings)

@@ -62,5 +62,5 @@ def test_it_departs_from_algorithm_2_by_first_order_terms_of_the_step() -> None:
 
 def test_it_halves_the_gradients_and_takes_one_draw_of_each_level() -> None:
     joint = JointMBMOMEHA(**OPTIONS, alpha_theta=0.1, alpha_x=0.1, alpha_y=0.1)  # type: ignore[arg-type]
-    assert joint.roles(2) == ("x-lower", "x-upper-0", "x-upper-1")
+    assert list(map(str, joint.roles(2))) == ["x-lower", "x-upper-0", "x-upper-1"]
     assert joint.oracles(2)["upper_gradients"] == 2

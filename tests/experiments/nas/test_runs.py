@@ -19,7 +19,9 @@ from bipareto.methods.base import Start
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import oracle, tree
 from bipareto.problem.draws import draw
+from bipareto.problem.sampler import Role
 from bipareto.run.graph.replay import traced
+from bipareto_experiments import trials as kept
 from bipareto_experiments.data import ImageSet
 from bipareto_experiments.nas import search as searching
 from bipareto_experiments.nas.first_order import FirstOrder
@@ -62,7 +64,7 @@ class _Broken(RuntimeError):
 def test_a_search_stopped_at_ten_random_steps_ends_bit_identical(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "CHECKPOINT", 0.0)
+    monkeypatch.setattr(kept, "CHECKPOINT", 0.0)
     monkeypatch.setattr(searching, "TELL", -1.0)
     settings = replace(SMALL, steps=14, cutout=3, sampled=1.0)
     task, wanted = generated(settings), trials(settings)[:1]
@@ -149,12 +151,12 @@ def test_first_order_darts_is_adam_and_sgd() -> None:
     for t in range(3):
         batches = draw(problem, method.roles(2), t, [0])
         state, info = method.step(problem, state, batches)
-        loss = problem.objective(0, {"cell": x}, y, batches["x-upper-0"])
+        loss = problem.objective(0, {"cell": x}, y, batches[Role("upper", "x", 0)])
         assert float(info["objectives"][0]) == pytest.approx(float(loss.detach()), rel=1e-4)
         (x.grad,) = torch.autograd.grad(loss, [x])
         adam.step()
         (y.grad,) = torch.autograd.grad(
-            problem.lower({"cell": x.detach()}, y, batches["x-lower"]), [y]
+            problem.lower({"cell": x.detach()}, y, batches[Role("lower", "x")]), [y]
         )
         sgd.step()
         torch.testing.assert_close(
@@ -194,7 +196,7 @@ def test_clipping_bounds_the_gradient_in_the_weights_alone() -> None:
 def test_cutout_blanks_a_square_of_every_image() -> None:
     images, labels = torch.randint(1, 256, (40, 3, 8, 8), dtype=torch.uint8), torch.arange(40) % 10
     problem = Search(NasBench201(channels=2, size=8), images, labels, Halves(40, 20, cutout=4))
-    drawn = problem.halves("lower", "theta", 0, 0)
+    drawn = problem.halves(Role("lower", "theta"), 0, 0)
     pixels, whole = (
         problem.pixels(drawn),
         problem.pixels(problem.halves.augmentation.plain(drawn.rows)),
@@ -209,9 +211,9 @@ def test_cutout_blanks_a_square_of_every_image() -> None:
 
 def test_an_epoch_shows_every_image_once() -> None:
     halves = Halves(40, 5)
-    rows = torch.cat([halves("upper", "x-upper-0", t, 7).rows for t in range(4)])
+    rows = torch.cat([halves(Role("upper", "x", 0), t, 7).rows for t in range(4)])
     assert torch.equal(rows.sort().values, halves.rows["upper"].sort().values)
-    again = torch.cat([halves("upper", "x-upper-0", t, 7).rows for t in range(4, 8)])
+    again = torch.cat([halves(Role("upper", "x", 0), t, 7).rows for t in range(4, 8)])
     assert not torch.equal(rows, again)
 
 
@@ -298,7 +300,7 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(
 
     task, wanted = generated(SMALL), trials(SMALL, seeds=(0, 1))
     with monkeypatch.context() as patch:
-        patch.setattr(searching, "drive", full)
+        patch.setattr(kept, "drive", full)
         patch.setattr(searching, "_memory", lambda *_: (3 * 2**30, 8 * 2**30))
         with pytest.raises(
             NotEnoughMemory,
@@ -334,7 +336,7 @@ def test_too_little_memory_says_how_many_would_fit_and_the_folder_goes_on(
             lambda: generated(replace(SMALL, batch=1)),
             "batch norm takes its statistics from the batch",
         ),
-        (lambda: search(generated(SMALL), []), "nothing to search"),
+        (lambda: search(generated(SMALL), []), "nothing to run"),
         (lambda: search(generated(SMALL), trials(SMALL), together=0), "together = 0"),
         (
             lambda: search(generated(SMALL), [*trials(SMALL), *trials(SMALL, "darts")]),

@@ -11,6 +11,7 @@ import torch
 import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.problem import oracle, tree
+from bipareto.problem.sampler import Role
 from bipareto_experiments.nas.genotype import Genotype
 from bipareto_experiments.nas.problem import OBJECTIVES, Cooling, Halves, Search, _drawn
 from bipareto_experiments.nas.spaces import DARTS, NAS_BENCH_201
@@ -32,32 +33,36 @@ def search(
 
 def test_the_halves_share_no_image_and_draws_are_pure() -> None:
     halves = Halves(60, batch=6, margin=2, flip=True)
-    lower, upper = (set(halves(level, "full", 0, 0).rows.tolist()) for level in ("lower", "upper"))
+    lower, upper = (
+        set(halves(Role(level, "full"), 0, 0).rows.tolist()) for level in ("lower", "upper")
+    )
     assert not lower & upper
     assert lower | upper == set(range(60))
     for level, own in (("lower", lower), ("upper", upper)):
-        drawn = halves(level, "theta", 3, 1)
-        again = Halves(60, batch=6, margin=2, flip=True)(level, "theta", 3, 1)
+        drawn = halves(Role(level, "theta"), 3, 1)
+        again = Halves(60, batch=6, margin=2, flip=True)(Role(level, "theta"), 3, 1)
         assert all(torch.equal(a, b) for a, b in zip(drawn, again, strict=True))
         assert set(drawn.rows.tolist()) <= own
         assert len(set(drawn.rows.tolist())) == 6
         others = [
-            halves(level, "y-lower", 3, 1),
-            halves(level, "theta", 4, 1),
-            halves(level, "theta", 3, 2),
+            halves(Role(level, "y"), 3, 1),
+            halves(Role(level, "theta"), 4, 1),
+            halves(Role(level, "theta"), 3, 2),
         ]
         assert not any(torch.equal(drawn.rows, other.rows) for other in others)
-    many = torch.cat([halves("lower", "x", t, 0).corner for t in range(60)])
+    many = torch.cat([halves(Role("lower", "x"), t, 0).corner for t in range(60)])
     assert set(many.unique().tolist()) == {0, 1, 2, 3, 4}
     assert (
-        0.3 < torch.cat([halves("lower", "x", t, 0).flip for t in range(60)]).double().mean() < 0.7
+        0.3
+        < torch.cat([halves(Role("lower", "x"), t, 0).flip for t in range(60)]).double().mean()
+        < 0.7
     )
-    assert len(Halves(60, batch=6, full=10)("upper", "full", 0, 0).rows) == 10
+    assert len(Halves(60, batch=6, full=10)(Role("upper", "full"), 0, 0).rows) == 10
 
 
 def test_pixels_are_shifted_then_mirrored_images() -> None:
     problem = search(margin=2, flip=True)
-    whole = problem.halves("lower", "full", 0, 0)
+    whole = problem.halves(Role("lower", "full"), 0, 0)
     plain = problem.pixels(whole)
     torch.testing.assert_close(
         plain * IMAGES.double().std((0, 2, 3)).view(3, 1, 1)
@@ -131,7 +136,7 @@ def test_the_lower_level_is_the_decayed_training_loss() -> None:
 def test_gradients_of_objectives_by_finite_differences() -> None:
     problem = search(Darts(channels=2, size=8, classes=4), decay=0.1)
     x, y = (tree.map_(torch.Tensor.double, part) for part in problem.network.start(0))
-    draw = problem.batch("upper", "x-upper-0", 0, 0)
+    draw = problem.sampler(Role("upper", "x", 0), 0, 0)
     direction, h = tree.map_(torch.randn_like, x), 1e-7
     for i in range(4):
         slope = tree.dot(
@@ -214,15 +219,15 @@ def test_drawn_architectures_come_as_often_as_the_mixture_says_and_vanish_where_
     )
     x, y = problem.start(0)
     x = tree.map_(lambda leaf: 500 * leaf, x)
-    draw = halves("upper", "x", 3, 7)
+    draw = halves(Role("upper", "x"), 3, 7)
     # The same step again has the same noise, another step other noise, and all the data none.
-    assert torch.equal(draw.noise, halves("upper", "x", 3, 7).noise)
-    assert not torch.equal(draw.noise, halves("upper", "x", 2, 7).noise)
+    assert torch.equal(draw.noise, halves(Role("upper", "x"), 3, 7).noise)
+    assert not torch.equal(draw.noise, halves(Role("upper", "x"), 2, 7).noise)
     assert draw.noise.shape == (31,)
     # The temperature falls by equal factors to the last one and stays there.
-    cooled = [float(halves("upper", "x", t, 7).noise[-1]) for t in (0, 3, 6, 7)]
+    cooled = [float(halves(Role("upper", "x"), t, 7).noise[-1]) for t in (0, 3, 6, 7)]
     assert cooled == pytest.approx([1.0, 0.5, 0.25, 0.25])
-    full = halves("upper", "full", 0, 0)
+    full = halves(Role("upper", "full"), 0, 0)
     assert torch.equal(problem.upper(x, y, full), plain.upper(x, y, full))
     # The loss is that of the logits (x + G) / T; other objectives stay as they are.
     gumbel = -torch.log(-torch.log(draw.noise[:-1])).view(6, 5)
@@ -256,9 +261,9 @@ def test_images_to_judge_by_are_seen_by_neither_level() -> None:
     for halves in (own, aside):
         seen = torch.cat(
             [
-                halves(level, role, t, 0).rows
+                halves(Role(level, name), t, 0).rows
                 for level in ("lower", "upper")
-                for role in ("x", "full")
+                for name in ("x", "full")
                 for t in range(9)
             ]
         )
@@ -267,7 +272,7 @@ def test_images_to_judge_by_are_seen_by_neither_level() -> None:
     # Neither do they change how images are normalised.
     bright = torch.cat([IMAGES[:40], torch.full_like(IMAGES[40:], 255)])
     first, second = (
-        Search(SMALL, images, LABELS, own).pixels(own("lower", "full", 0, 0))
+        Search(SMALL, images, LABELS, own).pixels(own(Role("lower", "full"), 0, 0))
         for images in (IMAGES, bright)
     )
     torch.testing.assert_close(first, second)
