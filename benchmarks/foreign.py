@@ -1,5 +1,5 @@
 """The default call on problems that no rule of this library was made on
-(tests/foreign/problems.py).
+(tests/foreign/problems.py; those of tests/foreign/late.py were written after the last rule).
 
     python benchmarks/foreign.py [CASE ...] [--steps 20000] [--workers 2] [--json FILE]
 
@@ -31,7 +31,11 @@ from bipareto.errors import BiparetoWarning
 from bipareto.problem import tree
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.foreign.late import LATE
 from tests.foreign.problems import CASES, Case, coverage
+
+#: all cases; those of LATE were written after the last rule was made
+EVERY = CASES | LATE
 
 #: what counts as a hit
 NEAR, COVERED = 0.02, 0.9
@@ -94,7 +98,7 @@ def measured(case: Case, problem: bp.Problem, x0: Any, y0: Any, steps: int) -> d
 def measure(name: str, precision: str, steps: int) -> dict[str, Any]:
     """One case in one precision; {} where it has another."""
     torch.set_num_threads(1)
-    case = CASES[name]()
+    case = EVERY[name]()
     if precision == "float64" and tree.first_leaf(case.x0).dtype != torch.float64:
         return {}
     problem = rounded(case) if precision == "float32" else (case.problem, case.x0, case.y0)
@@ -117,12 +121,12 @@ def alone(name: str, precision: str, steps: int) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; all without")
+    parser.add_argument("cases", nargs="*", help=f"of {', '.join(EVERY)}; all without")
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=2, help="cases at a time")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
-    names = options.cases or list(CASES)
+    names = options.cases or list(EVERY)
     rows = {name: {"case": name, "what": _first_line(name)} for name in names}
     with ThreadPoolExecutor(options.workers) as pool:
         futures = {
@@ -140,7 +144,7 @@ def main() -> None:
 
 
 def _first_line(name: str) -> str:
-    return " ".join((CASES[name].__doc__ or "").split("\n\n")[0].split())
+    return " ".join((EVERY[name].__doc__ or "").split("\n\n")[0].split())
 
 
 def _print(name: str, key: str, seen: dict[str, Any]) -> None:
@@ -155,8 +159,10 @@ def _print(name: str, key: str, seen: dict[str, Any]) -> None:
 def _write(path: Path, rows: list[dict[str, Any]], steps: int) -> None:
     counts: dict[str, dict[str, int]] = {}
     for key in ("float64", "float32"):
-        verdicts = [row[key]["verdict"] for row in rows if key in row]
-        counts[key] = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
+        for group, late in ((key, False), (f"{key}, written after the rules", True)):
+            seen = [row[key] for row in rows if key in row and (row["case"] in LATE) is late]
+            verdicts = [one["verdict"] for one in seen]
+            counts[group] = {verdict: verdicts.count(verdict) for verdict in sorted(set(verdicts))}
     facts = {
         "command": f"python benchmarks/foreign.py --steps {steps}",
         "torch": torch.__version__,

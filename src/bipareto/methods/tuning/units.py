@@ -39,10 +39,9 @@ MOST = 256
 RENEWALS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
 
 
-def affordable(problem: Problem, x: Tree, y: Tree) -> bool:
-    """Whether Hessians of this size can be written down, and are those that a step sees."""
-    count = tree.ravel(x).numel() + tree.ravel(y).numel()
-    return problem.sampler is None and count <= MOST
+def affordable(x: Tree, y: Tree) -> bool:
+    """Whether Hessians of this size can be written down, on all the data."""
+    return tree.ravel((x, y)).numel() <= MOST
 
 
 class View(NamedTuple):
