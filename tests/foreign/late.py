@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from tests.foreign.problems import F64, Case, _stream, _swept, _tensor
 from torch import Tensor
 
 import bipareto as bp
-from .problems import F64, Case, _stream, _swept, _tensor
 
 __all__ = ["LATE"]
 
