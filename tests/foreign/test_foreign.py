@@ -16,10 +16,11 @@ from torch import Tensor
 import bipareto as bp
 from bipareto.certificate.remaining import remaining
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.run.arrival import arrival
 from foreign.problems import CASES, _random_quadratic, coverage, distance
 
 #: steps that are enough for a front of a small problem to settle, and from anywhere
-STEPS, FAR = 250, 1000
+STEPS, FAR = 120, 1000
 LOGS = st.floats(-3.0, 3.0)
 PAIR = st.tuples(LOGS, LOGS)
 #: in units of the front's extent, what may change with units, offsets, starts or precision
@@ -78,7 +79,7 @@ def _in_other_units(plain: Tensor, a: Any, b: Any, D: Any, E: Any, s: float) -> 
 OFFSETS = st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3))
 
 
-@settings(max_examples=2)
+@settings(max_examples=1)
 @given(PAIR, OFFSETS, PAIR, PAIR, st.floats(-8.0, 8.0))
 def test_units_and_offsets(plain: Tensor, a: Any, b: Any, D: Any, E: Any, s: float) -> None:
     _in_other_units(plain, a, b, D, E, s)
@@ -154,7 +155,10 @@ def test_what_is_left_to_gain_is_the_distance_to_the_front() -> None:
 
 def test_at_the_front_nothing_is_left() -> None:
     case = _random_quadratic(3, 4, 2, 9)
-    found = bp.front(case.problem, case.x0, case.y0, steps=400, compile=False)
+    weights = bp.preferences.covering(2)[[0, 5, 10]]
+    found = bp.front(
+        case.problem, case.x0, case.y0, preferences=weights, steps=STEPS, compile=False
+    )
     assert found.remaining is not None
     assert float(found.remaining.max()) < 1e-3
     assert found[2].remaining == float(found.remaining[2])
@@ -247,18 +251,23 @@ def test_an_objective_that_is_undefined_somewhere_harms_no_other_run() -> None:
 def test_a_lower_level_without_curvature_is_named() -> None:
     case = CASES["quartic_valley"]()
     with pytest.warns(BiparetoWarning, match="g has no curvature at"):
-        bp.front(case.problem, case.x0, case.y0, steps=100, compile=False)
+        bp.front(case.problem, case.x0, case.y0, steps=20, compile=False)
 
 
 def test_answers_in_another_basin_are_named() -> None:
-    # f_2 has a second, higher valley at x = -1 that a start at -0.9 leads to.
+    # f_2 = (x^2 - 1)^2 + (x - 1)^2/10 has a second, higher valley; f_1 is least at 0.2.
     def upper(x: Tensor, y: Tensor) -> Tensor:
-        wells = (x * x - 1).square() + 0.5 * (x - 1).square()
-        return torch.stack([((y - 0.2).square()).sum(), wells.sum()])
+        wells = (x * x - 1).square() + 0.1 * (x - 1).square()
+        return torch.stack([(y - 0.2).square().sum(), wells.sum()])
 
-    start = torch.full((1,), -0.35, dtype=torch.float64)
-    with pytest.warns(BiparetoWarning, match="dominated by another of these runs"):
-        bp.front(bp.Problem(upper, near), start, start, steps=150, compile=False)
+    # f_2' = (x - 1)(4 x (x + 1) + 1/5) vanishes there.
+    valley = -(1 + 0.8**0.5) / 2
+    x = torch.tensor([[0.2], [0.6], [1.0], [valley]], dtype=torch.float64)
+    seen = arrival(bp.Problem(upper, near), None, x, x.clone(), [None] * 4)
+    assert seen.remaining is not None
+    assert float(seen.remaining.max()) < 1e-6
+    (sentence,) = seen.said
+    assert sentence.startswith("1 of 4 answers are dominated by another of these runs")
 
 
 @pytest.mark.parametrize(
