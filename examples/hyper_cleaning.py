@@ -13,7 +13,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from bipareto_experiments.cleaning import FULL, SMALL, run_cleaning
+from bipareto_experiments.cleaning import FULL, SMALL
+from bipareto_experiments.cleaning_run import run_cleaning
 
 small = "--small" in sys.argv
 out = Path(next((word for word in sys.argv[1:] if not word.startswith("-")), "."))

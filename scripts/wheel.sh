@@ -1,5 +1,5 @@
 #!/bin/sh
-# Build the wheel, install it into an empty environment and use it there.
+# Build the sdist, the wheel from it, install that into an empty environment and use it there.
 #
 # sh scripts/wheel.sh PYTHON      PYTHON is the interpreter of a development environment
 #
@@ -12,7 +12,10 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-"$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$work/dist" "$root"
+mkdir "$work/tree" "$work/sdist"  # building writes beside the source
+cp -r "$root/pyproject.toml" "$root/README.md" "$root/LICENSE" "$root/src" "$work/tree"
+(cd "$work/tree" && "$python" -c 'import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])' "$work/sdist" > /dev/null)
+"$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir "$work/dist" "$work"/sdist/*.tar.gz
 "$python" -m venv --without-pip "$work/env"
 site=$("$work/env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$site" "$work"/dist/*.whl

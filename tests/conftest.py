@@ -20,6 +20,9 @@ else:
     )
     settings.load_profile("bipareto")
 
+#: read by type checkers, not run
+collect_ignore = ["typing"]
+
 
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.cli import main
+from bipareto.doctor.battery.cases import DICT_PROBLEM, dict_start
 
 __all__ = [
     "DICT_PROBLEM",
@@ -124,30 +125,6 @@ def quadratic(scale: Tensor | None = None) -> tuple[bp.Problem, Tensor, Tensor]:
         torch.full((3,), 0.3, dtype=DOUBLE),
         torch.full((3,), -0.5, dtype=DOUBLE),
     )
-
-
-def dict_start() -> tuple[dict[str, Tensor], list[Tensor]]:
-    return {"a": torch.ones(2, dtype=DOUBLE), "b": torch.zeros(1, dtype=DOUBLE)}, [
-        torch.zeros(2, dtype=DOUBLE),
-        torch.ones(1, dtype=DOUBLE),
-    ]
-
-
-def _dict_upper(x: dict[str, Tensor], y: list[Tensor]) -> Tensor:
-    return torch.stack(
-        [
-            x["a"].square().sum() + (y[0] - 1).square().sum(),
-            (x["b"] - 2).square().sum() + y[1].square().sum(),
-        ]
-    )
-
-
-def _dict_lower(x: dict[str, Tensor], y: list[Tensor]) -> Tensor:
-    return (y[0] - x["a"]).square().sum() + (y[1] - x["b"]).square().sum()
-
-
-#: x a dict, y a list: the same arithmetic as on one flat vector
-DICT_PROBLEM = bp.Problem(_dict_upper, _dict_lower)
 
 
 def write_image_sets(folder: Path) -> None:

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from bipareto import problems as problems
     from bipareto import report as report
     from bipareto.certificate.certificate import certify as certify
+    from bipareto.certificate.stationarity import pareto_stationarity as pareto_stationarity
     from bipareto.doctor import diagnose as diagnose
     from bipareto.fronts.front import front as front
+    from bipareto.fronts.measures import pareto_optimal as pareto_optimal
+    from bipareto.fronts.measures import weakly_pareto_optimal as weakly_pareto_optimal
     from bipareto.fronts.pareto import ParetoFront as ParetoFront
     from bipareto.methods import FORUM as FORUM
     from bipareto.methods import GMOBA as GMOBA
@@ -74,6 +77,8 @@ _HOMES = {
     "monitors": "run.monitors",
     "oracle": "problem.oracle",
     "parallel": "problem.parallel",
+    "pareto_optimal": "fronts.measures:pareto_optimal",
+    "pareto_stationarity": "certificate.stationarity:pareto_stationarity",
     "preferences": "methods.parts.preferences",
     "problems": "problems",
     "report": "report",
@@ -82,6 +87,7 @@ _HOMES = {
     "schedule": "methods.parts.schedule",
     "solve": "run.loop:solve",
     "trackers": "run.trackers",
+    "weakly_pareto_optimal": "fronts.measures:weakly_pareto_optimal",
 }
 __all__ = sorted(_HOMES)  # noqa: PLE0605
 

@@ -50,7 +50,7 @@ def test_bounds_hold_when_the_budget_is_too_small() -> None:
         assert (found.common_descent is None) == any("not settled" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("off", [0.0, 0.01])
+@pytest.mark.parametrize("off", [0.0, 0.1])
 def test_a_hundred_thousand_dimensions_cost_two_hundred_gradients(off: float) -> None:
     problem, x, y = wide(50_000, off=off)  # 10^5 in (x, y) together
     counted = bp.oracle.Counting(problem)
@@ -59,7 +59,8 @@ def test_a_hundred_thousand_dimensions_cost_two_hundred_gradients(off: float) ->
     # A value and a gradient of g are one call; a Hessian product needs none beyond the one that all
     # share.
     assert counted.counts["lower"] <= 200
-    assert counted.counts["upper"] <= 8  # two objectives; twice to see that they are pure
+    # two objectives, their gradients and curvatures; twice to see that they are pure
+    assert counted.counts["upper"] <= 12
     assert found.lower_curvature == "minimum"
     assert found.common_descent is (off > 0)
     if not off:

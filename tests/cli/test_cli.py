@@ -121,7 +121,7 @@ def test_examples_in_help_can_be_typed(path: tuple[str, ...], run: Callable[...,
         context = COMMANDS[named].make_context(" ".join(named), list(words[len(named) :]))
         if {"problem", "method"} <= context.params.keys():
             name = context.params["problem"]
-            assert name in bp.problems.names() or name == "package.module:function"
+            assert name in bp.problems.names() or ":" in name
             assert context.params["method"] in METHODS
 
 
@@ -253,7 +253,7 @@ def test_demo_keeps_stdout_for_the_object(
         calls.append((out, options))
         return {"words": "What the picture shows.", "hypervolume": float("nan")}
 
-    monkeypatch.setattr("bipareto_experiments.digits.run_demo", run_demo)
+    monkeypatch.setattr("bipareto_experiments.demo.run_demo", run_demo)
     done = run("demo", "--out", str(tmp_path / "new"), "--steps", "5", "--json")
     assert done.code == 0
     assert done.json == {"words": "What the picture shows.", "hypervolume": None, "warnings": []}

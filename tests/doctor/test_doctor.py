@@ -166,6 +166,17 @@ class TestDiseases:
     def test_a_penalty_too_strong(self) -> None:
         assert names(*quadratic(), c=1e5) == ["penalty-too-strong"]
 
+    def test_remedies_of_one_method_do_not_contradict_each_other(self) -> None:
+        weak = doctor.Diagnosis("penalty-too-weak", (0, 3), "a", "raise c", {"c": 1.0})
+        strong = doctor.Diagnosis("penalty-too-strong", (1,), "b", "lower c", {"c": 2.0})
+        other = doctor.Diagnosis("theta-lags", (2,), "c", "d")
+        assert doctor.reconciled(doctor.Diagnoses([weak, other])) == [weak, other]
+        both, rest = doctor.reconciled(doctor.Diagnoses([weak, other, strong]))
+        assert (both.name, both.runs, rest) == ("no-penalty-fits", (0, 1, 3), other)
+        assert "raise c" not in both.remedy
+        assert "lower c" not in both.remedy
+        assert both.numbers == {"weak c": 1.0, "strong c": 2.0}
+
     def test_features_that_collapse(self) -> None:
         """x scales the lower level, so x -> 0 closes the gap whatever y is."""
 

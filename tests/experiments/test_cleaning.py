@@ -13,7 +13,7 @@ import torch
 
 from bipareto.cli import main
 from bipareto.errors import BiparetoError, InvalidInput
-from bipareto_experiments import cleaning
+from bipareto_experiments import cleaning, cleaning_run
 from bipareto_experiments.cleaning import SETS, Sizes
 from helpers import write_image_sets
 
@@ -42,7 +42,7 @@ def test_half_of_the_labels_are_wrong_and_the_rest_are_right(data: Path) -> None
     # learned.
     trusted = torch.where(task.noisy, -50.0, 50.0).flatten()
     y = {name: value[None] for name, value in task.y0.items()}
-    y = cleaning._trained_on(task, trusted[None], y, 300, 0.3)
+    y = cleaning_run._trained_on(task, trusted[None], y, 300, 0.3)
     assert bool((task.accuracy(y, task.test)[0] > 0.6).all())
 
 
@@ -59,7 +59,7 @@ def test_seeds_decide_everything(data: Path) -> None:
 def test_the_weights_find_the_wrong_labels(
     name: str, steps: int, changes: dict[str, int], data: Path
 ) -> None:
-    found = cleaning.run_cleaning(
+    found = cleaning_run.run_cleaning(
         None,
         seeds=[0],
         sizes=TINY,
@@ -87,7 +87,7 @@ def test_both_methods_are_written_down(
     monkeypatch.setitem(
         cleaning.METHODS, "momeha", lambda sizes: replace(cleaning.momeha(sizes), warmup=0)
     )
-    found = cleaning.run_cleaning(
+    found = cleaning_run.run_cleaning(
         tmp_path, seeds=[0], sizes=TINY, preferences=3, steps=2, device="cpu", data=data
     )
     assert [row["method"] for row in found["rows"]] == ["momeha"] * 3 + ["forum"]
@@ -115,7 +115,7 @@ def test_each_set_has_a_head_of_its_own_on_a_network_for_both(data: Path) -> Non
     # With its heads exchanged a network that reads both sets reads neither: the sets are turned
     # against each other.
     trusted = torch.where(task.noisy, -50.0, 50.0).flatten()
-    y = cleaning._trained_on(
+    y = cleaning_run._trained_on(
         task, trusted[None], {name: value[None] for name, value in task.y0.items()}, 100, 0.3
     )
     turned = y | {name: y[name].flip(1) for name in ("W2", "b2")}
@@ -135,13 +135,13 @@ def test_missing_data_is_named(
 
 def test_wrong_questions_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="take an odd number"):
-        cleaning.run_cleaning(None, preferences=4, data=data)
+        cleaning_run.run_cleaning(None, preferences=4, data=data)
     with pytest.raises(
         InvalidInput, match="method 'moml' is not known here; choose one of momeha, forum"
     ):
-        cleaning.run_cleaning(None, methods=["momeha", "moml"], data=data)
+        cleaning_run.run_cleaning(None, methods=["momeha", "moml"], data=data)
     with pytest.raises(InvalidInput, match="device 'gpu0' is not known; use cpu or cuda"):
-        cleaning.run_cleaning(None, device="gpu0", data=data)
+        cleaning_run.run_cleaning(None, device="gpu0", data=data)
     with pytest.raises(InvalidInput, match="has 1797 images, but 17"):
         cleaning.cleaning_problem(0, Sizes(10000, 1000, 5000, 8), data=data)
     broken = tmp_path / "mnist"

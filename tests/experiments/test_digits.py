@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from bipareto.errors import InvalidInput
+from bipareto_experiments import demo as command
 from bipareto_experiments import digits
-from bipareto_experiments.digits import DOMAINS, NOISE, DigitsTask, digits_problem, run_demo
+from bipareto_experiments.demo import run_demo
+from bipareto_experiments.digits import DOMAINS, NOISE, DigitsTask, digits_problem
 
 
 class Demo(NamedTuple):
@@ -144,8 +146,8 @@ def test_words_follow_the_numbers(demo: Demo) -> None:
     )
     assert f"{summary['baseline']['accuracy'][0]:.0%} (upright)" in summary["words"]
     flat = {**summary, "rank_correlation": [0.1, -0.2], "better_than_baseline": 0}
-    assert "no trade-off shows" in digits._words(flat)
-    assert "none of the 3 points" in digits._words(flat)
+    assert "no trade-off shows" in command._words(flat)
+    assert "none of the 3 points" in command._words(flat)
 
 
 def test_run_is_pure_in_seed_and_speaks_unless_quiet(

@@ -162,10 +162,6 @@ def test_at_the_front_nothing_is_left() -> None:
     assert found.remaining is not None
     assert float(found.remaining.max()) < 1e-3
     assert found[2].remaining == float(found.remaining[2])
-    x, y = found.point(2)
-    assert found.method is not None
-    certificate = bp.certify(case.problem, x, y, extent=found.method.extent)  # type: ignore[attr-defined]
-    assert certificate.remaining == pytest.approx(float(found.remaining[2]), abs=1e-6)
 
 
 def test_a_run_that_is_too_short_says_so_and_how_many_steps_it_needs() -> None:

@@ -101,3 +101,28 @@ def test_a_front_is_measured_with_its_reference() -> None:
     assert all(slope < 0 for slope in found["response"]["slope"])
     assert found["attainment"].keys() == {0, 50, 100}
     assert measures.measure(front, problem.reference)["lower_level"] == "as returned"
+
+
+class TestOptimality:
+    def test_masks_are_those_of_the_definitions(self) -> None:
+        for seed in range(5):
+            points = torch.randint(0, 4, (12, 3), generator=torch.Generator().manual_seed(seed))
+            strong, weak = bp.pareto_optimal(points), bp.weakly_pareto_optimal(points)
+            for i, row in enumerate(points):
+                dominated = any(bool((p <= row).all() and (p < row).any()) for p in points)
+                beaten = any(bool((p < row).all()) for p in points)
+                assert bool(strong[i]) is not dominated
+                assert bool(weak[i]) is not beaten
+            assert bool((weak | ~strong).all())
+
+    def test_they_may_be_asked_among_other_points(self) -> None:
+        assert bp.weakly_pareto_optimal([[1.0, 1.0]], among=[[0.0, 1.0]]).tolist() == [True]
+        assert bp.pareto_optimal([[1.0, 1.0]], among=[[0.0, 1.0]]).tolist() == [False]
+        assert bp.weakly_pareto_optimal([[1.0, 1.0]], among=[[0.0, 0.5]]).tolist() == [False]
+        with pytest.raises(InvalidInput, match="among has 3 objectives"):
+            bp.pareto_optimal([[1.0, 1.0]], among=[[0.0, 0.5, 1.0]])
+
+    def test_what_is_not_finite_neither_is_optimal_nor_dominates(self) -> None:
+        rows = [[math.nan, 0.0], [-math.inf, -1.0], [1.0, 1.0]]
+        assert bp.pareto_optimal(rows).tolist() == [False, False, True]
+        assert bp.weakly_pareto_optimal(rows).tolist() == [False, False, True]

@@ -1,4 +1,4 @@
-"""Records as TensorBoard and MLflow get them."""
+"""Records as TensorBoard, MLflow and Weights & Biases get them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import bipareto as bp
 from bipareto.cli import main
 from bipareto.errors import InvalidInput
 from bipareto.run.results import Record
-from bipareto.run.trackers import MLflow, TensorBoard
+from bipareto.run.trackers import MLflow, TensorBoard, WandB, open_tracker
 from bipareto.sweep import sweep
 from bipareto.sweep.config import SweepConfig
 from bipareto.sweep.store import RunFolder
@@ -250,7 +250,7 @@ def test_a_missing_package_is_named_before_anything_runs(
     ("words", "message"),
     [
         (["--track", "tensorboard"], "add --out DIR"),
-        (["--track", "paper", "--out", "{}"], "choose tensorboard or mlflow"),
+        (["--track", "paper", "--out", "{}"], "choose tensorboard, mlflow or wandb"),
     ],
 )
 def test_wrong_words_are_refused(
@@ -260,3 +260,39 @@ def test_wrong_words_are_refused(
         main(["solve", "quadratic", "--steps", "2", *(word.format(tmp_path) for word in words)])
     assert left.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_wandb_gets_every_finite_value_and_a_resume_goes_on_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[dict[str, Any]] = []
+    logged: list[tuple[int, dict[str, float]]] = []
+    run = SimpleNamespace(
+        log=lambda values, step: logged.append((step, values)),
+        finish=lambda: logged.append((-1, {})),
+    )
+
+    def init(**options: Any) -> Any:
+        opened.append(options)
+        return run
+
+    module = ModuleType("wandb")
+    module.init = init  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    for _ in range(2):
+        with open_tracker("wandb", tmp_path, run="00000", parameters={"mu": 4}) as tracker:
+            assert isinstance(tracker, WandB)
+            info = {"objectives": torch.tensor([1.0, 2.0]), "gap": torch.tensor(torch.nan)}
+            tracker(Record(5, None, info))  # type: ignore[arg-type]
+    assert logged == [(5, {"f1": 1.0, "f2": 2.0}), (-1, {})] * 2
+    assert opened[0] == opened[1]
+    assert opened[0]["resume"] == "allow"
+    assert opened[0]["config"] == {"mu": 4}
+
+
+def test_wandb_itself_keeps_a_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb", reason="tracking with Weights & Biases needs wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with WandB("project", folder=tmp_path) as tracker:
+        tracker(Record(1, None, {"objectives": torch.ones(2)}))  # type: ignore[arg-type]
+    assert list(tmp_path.rglob("*.wandb"))

@@ -29,16 +29,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bipareto.certificate.improvement import DENSE, Gain, along_lower, on_tangents, tangent_products
 from bipareto.certificate.inspection import SETTLED, Curvature, Point, Subspace, conic_minimum
 from bipareto.certificate.proximal import constraint_gradient, gap_of, proximal_point
-from bipareto.certificate.remaining import remaining
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.methods.parts.scalarization import as_ideal
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
-from bipareto.problem.tree import Tree
+from bipareto.problem.notebook import html_table
 
 __all__ = ["Certificate", "certify"]
 
@@ -70,12 +70,11 @@ class Certificate:
     kkt_lower: a lower bound on the same minimum, equal to kkt where the multipliers nu are settled.
     qp_slack: how far the two small quadratic programs are from their own optimality conditions,
         relative to their scale.
-    common_descent: whether a direction is left in which all objectives fall along the lower
-        solutions: True where kkt_lower, False where kkt is at least or at most tol max ||grad
-        f_i||, None between (not settled within the budget).
+    improvement: by how much all objectives can still fall together along the lower solutions, as a
+        share of each one's own range, by the second-order picture at the point: a number without
+        units (`certificate.improvement`).  NaN where the budget did not settle the picture.
+    common_descent: whether that is more than tol: True, False, or None where it is not settled.
     objectives: f (m,).
-    remaining: what all objectives can still gain together, a share of the extent
-        (`certificate.remaining`); None without an extent.
     gamma, rho_y: what the envelope was taken with, and the weak convexity that was given or seen
         (at this point only).
     proximal_residual: ||grad h|| at the proximal point found.
@@ -95,6 +94,7 @@ class Certificate:
     kkt_multipliers: tuple[float, ...]
     kkt_lower: float
     qp_slack: float
+    improvement: float
     common_descent: bool | None
     objectives: tuple[float, ...]
     gamma: float
@@ -102,9 +102,8 @@ class Certificate:
     proximal_residual: float
     gradients: int
     notes: tuple[str, ...] = ()
-    remaining: float | None = None
 
-    def __str__(self) -> str:
+    def _rows(self) -> list[tuple[str, str]]:
         low, high = self.lower_eigenvalues
         lam = ", ".join(f"{v:.3g}" for v in self.kkt_multipliers)
         descent = {True: "a", False: "no", None: "perhaps a"}[self.common_descent]
@@ -115,19 +114,33 @@ class Certificate:
             paper = f"{self.stationarity:.3e} at p = {self.stationarity_multipliers[1]:.3g}"
         if self.paper_stationarity is not None:
             paper += f"; {self.paper_stationarity:.3e} with the paper's multipliers"
-        lines = [
-            f"lower level   {self.lower_curvature}, ||grad_y g|| = {self.lower_residual:.3e}, "
-            f"curvature {low:.3g} to {high:.3g}",
-            f"gap           {self.gap:.3e} (gamma = {self.gamma:.3g}), ||grad g - grad v_gamma|| = "
-            f"{self.constraint_gradient:.3e}",
-            f"kkt           {self.kkt:.3e} at lambda = ({lam}): {descent} common descent direction "
-            "is left",
-            f"stationarity  {paper}",
-            f"cost          {self.gradients} gradient evaluations",
+        return [
+            (
+                "lower level",
+                f"{self.lower_curvature}, ||grad_y g|| = {self.lower_residual:.3e}, "
+                f"curvature {low:.3g} to {high:.3g}",
+            ),
+            (
+                "gap",
+                f"{self.gap:.3e} (gamma = {self.gamma:.3g}), ||grad g - grad v_gamma|| = "
+                f"{self.constraint_gradient:.3e}",
+            ),
+            ("kkt", f"{self.kkt:.3e} at lambda = ({lam})"),
+            (
+                "improvement",
+                f"{self.improvement:.3e} of the objectives' ranges: {descent} common descent "
+                "direction is left",
+            ),
+            ("stationarity", paper),
+            ("cost", f"{self.gradients} gradient evaluations"),
+            *(("note", note) for note in self.notes),
         ]
-        if self.remaining is not None:
-            lines.insert(3, f"left to gain  {self.remaining:.3e} of the front's extent")
-        return "\n".join(lines + [f"note          {note}" for note in self.notes])
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<14}{words}" for name, words in self._rows())
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), caption="Certificate")
 
 
 def certify(
@@ -142,8 +155,7 @@ def certify(
     c: float | None = None,
     scalarization: str = "stch",
     rho_y: float | None = None,
-    extent: Any = None,
-    tol: float = 1e-6,
+    tol: float = 1e-3,
     budget: int = 200,
     seed: int = 0,
 ) -> Certificate:
@@ -159,11 +171,10 @@ def certify(
         scalarization: which one w, mu and z belong to.
         rho_y: weak convexity of g in y where it is known; a gamma at or above 1/(2 rho_y) is then
             refused.
-        extent: s, the size of each objective's range over the front, a number or m: with it the
-            certificate says what is left to gain, at a cost of its own.
-        tol: `common_descent` asks for a kkt residual above tol times the longest grad f_i (never
-            below rounding).
-        budget: gradient evaluations at most.
+        tol: `common_descent` asks whether all objectives can fall together by more than this share
+            of their ranges.
+        budget: gradient evaluations at most; the second derivatives of a problem of up to 256
+            variables, written down once, are not counted.
         seed: of the random directions.
 
     Warns when the point is not near lower stationarity, when gamma is too large for the curvature
@@ -209,7 +220,7 @@ def certify(
         else min(0.45 / seen if seen > 0 else math.inf, 1 / space.scale if space.scale > 0 else 1.0)
     )
     proximal = proximal_point(at, gamma, max(high, 0.0))
-    space.grow(4)
+    space.grow(4 if at.flat.numel() <= DENSE else 4 + tangent_products(at))
     if space.slack > SETTLED:
         space.judge()
     low, high = space.eigenvalues
@@ -231,13 +242,18 @@ def certify(
         s = float(weights.sum())
         paper = float((weights @ at.J + c * normal).norm()) / s
     kkt, kkt_lower = float(space.residual.norm()), space.kkt_lower(kind)
-    small = max(tol, math.sqrt(at.eps)) * float(at.J.norm(dim=1).max())
-    descent = True if kkt_lower > small else False if kkt <= small else None
-    if descent is None:
+    settled = space.solved or kkt_lower > 0.9 * kkt
+    improvement, descent = _improvement(at, space, kind, settled, tol)
+    if not settled:
         notes.append(
             f"kkt was not settled within {budget} gradient evaluations (it lies between "
             f"{kkt_lower:.3g} and {kkt:.3g}, slack {space.slack:.2g}): "
             "g_yy is too ill-conditioned for more to be said, or budget too small"
+        )
+    if kind == "degenerate" and descent is False and kkt > tol * float(at.J.norm(dim=1).max()):
+        notes.append(
+            "g_yy vanishes in a direction, so kkt has no multipliers there; common_descent follows "
+            "the lower solutions by the curvature beside the point"
         )
     if not proximal.solved:
         notes.append(
@@ -261,6 +277,7 @@ def certify(
         kkt_multipliers=tuple(space.weights.tolist()),
         kkt_lower=kkt_lower,
         qp_slack=max(space.qp_slack, 0.0 if cone is None else cone.slack),
+        improvement=improvement,
         common_descent=descent,
         objectives=tuple(at.f.tolist()),
         gamma=gamma,
@@ -268,16 +285,25 @@ def certify(
         proximal_residual=proximal.residual,
         gradients=at.spent,
         notes=tuple(notes),
-        remaining=None if extent is None else _remaining(problem, x, y, extent, at.f),
     )
 
 
-def _remaining(problem: Problem, x: Tree, y: Tree, extent: Any, f: Tensor) -> float:
-    s = torch.as_tensor(extent, dtype=torch.float64).to(f.device).expand(f.shape)
-    if not bool((s > 0).all()):
-        raise InvalidInput(f"extent = {s.tolist()}; it must be > 0, one number or one for each f_i")
-    one = tree.map_(lambda leaf: leaf[None], (x, y))
-    return float(remaining(problem, *one, s)[0])
+def _improvement(
+    at: Point, space: Subspace, kind: Curvature, settled: bool, tol: float
+) -> tuple[float, bool | None]:
+    """`improvement` and `common_descent`."""
+    gain = None
+    if at.flat.numel() <= DENSE:
+        try:
+            gain = along_lower(at, degenerate=kind == "degenerate")
+        except RuntimeError:  # losses that cannot be batched
+            gain = None
+    if gain is None:
+        if not settled:
+            return math.nan, None
+        gain = Gain(0.0, 0.0) if space.solved else on_tangents(at, space)
+    verdict = True if gain.reached > tol else False if gain.bound <= tol else None
+    return gain.reached, verdict
 
 
 def _checked(

@@ -18,6 +18,7 @@ from bipareto.cli.certify import certify
 from bipareto.cli.compare import compare
 from bipareto.cli.doctor import doctor
 from bipareto.cli.front import front
+from bipareto.cli.init import init
 from bipareto.cli.list import list_
 from bipareto.cli.ls import ls
 from bipareto.cli.output import fail
@@ -32,12 +33,7 @@ from bipareto.errors import BiparetoError
 __all__ = ["add_command", "app", "main"]
 
 # Plain help: it is compact, and Rich's would take twice the time to start.
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 
 
 def _version(asked: bool) -> None:
@@ -61,6 +57,7 @@ def bipareto(
     \b
     Start here:
       bipareto demo                              a front on real data, a minute
+      bipareto init mine                         a problem of your own to change
       bipareto list                              the problems and methods
       bipareto front pl-sin2 --dim 20            a front, against the exact one
       bipareto solve pl-sin2 -p 0.7,0.3          one point of it
@@ -78,7 +75,7 @@ app.command()(front)
 app.command()(compare)
 app.command()(certify)
 app.command()(doctor)
-for command in (sweep, resume, ls, tune, report, watch):
+for command in (init, sweep, resume, ls, tune, report, watch):
     app.command()(command)
 
 
@@ -103,7 +100,12 @@ def add_command(name: str, command: Any) -> None:
 
 
 for found in entry_points(group="bipareto.commands"):
-    add_command(found.name, found.load())
+    try:
+        add_command(found.name, found.load())
+    except Exception as error:  # noqa: BLE001  one broken package does not take the others along
+        fail(
+            f"the command {found.name} ({found.value}) cannot be imported and is left out: {error}"
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Quiet, Trust
+from bipareto.cli.options import Json, Options, Quiet, Trust
 from bipareto.cli.output import Output
+from bipareto.cli.traced import RunOrProblem, ShortSteps, folder_of
 from bipareto.errors import BiparetoWarning, InvalidInput
 
 if TYPE_CHECKING:
@@ -20,9 +21,7 @@ __all__ = ["certify"]
 
 
 def certify(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder: of `front`, `solve`, `sweep`.")
-    ],
+    run: RunOrProblem,
     index: Annotated[
         int | None,
         typer.Option(
@@ -33,6 +32,8 @@ def certify(
         float | None,
         typer.Option("--gamma", metavar="G", help="Of the Moreau envelope; else the method's own."),
     ] = None,
+    steps: ShortSteps = 2000,
+    option: Options = None,
     trust: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -51,8 +52,6 @@ def certify(
                      improves all objectives; valid for every method
       descent left   whether kkt is above 1e-6 of the longest gradient of an
                      objective: a point very near the front may still say yes
-      left to gain   what all objectives were seen to fall together from there,
-                     a share of the front's extent
       stationarity   the paper's, for infeasible y: it means nothing where
                      the lower level is solved (docs/theory.md)
 
@@ -60,18 +59,22 @@ def certify(
     Examples:
       bipareto front pl-sin2 --out runs/a && bipareto certify runs/a
       bipareto certify runs/a --index 5
+      bipareto certify package.module:function --steps 5000
     """
     from bipareto.sweep.reading import run_folders
 
     out = Output(as_json, quiet)
-    found = {
-        str(folder): _certified(out, folder, index, gamma, trust) for folder in run_folders(run)
-    }
+    with folder_of(out, run, steps, option) as path:
+        own = trust or path != Path(run)  # a problem that was named here is imported anyway
+        found = {
+            run if folder == path else str(folder): _certified(out, folder, index, gamma, own)
+            for folder in run_folders(path)
+        }
     parts = [
         {"run": path, "certificates": [{"index": i, **asdict(c)} for i, c in points.items()]}
         for path, points in found.items()
     ]
-    out.result(parts[0] if len(parts) == 1 else {"run": str(run), "runs": parts})
+    out.result(parts[0] if len(parts) == 1 else {"run": run, "runs": parts})
 
 
 def _certified(
@@ -80,7 +83,6 @@ def _certified(
     """The certificates of one run folder, shown as they are made."""
     from bipareto.certificate import certificate
     from bipareto.methods import MOMEHA
-    from bipareto.run.arrival import extent_of
     from bipareto.sweep.reading import plan_of, read_runs
 
     plan, found = plan_of(run, trusted=trust), read_runs(run)[0].front
@@ -90,15 +92,12 @@ def _certified(
     # Other methods have a gamma of another meaning, and so have fitted coordinates.
     plain = isinstance(plan.method, MOMEHA) and plan.method.coordinates == "plain"
     own = plan.method.gamma if plain else None
-    extent = extent_of(plan.method, found.objectives)
     envelope_gamma = own if gamma is None else gamma
     certificates = {}
     for i in range(len(found)) if index is None else [index]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BiparetoWarning)  # the same sentences are in the notes
-            certificates[i] = certificate.certify(
-                problem, *found.point(i), envelope_gamma, extent=extent
-            )
+            certificates[i] = certificate.certify(problem, *found.point(i), envelope_gamma)
     if index is not None:
         out.say(str(certificates[index]))
     else:
@@ -110,7 +109,6 @@ def _certified(
                 f"{c.gap:.1e}",
                 f"{c.kkt:.1e}",
                 {True: "yes", False: "no", None: "perhaps"}[c.common_descent],
-                "-" if c.remaining is None else f"{c.remaining:.1e}",
                 "-" if c.stationarity is None else f"{c.stationarity:.1e}",
                 str(c.gradients),
             ]
@@ -123,7 +121,6 @@ def _certified(
             "gap",
             "kkt",
             "descent left",
-            "left to gain",
             "stationarity",
             "gradients",
         ]

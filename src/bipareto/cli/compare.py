@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -15,7 +16,10 @@ from bipareto.errors import InvalidInput
 from bipareto.sweep.config import MethodConfig, PreferencesConfig, SweepConfig
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bipareto.methods import Method
+    from bipareto.sweep.comparison import Contender
 
 __all__ = ["compare"]
 
@@ -45,7 +49,9 @@ def compare(
     amount: Annotated[
         float | None,
         typer.Option(
-            "--amount", metavar="N", help="How much of it: 80,000 gradients or 20 seconds."
+            "--amount",
+            metavar="N",
+            help="How much of it: 80,000 gradients (your own problem: 10,000) or 20 seconds.",
         ),
     ] = None,
     seed: Annotated[
@@ -71,7 +77,7 @@ def compare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compare methods on a problem with a known front.
+    """Compare methods on a problem, with a known front or your own.
 
     Every method is tuned for its share of the budget and starts at the same
     point; those without preferences run once per seed.  With --budget oracles
@@ -79,14 +85,20 @@ def compare(
     product counted as two.  Ranked by the worst distance to the exact front,
     then by the worst kkt residual, both with the lower level solved again.
 
-    With --out: comparison.json, comparison.png (all fronts over the exact one)
-    and methods/, a run folder for each, for `bipareto report DIR`.
+    Your own problem (package.module:function, which returns (problem, x0, y0))
+    has no exact front: methods are ranked by their mean hypervolume over seeds,
+    up to a point that all share, on the problem's test_data where it has any.
+    Several seeds give errors, and words: who is ahead beyond two of them.
+
+    With --out: comparison.json, comparison.png (all fronts) and methods/, a run
+    folder for each, for `bipareto report DIR`.
 
     \b
     Examples:
       bipareto compare quadratic --preferences 5
       bipareto compare merely-convex --methods momeha,wc-penalty,moco
       bipareto compare pl-sin2 --dim 20 --budget seconds --amount 10 --out runs/c
+      bipareto compare mine:problem --methods twin,mb-momeha --seed 0,1,2 --out runs/d
     """
     import json
 
@@ -98,22 +110,19 @@ def compare(
     if out_dir is not None and (out_dir / "comparison.json").exists():
         raise InvalidInput(f"--out {out_dir} holds a comparison already; choose another folder")
     asked = problem_asked(problem, option, dim, noise)
-    known = build(asked, [0]).known
-    if known is None:
-        raise InvalidInput(
-            f"{problem} has no known front, which a comparison measures against; trace it with "
-            "each method: bipareto front ... --method NAME"
-        )
+    setup = build(asked, [0])
+    known, begin = setup.known, setup.starts[0]
     names = (
-        comparison.applicable(known)
+        comparison.applicable(setup.problem, setup.problem.check(*begin))
         if methods == "all"
         else [name.strip() for name in methods.split(",") if name.strip()]
     )
     seeds = values.seeds(seed or ["0"])
     kind = cast("comparison.Budget", budget)
     found = comparison.compare(
-        known,
+        setup.problem,
         names,
+        begin=begin,
         preferences=preferences,
         budget=kind,
         amount=amount,
@@ -129,52 +138,22 @@ def compare(
     remarks = [f"{', '.join(whose)}: {note}" for note, whose in notes.items()]
     if all(c.front is None for c in found):
         raise InvalidInput(f"nothing was compared; {'; '.join(remarks) or 'name some --methods'}")
-    header = [
-        "method",
-        "runs",
-        "steps",
-        "distance",
-        "kkt",
-        "hypervolume",
-        "gap",
-        "gradients",
-        "Hessian products",
-        "seconds",
-    ]
     data = [c.figures() for c in found]
-    rows = []
-    for c, row in zip(found, data, strict=True):
-        if c.front is None:
-            rows.append([c.name, *"-" * 9])
-            continue
-        figures = [f"{c.distance:.2e}", f"{c.kkt:.2e}", f"{c.hypervolume:.5g}", f"{c.gap:.2e}"]
-        rows.append(
-            [
-                c.name,
-                str(row["runs"]),
-                str(c.steps),
-                *figures,
-                str(c.gradients),
-                str(c.hessian_products),
-                f"{c.seconds:.1f}",
-            ]
-        )
-    out.table(
-        f"{known.name}: worst figures over the runs, hypervolume of all of them; the lower level "
-        "solved again",
-        header,
-        rows,
-    )
+    out.table(*_table(asked.name, known is not None, found))
     for remark in remarks:
         out.warn(remark)
+    words = comparison.verdicts(found)
+    for sentence in words:
+        out.say(sentence)
     result = {
         "problem": {"name": asked.name, **asked.options},
         "budget": budget,
         "amount": amount,
         "seeds": seeds,
         "start": start,
-        "reference": known.reference.tolist(),
+        "reference": comparison.reference_point(setup.problem, found).tolist(),
         "methods": data,
+        "verdicts": words,
     }
     if out_dir is not None:
         from bipareto.report import plot_comparison
@@ -204,6 +183,33 @@ def compare(
             f"bipareto report {out_dir}"
         )
     out.result(result)
+
+
+def _table(name: str, known: bool, found: Sequence[Contender]) -> tuple[str, list[str], Any]:
+    """Title, header and rows: distances where a front is known, else the mean over seeds."""
+    measured = (
+        ["distance", "kkt", "hypervolume", "gap"] if known else ["hypervolume", "error", "kkt"]
+    )
+    rows = []
+    for c in found:
+        figures = {
+            "distance": f"{c.distance:.2e}",
+            "kkt": "-" if math.isnan(c.kkt) else f"{c.kkt:.2e}",
+            "hypervolume": f"{c.hypervolume if known else c.mean:.5g}",
+            "gap": f"{c.gap:.2e}",
+            "error": "-" if math.isnan(c.error) else f"{c.error:.2g}",
+        }
+        cost = [str(c.gradients), str(c.hessian_products), f"{c.seconds:.1f}"]
+        runs = "-" if c.front is None else str(len(c.front))
+        row = [c.name, runs, str(c.steps), *(figures[key] for key in measured), *cost]
+        rows.append(row if c.front is not None else [c.name, *"-" * (len(row) - 1)])
+    header = ["method", "runs", "steps", *measured, "gradients", "Hessian products", "seconds"]
+    what = (
+        "worst figures over the runs, hypervolume of all of them"
+        if known
+        else "mean hypervolume over seeds and its standard error, worst kkt"
+    )
+    return f"{name}: {what}; the lower level solved again", header, rows
 
 
 def _hyperparameters(method: Method) -> dict[str, Any]:

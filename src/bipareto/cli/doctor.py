@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
-from bipareto.cli.options import Json, Quiet, Trust
+from bipareto.cli.options import Json, Options, Quiet, Trust
 from bipareto.cli.output import Output
+from bipareto.cli.traced import RunOrProblem, ShortSteps, folder_of
 
 __all__ = ["doctor"]
 
 
 def doctor(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder: of `front`, `solve`, `sweep`.")
-    ],
+    run: RunOrProblem,
+    steps: ShortSteps = 2000,
+    option: Options = None,
     trust: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -29,25 +30,45 @@ def doctor(
     collapse, an objective that drowns the others, and preferences without
     effect.  The exit code is 1 when something was found.
 
+    `bipareto doctor env` says what is installed, which CPU and GPU are there,
+    and what will be fast.
+
     \b
     Examples:
       bipareto front pl-sin2 --out runs/a && bipareto doctor runs/a
       bipareto front quadratic --set c=0.01 --out runs/b; bipareto doctor runs/b
+      bipareto doctor package.module:function --steps 5000
+      bipareto doctor env
     """
+    out = Output(as_json, quiet)
+    if run == "env" and not Path(run).exists():
+        from bipareto.doctor.environment import environment, in_words
+
+        seen = environment()
+        out.say(in_words(seen))
+        out.result(seen)
+        return
+    with folder_of(out, run, steps, option) as path:
+        parts = _examined(out, path, run, trust)
+    out.result(parts[0] if len(parts) == 1 else {"run": run, "runs": parts})
+    if any(part["diagnoses"] for part in parts):
+        raise typer.Exit(1)
+
+
+def _examined(out: Output, path: Path, asked: str, trust: bool) -> list[dict[str, Any]]:
+    """The diagnoses of every run folder at a path, told as they are made."""
     from bipareto.doctor import examine
     from bipareto.sweep.reading import case, run_folders
 
-    out = Output(as_json, quiet)
     parts = []
-    for folder in run_folders(run):
-        examined = case(folder, trusted=trust)
+    for folder in run_folders(path):
+        name = asked if folder == path else str(folder)
+        examined = case(folder, trusted=trust or path != Path(asked))
         found = examine(examined)
         if not found:
-            out.say(f"{folder}: {examined.runs} runs, nothing found")
+            out.say(f"{name}: {examined.runs} runs, nothing found")
         for diagnosis in found:
             out.say(str(diagnosis))
         told = [asdict(diagnosis) for diagnosis in found]
-        parts.append({"run": str(folder), "runs": examined.runs, "diagnoses": told})
-    out.result(parts[0] if len(parts) == 1 else {"run": str(run), "runs": parts})
-    if any(part["diagnoses"] for part in parts):
-        raise typer.Exit(1)
+        parts.append({"run": name, "runs": examined.runs, "diagnoses": told})
+    return parts

@@ -19,14 +19,19 @@ def list_(
 ) -> None:
     """Show the problems with known fronts, the methods, and the doctor's diagnoses.
 
+    Those of other packages are among them (docs/extending.md says how).
+
     \b
     Examples:
       bipareto list
       bipareto list --json
     """
-    from bipareto.doctor import LOOKS
+    from bipareto.doctor import looks
     from bipareto.methods import METHODS
+    from bipareto.methods.parts.scalarization import SCALARIZATIONS
+    from bipareto.problem.plugins import declared
     from bipareto.problems import PROBLEMS, options
+    from bipareto.sweep.engines import ENGINES
 
     out = Output(as_json)
     known = [
@@ -37,9 +42,14 @@ def list_(
         {"name": name, "summary": _first_line(cls), "numbers": _plain(_defaults(cls))}
         for name, cls in METHODS.items()
     ]
-    diagnoses = [{"name": seen.name, "summary": seen.disease} for seen in LOOKS]
+    diagnoses = [{"name": seen.name, "summary": seen.disease} for seen in looks()]
+    named = {
+        "scalarizations": list(SCALARIZATIONS),
+        "engines": list(ENGINES),
+        "commands": sorted(declared("commands")),
+    }
     if as_json:
-        out.result({"problems": known, "methods": methods, "diagnoses": diagnoses})
+        out.result({"problems": known, "methods": methods, "diagnoses": diagnoses, **named})
         return
     header = ["name", "what", "options (-o key=value) and defaults"]
     out.table(
@@ -51,6 +61,9 @@ def list_(
     out.table("Methods", header, [_row(entry, "numbers") for entry in methods], left=3)
     rows = [[entry["name"], entry["summary"]] for entry in diagnoses]
     out.table("Diagnoses of `bipareto doctor RUN`", ["name", "what"], rows, left=2)
+    for kind, names in named.items():
+        added = " added by packages" if kind == "commands" else ""
+        out.say(f"{kind}{added}: {', '.join(names)}")
     out.say(
         "RECONSTRUCTED: parts of the method are not in what could be read of its paper and code; "
         "docs/methods.md says which."

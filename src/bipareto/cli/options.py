@@ -23,7 +23,10 @@ __all__ = [
     "Trust",
 ]
 
-ProblemName = Annotated[str, typer.Argument(metavar="PROBLEM", help="One of `bipareto list`.")]
+ProblemName = Annotated[
+    str,
+    typer.Argument(metavar="PROBLEM", help="One of `bipareto list`, or package.module:function."),
+]
 MethodName = Annotated[
     str, typer.Option("--method", metavar="NAME", help="One of `bipareto list`.")
 ]

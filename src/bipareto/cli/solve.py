@@ -53,7 +53,7 @@ def solve(
     track: Annotated[
         str | None,
         typer.Option(
-            "--track", metavar="NAME", help="Also show records in tensorboard or mlflow, in --out."
+            "--track", metavar="NAME", help="Also show records in tensorboard, mlflow or wandb."
         ),
     ] = None,
     out_dir: Out = None,
@@ -85,8 +85,8 @@ def solve(
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="manifest.json")
-    if track not in (None, "tensorboard", "mlflow"):
-        raise InvalidInput(f"--track {track!r} is not known; choose tensorboard or mlflow")
+    if track not in (None, "tensorboard", "mlflow", "wandb"):
+        raise InvalidInput(f"--track {track!r} is not known; choose tensorboard, mlflow or wandb")
     if track is not None and out_dir is None:
         raise InvalidInput(f"--track {track} needs a folder to write to; add --out DIR")
     with out.listening():

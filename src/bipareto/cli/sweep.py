@@ -39,7 +39,7 @@ Track = Annotated[
     typer.Option(
         "--track",
         metavar="NAME",
-        help="Also show records in tensorboard or mlflow; changes no number.",
+        help="Also show records in tensorboard, mlflow or wandb; changes no number.",
     ),
 ]
 

@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Quiet
+from bipareto.cli.asked import problem_asked
+from bipareto.cli.options import Json, Options, Quiet
 from bipareto.cli.output import Output
-from bipareto.cli.sweep import Config
+from bipareto.cli.traced import ShortSteps
+from bipareto.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from bipareto.sweep.config import TuneConfig
 
 __all__ = ["tune"]
 
+#: how far from a tuned hyperparameter its range reaches
+FACTOR = 4.0
+
 
 def tune(
-    config: Config,
+    config: Annotated[
+        str,
+        typer.Argument(metavar="CONFIG.yaml", help="What to search; or package.module:function."),
+    ],
+    method: Annotated[
+        str | None,
+        typer.Option("--method", metavar="NAME", help="Of package.module:function; else momeha."),
+    ] = None,
+    space: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--space", metavar="KEY=LOW:HIGH", help="A hyperparameter's range; repeatable."
+        ),
+    ] = None,
+    steps: ShortSteps = 2000,
+    trials: Annotated[
+        int, typer.Option("--trials", metavar="N", min=1, help="Of package.module:function.")
+    ] = 32,
+    option: Options = None,
     storage: Annotated[
         str | None,
         typer.Option(
@@ -38,6 +64,10 @@ def tune(
     Trials that differ only in numbers run side by side, as one batch.  The best
     numbers are written as a configuration for `bipareto sweep`.
 
+    Of your own problem, package.module:function, the tuned hyperparameters
+    themselves are searched, a factor of four to either side; --space names
+    others.
+
     \b
     A configuration, in YAML:
       sweep: {problem: {name: pl-sin2}, steps: 2000, preferences: {count: 5}}
@@ -47,6 +77,7 @@ def tune(
     \b
     Examples:
       bipareto tune search.yaml --out runs/search
+      bipareto tune package.module:function --space mu=1:16 --trials 16
     """
     from bipareto.sweep import tuner
     from bipareto.sweep.builder import foretold
@@ -54,8 +85,11 @@ def tune(
 
     out = Output(as_json, quiet)
     with out.listening():
-        asked = load(TuneConfig, config)
-        out.foretell(foretold(asked.sweep.problem))
+        if ":" in config and not Path(config).exists():
+            asked = _own(config, method or "momeha", space or [], steps, trials, option)
+        else:
+            asked = load(TuneConfig, config)
+            out.foretell(foretold(asked.sweep.problem))
         found = tuner.tune(asked, out_dir, storage=storage, study_name=study)
     if not quiet:
         numbers = ", ".join(f"{name} = {value:.5g}" for name, value in found.numbers.items())
@@ -64,3 +98,48 @@ def tune(
             f"it: bipareto sweep {out_dir / 'best.yaml'} --out RUN"
         )
     out.result({**found._asdict(), "config": str(out_dir / "best.yaml")})
+
+
+def _own(
+    name: str, method: str, space: list[str], steps: int, trials: int, option: list[str] | None
+) -> TuneConfig:
+    """The search for a problem of one's own: five preferences, ranges that are given or surround
+    the tuned hyperparameters.
+    """
+    from bipareto.sweep.builder import build, method_of
+    from bipareto.sweep.config import (
+        MethodConfig,
+        PreferencesConfig,
+        SearchConfig,
+        SweepConfig,
+        TuneConfig,
+    )
+
+    problem = problem_asked(name, option, None, 0.0)
+    ranges = {}
+    for text in space:
+        key, _, values = text.partition("=")
+        try:
+            low, high = (float(value) for value in values.split(":"))
+        except ValueError as error:
+            raise InvalidInput(f"--space {text!r} is not of the form key=low:high") from error
+        ranges[key.strip()] = SearchConfig(low=low, high=high, log=low > 0)
+    if not ranges:
+        tuned = method_of(MethodConfig(method), build(problem, [0]), steps)
+        ranges = {
+            key: SearchConfig(low=value / FACTOR, high=value * FACTOR, log=True)
+            for key, value in vars(tuned).items()
+            if isinstance(value, float) and value > 0
+        }
+    if not ranges:
+        raise InvalidInput(f"{method} has no plain numbers to search; name some with --space")
+    return TuneConfig(
+        sweep=SweepConfig(
+            problem=problem,
+            method=MethodConfig(method),
+            preferences=PreferencesConfig(count=5),
+            steps=steps,
+        ),
+        space=ranges,
+        trials=trials,
+    )

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bipareto.doctor.convergence import LOOKS
-from bipareto.doctor.evidence import Case, Diagnosis, Look
+from bipareto.doctor.evidence import Case, Diagnoses, Diagnosis, Look, looks
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import Method
@@ -25,7 +25,18 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Record, Solution
 
-__all__ = ["LOOKS", "Case", "Diagnosis", "Look", "Watch", "diagnose", "examine"]
+__all__ = [
+    "LOOKS",
+    "Case",
+    "Diagnoses",
+    "Diagnosis",
+    "Look",
+    "Watch",
+    "diagnose",
+    "examine",
+    "looks",
+    "reconciled",
+]
 
 __doc__ = (
     (__doc__ or "")
@@ -37,9 +48,7 @@ __doc__ = (
 )
 
 
-def diagnose(
-    found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = None
-) -> list[Diagnosis]:
+def diagnose(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = None) -> Diagnoses:
     """What is wrong with a front or a solution; an empty list is a clean bill of health.
 
     Args:
@@ -186,7 +195,7 @@ class Watch:
                 warnings.warn(f"at step {record.step}, {diagnosis}", BiparetoWarning, stacklevel=2)
 
 
-def examine(case: Case, *, ended: bool = True) -> list[Diagnosis]:
+def examine(case: Case, *, ended: bool = True) -> Diagnoses:
     """All diagnoses of a case, most urgent first.  What a trouble found earlier explains is not
     reported again for the same run.
 
@@ -200,9 +209,9 @@ def examine(case: Case, *, ended: bool = True) -> list[Diagnosis]:
             "these runs were stopped before anything was recorded: there is nothing to examine; "
             "let them make more steps"
         )
-    found: list[Diagnosis] = []
+    found = Diagnoses()
     rest = case  # one object as long as nothing is found: it keeps what it has computed
-    for look in LOOKS:
+    for look in looks():
         if look.at_end and not ended:
             continue
         if seen := look.examine(rest):
@@ -210,4 +219,26 @@ def examine(case: Case, *, ended: bool = True) -> list[Diagnosis]:
             rest = replace(
                 case, ignored=frozenset(r for diagnosis in found for r in diagnosis.runs)
             )
-    return found
+    return reconciled(found)
+
+
+def reconciled(found: Diagnoses) -> Diagnoses:
+    """Diagnoses whose remedies do not contradict each other.
+
+    All runs of a method share their penalty c.  Where it is too weak for some and too strong for
+    others no c is right: y's directions differ too much in curvature, and that is the trouble.
+    """
+    named = {diagnosis.name: diagnosis for diagnosis in found}
+    weak, strong = named.get("penalty-too-weak"), named.get("penalty-too-strong")
+    if weak is None or strong is None:
+        return found
+    both = Diagnosis(
+        "no-penalty-fits",
+        tuple(sorted({*weak.runs, *strong.runs})),
+        f"the penalty is too weak for {len(weak.runs)} runs ({weak.seen}) and too strong for "
+        f"{len(strong.runs)} others ({strong.seen}): the lower level is ill-conditioned",
+        "leave c and give more steps, or rescale y so that g curves alike in all directions",
+        {f"weak {key}": value for key, value in weak.numbers.items()}
+        | {f"strong {key}": value for key, value in strong.numbers.items()},
+    )
+    return Diagnoses([both, *(item for item in found if item is not weak and item is not strong)])

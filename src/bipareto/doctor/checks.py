@@ -18,8 +18,7 @@ from bipareto.methods import Twin
 from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope, scalarization
 from bipareto.methods.parts.coordinates import Coordinates
-from bipareto.problem import Problem, tree
-from bipareto.problem.tree import Tree
+from bipareto.problem import tree
 from bipareto.run.steppers import stepper
 
 __all__ = ["LOOKS"]
@@ -301,26 +300,14 @@ def _penalty_too_strong(case: Case) -> list[Diagnosis]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", BiparetoWarning)
             seen = certificate.certify(case.problem, x, y)
-        slopes = _slopes(case.problem, x, y)
-        share = seen.kkt_lower / slopes if slopes > 0 else 0.0
-        if seen.common_descent and share > VISIBLE:
-            found[r] = {"share": 100 * share, "moved": 100 * moved, "c": float(c[r])}
+        if seen.common_descent and seen.improvement > VISIBLE:
+            found[r] = {"share": 100 * seen.improvement, "moved": 100 * moved, "c": float(c[r])}
     return diagnosed(
         "penalty-too-strong",
         found,
-        "in the second half of the run the objectives moved by {moved:.2g} % only, although a "
-        "common descent direction "
-        "with {share:.3g} % of their slope is left (c = {c:.3g})",
+        "in the second half of the run the objectives moved by {moved:.2g} % only, although all of "
+        "them could fall by {share:.3g} % of their ranges (c = {c:.3g})",
         "lower c tenfold, or raise alpha_x or the number of steps",
-    )
-
-
-def _slopes(problem: Problem, x: Tree, y: Tree) -> float:
-    both = tree.ravel((x, y))
-    m = problem.upper(x, y, problem.batch("upper", "full")).shape[0]
-    return max(
-        float(torch.func.grad(curvature.objective_in_both(problem, i, x, y))(both).norm())
-        for i in range(m)
     )
 
 

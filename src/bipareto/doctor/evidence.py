@@ -14,10 +14,22 @@ from bipareto.methods import Method
 from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope
 from bipareto.problem import Problem, tree
+from bipareto.problem.notebook import html_table
+from bipareto.problem.plugins import Registry
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Failure
 
-__all__ = ["LOOKS", "Case", "Diagnosis", "Look", "diagnosed", "extreme_curvatures", "look"]
+__all__ = [
+    "LOOKS",
+    "Case",
+    "Diagnoses",
+    "Diagnosis",
+    "Look",
+    "diagnosed",
+    "extreme_curvatures",
+    "look",
+    "looks",
+]
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,19 @@ class Diagnosis:
         which = ", ".join(map(str, self.runs[:6])) + (", ..." if len(self.runs) > 6 else "")
         runs = "runs" if len(self.runs) > 1 else "run"
         return f"{self.name} ({runs} {which}): {self.seen}. Remedy: {self.remedy}"
+
+    def _repr_html_(self) -> str:
+        return Diagnoses([self])._repr_html_()
+
+
+class Diagnoses(list[Diagnosis]):
+    """All diagnoses of a front or a solution, a list; none is a clean bill of health."""
+
+    def _repr_html_(self) -> str:
+        if not self:
+            return "<p>No trouble found.</p>"
+        rows = [[d.name, ", ".join(map(str, d.runs)), d.seen, d.remedy] for d in self]
+        return html_table(rows, ["diagnosis", "runs", "seen", "remedy"])
 
 
 @dataclass(frozen=True)
@@ -187,6 +212,18 @@ class Look(NamedTuple):
 
 #: in the order of urgency: what an earlier one explains is not looked at again
 LOOKS: list[Look] = []
+_OF_OTHERS: Registry[Callable[[Case], list[Diagnosis]]] = Registry("diagnoses", {})
+
+
+def looks() -> list[Look]:
+    """All of `LOOKS`, then those of other packages: entry points of the group bipareto.diagnoses,
+    functions of a case whose docstring says what the trouble is.
+    """
+    return LOOKS + [Look(name, _sentence(examine), examine) for name, examine in _OF_OTHERS.items()]
+
+
+def _sentence(examine: Callable[[Case], list[Diagnosis]]) -> str:
+    return " ".join((examine.__doc__ or "").strip().split("\n\n")[0].split())
 
 
 def look(
@@ -200,8 +237,7 @@ def look(
     """
 
     def enter(examine: Callable[[Case], list[Diagnosis]]) -> Callable[[Case], list[Diagnosis]]:
-        first = (examine.__doc__ or "").strip().split("\n\n")[0]
-        LOOKS.append(Look(name, " ".join(first.split()), examine, at_end))
+        LOOKS.append(Look(name, _sentence(examine), examine, at_end))
         return examine
 
     return enter

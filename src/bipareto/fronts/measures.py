@@ -17,7 +17,17 @@ from torch import Tensor
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import validation
 
-__all__ = ["Response", "attainment", "hypervolume", "igd_plus", "measure", "response", "spread"]
+__all__ = [
+    "Response",
+    "attainment",
+    "hypervolume",
+    "igd_plus",
+    "measure",
+    "pareto_optimal",
+    "response",
+    "spread",
+    "weakly_pareto_optimal",
+]
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -51,6 +61,50 @@ def _seeds(seed: Any, runs: int) -> Array:
 def _finite(values: Any) -> Array:
     rows = _rows(values)
     return rows[np.isfinite(rows).all(1)]
+
+
+def pareto_optimal(objectives: Any, among: Any = None) -> Tensor:
+    """Which rows of (R, m) are Pareto optimal among the given points: no point is at most as large
+    in every objective and smaller in one.  A mask (R,).
+
+    Args:
+        among: the points (n, m) that may dominate; None for the rows themselves.
+
+    >>> pareto_optimal([[0.0, 1.0], [0.0, 2.0], [1.0, 0.0]]).tolist()
+    [True, False, True]
+    """
+    rows, others = _compared(objectives, among)
+    return torch.from_numpy(
+        ~((others <= rows).all(-1) & (others < rows).any(-1)).any(0) & np.isfinite(rows[0]).all(-1)
+    )
+
+
+def weakly_pareto_optimal(objectives: Any, among: Any = None) -> Tensor:
+    """Which rows of (R, m) are weakly Pareto optimal among the given points: no point is smaller in
+    *every* objective.  A mask (R,); a Pareto optimal row is weakly so, the converse fails.
+
+    Args:
+        among: as in `pareto_optimal`.
+
+    >>> weakly_pareto_optimal([[0.0, 1.0], [0.0, 2.0], [1.0, 3.0]]).tolist()
+    [True, True, False]
+    """
+    rows, others = _compared(objectives, among)
+    return torch.from_numpy(~(others < rows).all(-1).any(0) & np.isfinite(rows[0]).all(-1))
+
+
+def _compared(objectives: Any, among: Any) -> tuple[Array, Array]:
+    """The rows (1, R, m) and those that they are compared with (n, 1, m); what is not finite
+    dominates nothing.
+    """
+    rows = _rows(objectives)
+    others = _finite(objectives) if among is None else _finite(among)
+    if rows.shape[1] != others.shape[1]:
+        raise InvalidInput(
+            f"among has {others.shape[1]} objectives and the rows have {rows.shape[1]}; pass (n, "
+            f"{rows.shape[1]})"
+        )
+    return rows[None], others[:, None]
 
 
 def hypervolume(objectives: Any, reference: Any) -> float:

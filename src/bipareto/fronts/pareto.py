@@ -19,6 +19,7 @@ from torch import Tensor
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts import drawing, measures
 from bipareto.fronts.places import Places, place, places
+from bipareto.fronts.tables import Tabular
 from bipareto.methods import Method
 from bipareto.methods.parts import envelope
 from bipareto.problem import Problem, tree, validation
@@ -70,7 +71,7 @@ def front_of(
 
 
 @dataclass(frozen=True)
-class ParetoFront:
+class ParetoFront(Tabular):
     """R runs stacked along a first axis: x, y (trees), objectives (R, m), preference (R, m; NaN for
     methods without), seed (R,).
 
@@ -270,9 +271,7 @@ class ParetoFront:
             names: a label per objective; None takes the problem's.
             title: a heading.
         """
-        labels = (
-            names if names is not None else None if self.problem is None else self.problem.names
-        )
+        labels = getattr(self.problem, "names", None) if names is None else names
         figure = drawing.draw_front(
             self.objectives, preference=self.preference, exact=exact, names=labels, title=title
         )

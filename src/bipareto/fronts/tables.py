@@ -1,47 +1,128 @@
-"""Runs as CSV files that carry every digit and no times, so that equal runs give equal files."""
+"""Fronts as tables: for pandas, in the cells of notebooks, and as CSV files that carry every digit
+and no times, so that equal runs give equal files.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from bipareto.fronts.pareto import ParetoFront
-from bipareto.run.results import Solution
+from bipareto.errors import InvalidInput
+from bipareto.fronts.plotted import interactive_front
+from bipareto.problem import Problem, tree, validation
+from bipareto.problem.notebook import frame, html_table, in_notebook
+from bipareto.problem.tree import Tree
+from bipareto.run.results import Run, Solution
 
-__all__ = ["write_csv", "write_history", "write_metrics"]
+__all__ = ["Tabular", "write_csv", "write_history", "write_metrics"]
+
+#: the columns of a run folder's front.csv, which has had the same ones since its first version
+_KEPT = re.compile(r"run|seed|[wf]\d+")
 
 
-def write_csv(
-    front: ParetoFront, path: str | PathLike[str], distance: Tensor | None = None
-) -> None:
+class Tabular:
+    """What a front says of itself to other tools: a DataFrame, a CSV file, plain tensors, a cell of
+    a notebook.
+    """
+
+    x: Tree
+    y: Tree
+    objectives: Tensor
+    preference: Tensor
+    seed: Tensor
+    reason: tuple[str, ...]
+    problem: Problem | None
+    test: Tensor | None
+    lower_residual: Tensor | None
+    remaining: Tensor | None
+    run: Run | None
+
+    def columns(self) -> dict[str, list[Any]]:
+        """Column -> one value per run: run, seed, the preference w1..wm, the objectives f1..fm, and
+        what else is known of each (test1..testm, lower_residual, remaining, reason).
+        """
+        table: dict[str, list[Any]] = {
+            "run": list(range(len(self.reason))),
+            "seed": self.seed.tolist(),
+        }
+        for name, values in (("w", self.preference), ("f", self.objectives), ("test", self.test)):
+            for i, column in enumerate(() if values is None else values.detach().T.tolist(), 1):
+                table[f"{name}{i}"] = column
+        for name in ("lower_residual", "remaining"):
+            if (values := getattr(self, name)) is not None:
+                table[name] = values.tolist()
+        return table | {"reason": list(self.reason)}
+
+    def to_dataframe(self) -> Any:
+        """The front as a pandas DataFrame, one row per run; `columns` says which columns."""
+        return frame(self.columns())
+
+    def to_csv(self, path: str | PathLike[str]) -> None:
+        """Write the table of `to_dataframe` with every digit; pandas is not needed."""
+        table = self.columns()
+        file = validation.path(path, "path", "front.csv")
+        try:
+            _write(file, list(table), zip(*table.values(), strict=True))
+        except OSError as error:
+            raise InvalidInput(
+                f"the front cannot be written to {file} ({error.strerror}); give a file in a "
+                "folder that exists"
+            ) from error
+
+    def to_torch(self) -> dict[str, Any]:
+        """x and y (trees), objectives, preference and seed as plain tensors, R first: what
+        `torch.save` writes and `torch.load(..., weights_only=True)` reads.
+        """
+        names = ("x", "y", "objectives", "preference", "seed")
+        return {name: tree.map_(Tensor.detach, getattr(self, name)) for name in names}
+
+    def _labels(self) -> list[str]:
+        m = self.objectives.shape[1]
+        names = None if self.problem is None else self.problem.names
+        return list(names or [f"f{i + 1}" for i in range(m)])
+
+    def _repr_html_(self) -> str:
+        table = self.columns()
+        if self.preference.isnan().all():
+            table = {name: values for name, values in table.items() if name[0] != "w"}
+        labels = {f"f{i}": name for i, name in enumerate(self._labels(), 1)}
+        header = [labels.get(name, name) for name in table]
+        caption = f"Pareto front: {len(self.reason)} runs"
+        return html_table(zip(*table.values(), strict=True), header, caption)
+
+    def _ipython_display_(self) -> None:
+        """A picture to look into, where Plotly is installed, above the table."""
+        from IPython.display import HTML, display
+
+        if in_notebook() and find_spec("plotly") is not None and len(self.reason):
+            display(self.interactive())
+        display(HTML(self._repr_html_()) if in_notebook() else self.__repr__())
+
+    def interactive(self) -> Any:
+        """A Plotly figure of the front: points coloured by the weight of the first objective, which
+        say their preference under the pointer; parallel coordinates beyond three objectives.
+        """
+        return interactive_front(self.objectives, self.preference, self._labels())
+
+
+def write_csv(front: Tabular, path: str | PathLike[str], distance: Tensor | None = None) -> None:
     """One row per run: run, seed, w1..wm, f1..fm, and the distance (R,) to a known front where
     there is one.
 
     Objectives are written as the front holds them; call `resolve_lower` first.
     """
-    m = front.objectives.shape[1]
-    header = [
-        "run",
-        "seed",
-        *(f"w{i + 1}" for i in range(m)),
-        *(f"f{i + 1}" for i in range(m)),
-        *(["distance"] if distance is not None else []),
-    ]
-    columns = [
-        front.preference,
-        front.objectives,
-        *([distance[:, None]] if distance is not None else []),
-    ]
-    numbers = [
-        [value for column in columns for value in column[r].tolist()] for r in range(len(front))
-    ]
-    _write(path, header, ([r, int(front.seed[r]), *numbers[r]] for r in range(len(front))))
+    shown = {name: values for name, values in front.columns().items() if _KEPT.fullmatch(name)}
+    if distance is not None:
+        shown["distance"] = distance.tolist()
+    _write(path, list(shown), zip(*shown.values(), strict=True))
 
 
 def write_history(solution: Solution, path: str | PathLike[str]) -> None:
@@ -58,7 +139,7 @@ def write_history(solution: Solution, path: str | PathLike[str]) -> None:
     _write(path, header, ([step, *f, *rest] for step, f, *rest in rows))
 
 
-def write_metrics(front: ParetoFront, path: str | PathLike[str]) -> None:
+def write_metrics(front: Tabular, path: str | PathLike[str]) -> None:
     """What a front's runs recorded on the way, one line of JSON per record, as sweeps write it;
     nothing for a front without runs.
     """

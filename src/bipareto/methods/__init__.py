@@ -14,6 +14,7 @@ from bipareto.methods.moml import MOML
 from bipareto.methods.twin import Twin
 from bipareto.methods.wcmhgd import WCMHGD
 from bipareto.methods.wcpenalty import WCPenalty
+from bipareto.problem.plugins import Registry
 
 __all__ = [
     "FORUM",
@@ -31,15 +32,18 @@ __all__ = [
     "WCPenalty",
 ]
 
-METHODS: dict[str, type[Method]] = {
-    "momeha": MOMEHA,
-    "mb-momeha": MBMOMEHA,
-    "meha": MEHA,
-    "moml": MOML,
-    "gmoba": GMOBA,
-    "forum": FORUM,
-    "moco": MoCo,
-    "wc-mhgd": WCMHGD,
-    "wc-penalty": WCPenalty,
-    "twin": Twin,
-}
+METHODS: Registry[type[Method]] = Registry(
+    "methods",
+    {
+        "momeha": MOMEHA,
+        "mb-momeha": MBMOMEHA,
+        "meha": MEHA,
+        "moml": MOML,
+        "gmoba": GMOBA,
+        "forum": FORUM,
+        "moco": MoCo,
+        "wc-mhgd": WCMHGD,
+        "wc-penalty": WCPenalty,
+        "twin": Twin,
+    },
+)

@@ -12,6 +12,7 @@ from typing import Any
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import validation
+from bipareto.problem.plugins import Registry
 from bipareto.problems.base import Constants, KnownProblem, Point
 from bipareto.problems.bistable import Bistable
 from bipareto.problems.ds1 import DS1
@@ -43,22 +44,25 @@ __all__ = [
 ]
 
 #: every known problem by its name; each class carries a one-line `summary`
-PROBLEMS: dict[str, type[KnownProblem]] = {
-    problem.name: problem
-    for problem in (
-        Quadratic,
-        PLSin2,
-        Sin,
-        SinTrap,
-        MoSin,
-        MoSin2,
-        MerelyConvex,
-        TP2S,
-        DS1,
-        Ridge,
-        Bistable,
-    )
-}
+PROBLEMS: Registry[type[KnownProblem]] = Registry(
+    "problems",
+    {
+        problem.name: problem
+        for problem in (
+            Quadratic,
+            PLSin2,
+            Sin,
+            SinTrap,
+            MoSin,
+            MoSin2,
+            MerelyConvex,
+            TP2S,
+            DS1,
+            Ridge,
+            Bistable,
+        )
+    },
+)
 
 
 #: Dimensions and counts of a known problem at most.

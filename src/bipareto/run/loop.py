@@ -37,11 +37,11 @@ from bipareto.run.results import (
     Run,
     Snapshot,
     Solution,
-    Watch,
     as_batch,
     warn_of_failures,
 )
 from bipareto.run.steppers import stepper
+from bipareto.run.watching import Watch
 
 __all__ = [
     "COMPILE_FROM",

@@ -1,8 +1,10 @@
-"""Records sent to TensorBoard or MLflow while a run goes: callbacks for `solve`, `front` and
-sweeps.
+"""Records sent to TensorBoard, MLflow or Weights & Biases while a run goes: callbacks for `solve`,
+`front` and sweeps.
+
+One of your own is a `Tracker` with `send` and `close`.
 
 The run folder's own metrics stay the record that a resume rests on; a tracker is a window on it,
-and nothing reads it back. Both packages are extras and are imported when a tracker is made.
+and nothing reads it back. The packages are extras and are imported when a tracker is made.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -23,9 +26,17 @@ from torch import Tensor
 from bipareto.errors import InvalidInput
 from bipareto.run.results import Record
 
-__all__ = ["MLflow", "TensorBoard", "Tracker", "TrackerName", "open_tracker", "prepare_tracker"]
+__all__ = [
+    "MLflow",
+    "TensorBoard",
+    "Tracker",
+    "TrackerName",
+    "WandB",
+    "open_tracker",
+    "prepare_tracker",
+]
 
-TrackerName = Literal["tensorboard", "mlflow"]
+TrackerName = Literal["tensorboard", "mlflow", "wandb"]
 
 #: values that MLflow takes at once
 BATCH = 1000
@@ -160,6 +171,45 @@ class MLflow(Tracker):
         self._client.set_terminated(self._run)
 
 
+class WandB(Tracker):
+    """Scalars of a Weights & Biases run; values that are not finite are left out.
+
+    Args:
+        project, run: names; a run of that name in that folder is continued.
+        folder: where its files go; WANDB_MODE=offline keeps them there.
+        runs: as in `Tracker`.
+        parameters: the configuration of a new run.
+    """
+
+    def __init__(
+        self,
+        project: str = "bipareto",
+        *,
+        run: str = "run",
+        folder: str | PathLike[str] | None = None,
+        runs: Sequence[str] | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(runs)
+        where = "" if folder is None else str(Path(folder).resolve())
+        self._run: Any = _require("wandb").init(
+            project=project,
+            name=run,
+            # The same run of the same folder has the same id, so that a resume goes on with it.
+            id=sha256(f"{where}:{project}:{run}".encode()).hexdigest()[:16],
+            resume="allow",
+            dir=where or None,
+            config=dict(parameters or {}),
+        )
+
+    def send(self, values: Mapping[str, float], step: int) -> None:
+        finite = {name: value for name, value in values.items() if math.isfinite(value)}
+        self._run.log(finite, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
 def open_tracker(
     name: TrackerName,
     folder: Path,
@@ -169,12 +219,12 @@ def open_tracker(
     begin: int = 0,
     parameters: Mapping[str, Any] | None = None,
 ) -> Tracker:
-    """The tracker of a folder: FOLDER/tensorboard/RUN, or MLflow's MLFLOW_TRACKING_URI and else
-    FOLDER/mlflow.db.
+    """The tracker of a folder: FOLDER/tensorboard/RUN; MLflow's MLFLOW_TRACKING_URI and else
+    FOLDER/mlflow.db; or Weights & Biases, its files in FOLDER/wandb.
 
     Args:
-        name: "tensorboard" or "mlflow".
-        folder: where results go; it names the MLflow experiment.
+        name: "tensorboard", "mlflow" or "wandb".
+        folder: where results go; it names the MLflow experiment and the W&B project.
         run, runs, begin, parameters: as in the trackers.
     """
     if name == "tensorboard":
@@ -187,7 +237,9 @@ def open_tracker(
             runs=runs,
             parameters=parameters,
         )
-    raise InvalidInput(f"the tracker is {name!r}; choose tensorboard or mlflow")
+    if name == "wandb":
+        return WandB(folder.name, run=run, folder=folder, runs=runs, parameters=parameters)
+    raise InvalidInput(f"the tracker is {name!r}; choose tensorboard, mlflow or wandb")
 
 
 def prepare_tracker(name: TrackerName, folder: Path) -> None:

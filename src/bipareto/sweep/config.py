@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+#: the engines of this package
+ENGINE_NAMES = ("local", "processes", "ray")
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ class EngineConfig:
     one.
     """
 
-    name: Literal["local", "processes", "ray"] = "local"
+    #: local, processes, ray, or the engine of another package
+    name: str = "local"
     #: worker processes, or Ray tasks at a time; null for one per core
     workers: int | None = None
     #: a Ray cluster, e.g. "auto"; null starts one on this machine
@@ -125,6 +128,11 @@ class EngineConfig:
     gpus: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.name not in ENGINE_NAMES:
+            from bipareto.problem.plugins import declared  # the package loads torch: not for --help
+
+            known = [*ENGINE_NAMES, *declared("engines")]
+            require(self.name in known, "engine.name", self.name, f"one of {', '.join(known)}")
         require(
             self.workers is None or self.workers >= 1,
             "engine.workers",
@@ -167,8 +175,8 @@ class SweepConfig:
     threads: int = 1
     engine: EngineConfig = EngineConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
-    #: also send records to RUN/tensorboard, or to MLflow; changes no number
-    track: Literal["tensorboard", "mlflow"] | None = None
+    #: also send records to RUN/tensorboard, MLflow or Weights & Biases; changes no number
+    track: Literal["tensorboard", "mlflow", "wandb"] | None = None
 
     def __post_init__(self) -> None:
         require(

@@ -51,7 +51,7 @@ def derive(
       bipareto experiment nas derive cells/genotype-0.json --json
     """
     from bipareto_experiments.nas.genotype import Genotype
-    from bipareto_experiments.nas.studies import described, looked_up
+    from bipareto_experiments.nas.lookups import described, looked_up
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir)
@@ -122,7 +122,8 @@ def train(
     from bipareto_experiments.data import load
     from bipareto_experiments.devices import device_of
     from bipareto_experiments.nas.settings import PRESETS
-    from bipareto_experiments.nas.standalone import Recipe, sized, train_network
+    from bipareto_experiments.nas.standalone import Recipe, sized
+    from bipareto_experiments.nas.standalone_training import train_network
     from bipareto_experiments.nas.task import generated
 
     out = Output(as_json, quiet)
@@ -184,7 +185,7 @@ def figures(
       bipareto experiment nas figures runs/nas runs/four --out docs/images
     """
     from bipareto_experiments.nas.figures import draw
-    from bipareto_experiments.nas.studies import looked_up
+    from bipareto_experiments.nas.lookups import looked_up
 
     out = Output(as_json, quiet)
     results, names = [_results_in(run) for run in runs], prefixes(runs)

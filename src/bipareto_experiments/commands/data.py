@@ -278,7 +278,7 @@ def domains(
       bipareto data domains caltech256 --seed 1 --out caltech256_domains.json
     """
     from bipareto_experiments.data import load
-    from bipareto_experiments.fewshot.domains import cluster
+    from bipareto_experiments.fewshot.clustering import cluster
     from bipareto_experiments.fewshot.features import SIDE, class_features, pretrained
 
     out = Output(as_json, quiet)

@@ -45,7 +45,7 @@ def demo(
       bipareto demo
       bipareto demo --out demo-out --json
     """
-    from bipareto_experiments.digits import run_demo
+    from bipareto_experiments.demo import run_demo
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir)

@@ -88,7 +88,8 @@ def cleaning(
     """
     from dataclasses import fields
 
-    from bipareto_experiments.cleaning import FULL, METHODS, REPORTED, SETS, SMALL, run_cleaning
+    from bipareto_experiments.cleaning import FULL, METHODS, REPORTED, SETS, SMALL
+    from bipareto_experiments.cleaning_run import run_cleaning
 
     out = Output(as_json, quiet)
     ensure_experiment(out_dir, "cleaning")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -19,9 +19,9 @@ from bipareto.cli.output import (
     results_of,
 )
 from bipareto.errors import InvalidInput
-from bipareto_experiments.commands.data import Folder
 from bipareto_experiments.commands.domains import say_where, show_tables, tuned_numbers
-from bipareto_experiments.commands.options import Device, Tiny, grouped
+from bipareto_experiments.commands.options import grouped
+from bipareto_experiments.commands.study_options import Dataset, Methods, StudyOptions, Tuning
 
 if TYPE_CHECKING:
     from bipareto_experiments.fewshot.network import Learner
@@ -32,74 +32,8 @@ __all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Dataset = Annotated[
-    str,
-    typer.Option(
-        "--dataset", metavar="NAME", help="fc100, caltech101, caltech256, or another image set."
-    ),
-]
-LearnerOption = Annotated[
-    str,
-    typer.Option(
-        "--learner", metavar="KIND", help="linear (convex lower level), mlp or block (nonconvex)."
-    ),
-]
-ProtocolOption = Annotated[
-    str,
-    typer.Option(
-        "--protocol",
-        metavar="NAME",
-        help="warm: learners begin anew in every episode; literal: carried over.",
-    ),
-]
-Preset = Annotated[
-    str,
-    typer.Option("--preset", metavar="NAME", help="robust, paper-sensitivity or paper-comparison."),
-]
-Seeds = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--seed",
-        "--seeds",
-        metavar="N,N,..",
-        help="Each has its own start and draws; 0,1,2 if none.",
-    ),
-]
-Steps = Annotated[
-    int | None,
-    typer.Option("--steps", metavar="T", min=1, help="Joint steps; 2500 if none, 24 with --tiny."),
-]
-Tuning = Annotated[
-    Path | None,
-    typer.Option(
-        "--tuning",
-        metavar="FILE",
-        help="tuning.json of the tune command: its numbers instead of the preset's.",
-    ),
-]
-Methods = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--methods",
-        metavar="NAME,..",
-        help="momeha, wc-penalty, moml, forum, wc-mhgd; all if none.",
-    ),
-]
-
-
-@dataclass(frozen=True)
-class StudyOptions:
-    """What every study is asked for."""
-
-    learner: LearnerOption = "block"
-    protocol: ProtocolOption = "warm"
-    preset: Preset = "robust"
-    seeds: Seeds = None
-    steps: Steps = None
-    device: Device = None
-    folder: Folder = None
-    tiny: Tiny = False
-    out_dir: Out = None
+#: Joint steps T that the paper gives for its study of sensitivity.
+LENGTHS = {"paper-sensitivity": 5000}
 
 
 @commands.callback()
@@ -140,10 +74,11 @@ def comparison(
       bipareto experiment fewshot comparison --dataset caltech101 --out runs/caltech
       bipareto experiment fewshot comparison --tuning runs/tuned/tuning.json
       bipareto experiment fewshot comparison --dataset fc100 --methods momeha --out runs/fc100
+      bipareto experiment fewshot comparison --domains art,photo,sketch --out runs/styles
     """
     from bipareto_experiments.fewshot.settings import COMPARED
     from bipareto_experiments.fewshot.studies import comparison as run
-    from bipareto_experiments.fewshot.studies import summary
+    from bipareto_experiments.fewshot.summaries import summary
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -187,7 +122,7 @@ def tune(
       bipareto experiment fewshot comparison --tuning runs/tuned/tuning.json
     """
     from bipareto_experiments.fewshot.settings import COMPARED
-    from bipareto_experiments.fewshot.studies import tune as run
+    from bipareto_experiments.fewshot.tuning import tune as run
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -225,7 +160,7 @@ def sensitivity(
       bipareto experiment fewshot sensitivity --steps 5000 --out runs/sensitivity
     """
     from bipareto_experiments.fewshot.studies import sensitivity as run
-    from bipareto_experiments.fewshot.studies import summary
+    from bipareto_experiments.fewshot.summaries import summary
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -277,7 +212,8 @@ def refine(
       bipareto experiment fewshot refine --by stch,linear --out runs/both
       bipareto experiment fewshot refine --tiny --json
     """
-    from bipareto_experiments.fewshot.studies import refinement, summary
+    from bipareto_experiments.fewshot.studies import refinement
+    from bipareto_experiments.fewshot.summaries import summary
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -347,7 +283,8 @@ def figures(
     Examples:
       bipareto experiment fewshot figures runs/sensitivity runs/caltech --out docs/figures
     """
-    from bipareto_experiments.fewshot.figures import draw, write_tables
+    from bipareto_experiments.fewshot.figures import draw
+    from bipareto_experiments.fewshot.tables import write_tables
 
     out = Output(as_json, quiet)
     written: list[str] = []
@@ -381,14 +318,20 @@ def _study(
     task = (
         generated(kind, device=options.device or "cpu")
         if tiny
-        else build(dataset, kind, folder=options.folder, device=options.device)
+        else build(
+            dataset,
+            kind,
+            sets=values.names(options.sets) if options.sets else (),
+            folder=options.folder,
+            device=options.device,
+        )
     )
     seeds = values.seeds(options.seeds or (["0"] if tiny else ["0,1,2"]))
     claim_experiment(options.out_dir, "fewshot")
     return Study(
         task,
         options.out_dir,
-        options.steps or (24 if tiny else 2500),
+        options.steps or (24 if tiny else LENGTHS.get(options.preset, 2500)),
         seeds,
         cast("Protocol", options.protocol),
         options.preset,

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.options import Json, Out, Quiet
+from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output, claim_experiment, ensure_experiment
-from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.architectures import judged, show_best, show_records
-from bipareto_experiments.commands.cells import (
-    Channels,
-    Dataset,
-    derive,
-    figures,
-    teller,
-    train,
-    write_cells,
-)
-from bipareto_experiments.commands.data import Folder
-from bipareto_experiments.commands.options import Device, Tiny, grouped
+from bipareto_experiments.commands.cells import derive, figures, teller, train, write_cells
+from bipareto_experiments.commands.options import grouped
+from bipareto_experiments.commands.search_options import SearchOptions
 
 if TYPE_CHECKING:
     from bipareto_experiments.nas.studies import Study
@@ -33,145 +24,10 @@ __all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-Preset = Annotated[
-    str,
-    typer.Option(
-        "--preset", metavar="NAME", help="proxy (NAS-Bench-201), darts, or paper (its search)."
-    ),
-]
-Space = Annotated[
-    str | None,
-    typer.Option("--space", metavar="NAME", help="nas-bench-201 or darts; the preset's if none."),
-]
-SupernetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--supernet",
-        metavar="KIND",
-        help="plain or fast, the same function; fast on a GPU if none.",
-    ),
-]
-Half = Annotated[bool, typer.Option("--half", help="Let the fast supernet work in bfloat16.")]
-Objectives = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--objectives",
-        metavar="NAME,..",
-        help="Of loss, flops, skip, pooling; the preset's if none.",
-    ),
-]
-Steps = Annotated[
-    int | None,
-    typer.Option("--steps", metavar="T", min=1, help="Steps of a search; the preset's if none."),
-]
-Batch = Annotated[
-    int | None, typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none.")
-]
-Cells = Annotated[
-    int | None,
-    typer.Option(
-        "--cells", metavar="N", min=1, help="A stage of NAS-Bench-201; the preset's if none."
-    ),
-]
-Side = Annotated[
-    int | None,
-    typer.Option(
-        "--side", metavar="PIXELS", help="Images are averaged down to it; the preset's if none."
-    ),
-]
-Numbers = Annotated[
-    str | None,
-    typer.Option("--numbers", metavar="WHOSE", help="ours or paper: the methods' hyperparameters."),
-]
-Warmup = Annotated[
-    float | None,
-    typer.Option(
-        "--warmup",
-        metavar="SHARE",
-        help="Of the steps: the weights learn before the architecture moves; the preset's if none.",
-    ),
-]
-Sampled = Annotated[
-    float | None,
-    typer.Option(
-        "--sampled",
-        metavar="T",
-        help="Judge architectures drawn at temperature T, e.g. 1, not their mixture (0).",
-    ),
-]
-Cooled = Annotated[
-    float | None,
-    typer.Option(
-        "--cooled", metavar="T", help="The temperature that drawn architectures end with."
-    ),
-]
-Draws = Annotated[
-    str | None,
-    typer.Option(
-        "--draws", metavar="KIND", help="twin or own: training images of MB-MOMEHA's theta and y."
-    ),
-]
-Together = Annotated[
-    int | None,
-    typer.Option(
-        "--together", metavar="N", min=1, help="Searches side by side; all on a GPU if none."
-    ),
-]
-Strengths = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--strengths",
-        metavar="NAME,..",
-        help="equal, weak, strong, extreme (-second: for FLOPs); the four if none.",
-    ),
-]
 Seeds = Annotated[
     list[str] | None,
     typer.Option("--seed", "--seeds", metavar="N,N,..", help="Each has its own start and draws."),
 ]
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """What every search is asked for."""
-
-    dataset: Dataset = "cifar10"
-    preset: Preset = "proxy"
-    space: Space = None
-    supernet: SupernetOption = None
-    half: Half = False
-    objectives: Objectives = None
-    strengths: Strengths = None
-    steps: Steps = None
-    batch: Batch = None
-    channels: Channels = None
-    cells: Cells = None
-    side: Side = None
-    numbers: Numbers = None
-    warmup: Warmup = None
-    sampled: Sampled = None
-    cooled: Cooled = None
-    draws: Draws = None
-    together: Together = None
-    device: Device = None
-    folder: Folder = None
-    tiny: Tiny = False
-    out_dir: Out = None
-
-    def named_strengths(self) -> list[str] | None:
-        """The preferences' strengths, None for the default ones."""
-        return values.names(self.strengths) if self.strengths else None
-
-    def settings(self) -> dict[str, Any]:
-        """Settings other than the preset's; None for the preset's own."""
-        if self.draws not in (None, "twin", "own"):
-            raise InvalidInput(f"--draws {self.draws!r} is not known; choose twin or own")
-        same = "space supernet steps batch channels cells side numbers warmup sampled cooled"
-        return {name: getattr(self, name) for name in same.split()} | {
-            "half": self.half or None,
-            "objectives": tuple(values.names(self.objectives)) if self.objectives else None,
-            "twin": None if self.draws is None else self.draws == "twin",
-        }
 
 
 @commands.callback()
@@ -348,7 +204,8 @@ def _study(out: Output, options: SearchOptions, seeds: list[int], **more: Any) -
     """A study of the task, with the known accuracies where there are any."""
     from bipareto_experiments.devices import device_of
     from bipareto_experiments.nas import settings as presets
-    from bipareto_experiments.nas.studies import Study, looked_up
+    from bipareto_experiments.nas.lookups import looked_up
+    from bipareto_experiments.nas.studies import Study
     from bipareto_experiments.nas.task import build, generated
 
     ensure_experiment(options.out_dir, "nas")

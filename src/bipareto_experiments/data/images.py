@@ -138,3 +138,30 @@ class ImageSet:
         """All classes but those of these names; names that are not there are nothing to drop."""
         kept = [c for c, name in enumerate(self.class_names) if name not in names]
         return self if len(kept) == len(self.class_names) else self.select(kept)
+
+    @classmethod
+    def joined(cls, sets: Sequence[ImageSet]) -> ImageSet:
+        """Several sets as one: each a group under its name, a class then called SET/CLASS."""
+        if len({one.name for one in sets}) < len(sets):
+            raise InvalidInput(
+                f"sets to join are {', '.join(one.name for one in sets)}; name each once"
+            )
+        shapes = {one.name: tuple(one.images.shape[1:]) for one in sets}
+        if len(set(shapes.values())) > 1:
+            found = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+            raise InvalidInput(
+                f"sets to join have images of different shapes: {found}; load all at one size"
+            )
+        begin = [0]
+        for one in sets:
+            begin.append(begin[-1] + len(one.class_names))
+        return cls(
+            name=" + ".join(one.name for one in sets),
+            images=torch.cat([one.images for one in sets]),
+            labels=torch.cat([one.labels + b for one, b in zip(sets, begin, strict=False)]),
+            test=torch.cat([one.test for one in sets]),
+            class_names=tuple(f"{one.name}/{label}" for one in sets for label in one.class_names),
+            group=torch.cat([torch.full((len(one.class_names),), k) for k, one in enumerate(sets)]),
+            group_names=tuple(one.name for one in sets),
+            note="; ".join(f"{one.name}: {one.note}" for one in sets),
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,12 @@ import torch
 from bipareto.errors import InvalidInput
 from bipareto.fronts.drawing import COLOURS, MARKERS, styles
 from bipareto_experiments.fewshot.settings import COMPARED
-from bipareto_experiments.fewshot.studies import comparable, summary
+from bipareto_experiments.fewshot.summaries import comparable, summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw", "write_tables"]
+__all__ = ["draw"]
 
 Records = list[dict[str, Any]]
 
@@ -63,58 +62,6 @@ def draw(
             "these records make none of the figures; run sensitivity, single-domain or comparison"
         )
     return written
-
-
-def write_tables(result: dict[str, Any], folder: Path, prefix: str) -> list[str]:
-    """Write accuracies with hypervolumes, and what preferences change, as CSV; returns the names of
-    the files, none if nothing is comparable.
-    """
-    if not comparable(result):
-        return []
-    found = summary(result)
-    names = [f"{prefix}-methods.csv", f"{prefix}-response.csv"]
-    keys = (
-        "accuracy",
-        "accuracy_error",
-        "hypervolume",
-        "hypervolume_error",
-        "hypervolume_equal",
-        "hypervolume_equal_error",
-        "untrained",
-    )
-    rows: list[list[Any]] = [["method", *keys]] + [
-        [name, *(r[key] for key in keys)] for name, r in found.items()
-    ]
-    _write_rows(folder / names[0], rows)
-    answers = [
-        [name, a["domain"] + 1, a["weight"], a["rise"], a["error"], a["seed_error"]]
-        for name, r in found.items()
-        for a in r["response"]
-    ]
-    if not answers:
-        return names[:1]
-    _write_rows(
-        folder / names[1],
-        [
-            [
-                "method",
-                "preferred_domain",
-                "weight",
-                "rise",
-                "error_over_episodes",
-                "error_over_seeds",
-            ],
-            *answers,
-        ],
-    )
-    return names
-
-
-def _write_rows(path: Path, rows: list[list[Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(
-            [["" if v is None else v for v in row] for row in rows]
-        )
 
 
 def _knob(axes: list[Axes], records: Records, name: str, domains: list[str]) -> bool:

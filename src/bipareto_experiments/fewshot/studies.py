@@ -6,8 +6,6 @@ A study's folder holds one sub-folder per group of backbones that were trained s
 
 from __future__ import annotations
 
-import json
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,15 +14,12 @@ from typing import Any
 
 import torch
 
-from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.base import Method
 from bipareto.methods.episodic import Episodic
 from bipareto.problem import tree
-from bipareto.sweep.durable import write_text
 from bipareto_experiments.fewshot.settings import (
     COMPARED,
     MOVING,
-    TRIALS,
     Protocol,
     adaptation,
     configured,
@@ -34,16 +29,7 @@ from bipareto_experiments.fewshot.task import Task
 from bipareto_experiments.fewshot.training import Trial, train
 from bipareto_experiments.trials import RecordedStudy
 
-__all__ = [
-    "Study",
-    "comparable",
-    "comparison",
-    "refinement",
-    "sensitivity",
-    "single_domain",
-    "summary",
-    "tune",
-]
+__all__ = ["Study", "comparison", "refinement", "sensitivity", "single_domain"]
 
 #: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the
 #: paper.
@@ -203,74 +189,6 @@ class Study(RecordedStudy):
         }
 
 
-def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
-    """Try every entry of `settings.TRIALS` under the equal preference, and take what does best on
-    the validation classes.
-
-    Returns:
-        By method: `numbers`, the best ones (none, hence the preset's, where every trial diverged),
-            and `trials`, each with its numbers
-        and its mean accuracy over domains (0 where it diverged).
-    """
-    if not all(study.task.domains.validation):
-        raise InvalidInput(
-            f"the domains of {study.task.images.name} have no validation classes to tune on; take "
-            "fc100 or caltech101, which have"
-        )
-    for name in methods:
-        study.method(name)  # a wrong name is told before the first training
-    m, seed = len(study.task.domains), study.seeds[0]
-    found: dict[str, Any] = {}
-    for name in methods:
-        chances = [study.configured(name, m, numbers) for numbers in TRIALS[name]]
-        trials = [
-            Trial(method, (1 / m,) * m if method.uses_preference else None, seed)
-            for method in chances
-        ]
-        folder = None if study.folder is None else study.folder / f"tune-{name}"
-        trained = train(
-            study.task,
-            trials,
-            study.steps,
-            folder=folder,
-            label=f"tuning {name}",
-            progress=study.progress,
-        )
-        judged: list[dict[str, Any]] = []
-        for i, numbers in enumerate(TRIALS[name]):
-            healthy = trained.reason[i] == "steps"
-            seen = (
-                study.judge(tree.select(trained.x, i), seed, part="validation")["accuracy"]
-                if healthy
-                else [0.0]
-            )
-            judged.append({"numbers": numbers, "accuracy": sum(seen) / len(seen)})
-        best = max(judged, key=lambda trial: trial["accuracy"])
-        if not best["accuracy"]:
-            warnings.warn(
-                f"every trial of {name} diverged; the preset's numbers are kept",
-                BiparetoWarning,
-                stacklevel=2,
-            )
-        found[name] = {
-            "numbers": best["numbers"] if best["accuracy"] else {},
-            "trials": judged,
-            "seconds": trained.seconds,
-        }
-        if study.folder is not None:
-            text = json.dumps(
-                {
-                    "steps": study.steps,
-                    "seed": seed,
-                    "learner": study.task.network.learner,
-                    "methods": found,
-                },
-                indent=1,
-            )
-            write_text(study.folder / "tuning.json", text)
-    return found
-
-
 def comparison(
     study: Study, methods: Sequence[str] = COMPARED, strengths: Sequence[str] = ("weak", "moderate")
 ) -> dict[str, Any]:
@@ -426,141 +344,3 @@ def _with(method: Method, name: str, value: float) -> Method:
     if isinstance(method, Episodic):
         return replace(method, method=_with(method.method, name, value))
     return replace(method, **{name: value})
-
-
-def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """Per method: accuracies with their standard error over seeds, the hypervolume of its
-    accuracies, and its preferences' effect.
-
-    accuracy: mean over domains, preferences and seeds; `equal` the same under equal preferences
-        alone.
-    hypervolume: of the accuracies of one seed's backbones above chance (`reference`), averaged over
-        seeds.  A method with preferences has several backbones there, one without has one; so
-        `hypervolume_equal` is that of the backbone under equal preferences alone.
-    response: see `_response`.
-    """
-    from bipareto.fronts.measures import hypervolume
-
-    trained = comparable(result)
-    untrained = [r["accuracy"] for r in result["records"] if r["method"] == "untrained"]
-    if not trained or not untrained:
-        raise InvalidInput(
-            "these results hold no backbones to compare; run comparison or sensitivity to its end "
-            "first"
-        )
-    plain = _mean(untrained)
-    reference = [-0.2] * len(plain)
-    methods: dict[str, Any] = {}
-    for name in dict.fromkeys(r["method"] for r in trained):
-        own = [r for r in trained if r["method"] == name]
-        per_seed = {seed: [r for r in own if r["seed"] == seed] for seed in result["seeds"]}
-        accuracy = torch.tensor(
-            [_mean([r["accuracy"] for r in runs]) for runs in per_seed.values()],
-            dtype=torch.float64,
-        )
-        spread, alone = (
-            torch.tensor(
-                [
-                    hypervolume(
-                        -torch.tensor([r["accuracy"] for r in runs], dtype=torch.float64), reference
-                    )
-                    for runs in kept
-                ]
-            )
-            for kept in (
-                per_seed.values(),
-                [[r for r in runs if _is_even(r)] for runs in per_seed.values()],
-            )
-        )
-        methods[name] = {
-            "accuracy": float(accuracy.mean()),
-            "accuracy_by_domain": accuracy.mean(0).tolist(),
-            "accuracy_error": _error(accuracy.mean(1)),
-            "hypervolume": float(spread.mean()),
-            "hypervolume_error": _error(spread),
-            "hypervolume_equal": float(alone.mean()),
-            "hypervolume_equal_error": _error(alone),
-            "reference": [0.2] * len(plain),
-            "untrained": sum(plain) / len(plain),
-            "untrained_by_domain": plain,
-            "equal": _equal(own),
-            "response": _response(own),
-        }
-    return methods
-
-
-def comparable(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """The records of backbones that were trained on all domains with a method's own numbers, each
-    once.
-
-    With another mu or gamma it is another method; a backbone with a curve is that of the same
-    preference and seed once more.
-    """
-    return [
-        r
-        for r in result["records"]
-        if r["method"] != "untrained" and not {"mu", "gamma", "curve", "trained_on"} & r.keys()
-    ]
-
-
-def _mean(rows: list[list[float]]) -> list[float]:
-    return torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
-
-
-def _error(values: torch.Tensor) -> float | None:
-    """The standard error of a mean, None of a single value."""
-    return float(values.std() / len(values) ** 0.5) if len(values) > 1 else None
-
-
-def _is_even(record: dict[str, Any]) -> bool:
-    """Whether a backbone was trained under equal preferences, or by a method without any."""
-    return (
-        record["preference"] is None or max(record["preference"]) - min(record["preference"]) < 1e-9
-    )
-
-
-def _equal(records: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Accuracy under equal preferences, None for a method without."""
-    even = [r["accuracy"] for r in records if r["preference"] and _is_even(r)]
-    if not even:
-        return None
-    rows = torch.tensor(even, dtype=torch.float64)
-    return {
-        "accuracy": float(rows.mean()),
-        "error": _error(rows.mean(1)),
-        "by_domain": rows.mean(0).tolist(),
-    }
-
-
-def _response(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """For each preference that favours a domain: by how much that domain's accuracy rises over the
-    equal preference.
-
-    Both backbones of a seed are judged by the same episodes, so the difference is taken episode by
-    episode; `error` is its standard error over all episodes and seeds, `seed_error` that over the
-    seeds' means.
-    """
-    given = [r for r in records if r["preference"] and r.get("episodes")]
-    even = {r["seed"]: r for r in given if _is_even(r)}
-    favoured: dict[tuple[float, ...], list[dict[str, Any]]] = {}
-    for record in given:
-        if record["seed"] in even and record is not even[record["seed"]]:
-            favoured.setdefault(tuple(record["preference"]), []).append(record)
-    found = []
-    for preference, runs in favoured.items():
-        i = max(range(len(preference)), key=preference.__getitem__)
-        rise = torch.tensor([r["episodes"][i] for r in runs], dtype=torch.float64) - torch.tensor(
-            [even[r["seed"]]["episodes"][i] for r in runs]
-        )
-        rise /= runs[0]["judged"]
-        seeds = rise.mean(1)
-        found.append(
-            {
-                "domain": i,
-                "weight": preference[i],
-                "rise": float(rise.mean()),
-                "error": float(rise.std() / rise.numel() ** 0.5),
-                "seed_error": _error(seeds),
-            }
-        )
-    return found

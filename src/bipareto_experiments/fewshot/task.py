@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from bipareto_experiments.devices import device_of
 from bipareto_experiments.fewshot.domains import (
     Domains,
     clustered_domains,
+    named_domains,
     stored_domains,
     superclass_domains,
 )
@@ -158,6 +159,7 @@ def build(
     dataset: str,
     learner: Learner,
     *,
+    sets: Sequence[str] = (),
     folder: str | Path | None = None,
     device: str | None = None,
     seed: int = 42,
@@ -166,6 +168,8 @@ def build(
     """The task on real images.
 
     Args:
+        sets: image sets or folders of class folders, each a domain, in place of `dataset`; classes
+            of one name (four styles of the same things) are in the same part of every domain.
         dataset: "fc100" (superclasses as domains), "caltech101" (stored clusters), or another set's
             name (clustered here).
         learner: see `Network`.
@@ -175,30 +179,45 @@ def build(
         half: bfloat16 convolutions; None is where there is a GPU.
     """
     where = device_of(device)
-    images = load("cifar100" if dataset == "fc100" else dataset, folder)
-    if dataset == "fc100":
-        # The superclasses that FC100 keeps for validation are four as well: numbers are chosen on
-        # classes nobody trains or tests on.
-        held = sorted(fc100_classes(images, folder)["validation"])
-        domains = superclass_domains(images, seed)
-        assert images.group is not None
-        group = images.group.tolist()
-        validation = tuple(
-            tuple(k for k in held if group[k] == g) for g in sorted({group[k] for k in held})
-        )
-        domains = replace(domains, validation=validation)
-    elif dataset == "caltech101":
-        domains = stored_domains(images, seed)
-    else:
-        from bipareto_experiments.fewshot.features import class_features, pretrained
-
-        domains = clustered_domains(images, class_features(images, pretrained(folder).trunk), seed)
+    images, domains = _named(sets, folder, seed) if sets else _known(dataset, folder, seed)
     domains.check(images)
     on_gpu = where.type == "cuda"
     network = Network(
         learner, half=on_gpu if half is None else half, fused=on_gpu, size=images.images.shape[-1]
     )
     return Task(images, domains, network, where)
+
+
+def _named(sets: Sequence[str], folder: str | Path | None, seed: int) -> tuple[ImageSet, Domains]:
+    """Each set a domain."""
+    if len(sets) < 2:
+        raise InvalidInput(f"domains are {', '.join(sets)}; a trade-off needs at least two sets")
+    images = ImageSet.joined([load(name, folder) for name in sets])
+    return images, named_domains(images, seed)
+
+
+def _known(dataset: str, folder: str | Path | None, seed: int) -> tuple[ImageSet, Domains]:
+    """FC100 by its superclasses, Caltech-101 by stored clusters, any other set by clusters made
+    here.
+    """
+    images = load("cifar100" if dataset == "fc100" else dataset, folder)
+    if dataset == "caltech101":
+        return images, stored_domains(images, seed)
+    if dataset != "fc100":
+        from bipareto_experiments.fewshot.features import class_features, pretrained
+
+        features = class_features(images, pretrained(folder).trunk)
+        return images, clustered_domains(images, features, seed)
+    # The superclasses that FC100 keeps for validation are four as well: numbers are chosen on
+    # classes nobody trains or tests on.
+    held = sorted(fc100_classes(images, folder)["validation"])
+    domains = superclass_domains(images, seed)
+    assert images.group is not None
+    group = images.group.tolist()
+    validation = tuple(
+        tuple(k for k in held if group[k] == g) for g in sorted({group[k] for k in held})
+    )
+    return images, replace(domains, validation=validation)
 
 
 def generated(learner: Learner = "block", seed: int = 0, device: str | None = "cpu") -> Task:

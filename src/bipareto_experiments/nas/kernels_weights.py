@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from bipareto.run.graph.triton import tl
-from bipareto_experiments.nas.kernels import _edge, _ends, _ends_at, _layer, _weights
+from bipareto_experiments.nas.kernel_layout import _edge, _ends, _ends_at, _layer, _weights
 from bipareto_experiments.nas.kernels_backward import _behind
 from bipareto_experiments.nas.taps import _within, jit
 

@@ -32,6 +32,7 @@ from bipareto_experiments.nas import (
     fast,
     kernels,
     kernels_backward,
+    kernels_gather,
     kernels_weights,
     taps,
 )
@@ -40,7 +41,7 @@ from bipareto_experiments.nas.supernet import Supernet
 
 __all__ = ["precompile"]
 
-_MODULES = (bench_cell, conv, kernels, kernels_backward, kernels_weights)
+_MODULES = (bench_cell, conv, kernels, kernels_backward, kernels_gather, kernels_weights)
 #: processes at most: each loads torch, and the slowest kernel alone takes several seconds
 _PROCESSES = 16
 #: seconds after which a search no longer waits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from bipareto.methods.base import Start
 from bipareto.problem import tree
 from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
+from bipareto.problem.tree import Tree
 from bipareto.run.loop import Begun, LoopOptions
 from bipareto.run.results import Record
 from bipareto.sweep.store import SliceFolder
@@ -39,6 +40,7 @@ def search(
     *,
     steps: int | None = None,
     records: int = RECORDS,
+    begin: Mapping[int, Tree] | None = None,
     folder: Path | None = None,
     together: int | None = None,
     label: str = "searching",
@@ -54,6 +56,7 @@ def search(
         task: data and supernet.
         steps: other than the task's, for a look at the first ones.
         records: how often a search is looked at.
+        begin: weights that the searches of each seed begin with; None for untrained ones.
         folder: where checkpoints and results are kept; a call with the same trials goes on from
             there, or returns what is done.
         together: how many trials side by side; None for all on a GPU, and for one after the other
@@ -78,6 +81,7 @@ def search(
                 own,
                 steps or task.settings.steps,
                 records,
+                begin,
                 slice_folder,
                 own_label,
                 progress,
@@ -92,6 +96,7 @@ def _slice(
     trials: list[Trial],
     steps: int,
     records: int,
+    begin: Mapping[int, Tree] | None,
     part: SliceFolder | None,
     label: str,
     progress: bool | None,
@@ -109,7 +114,7 @@ def _slice(
             task.problem.network,
             [task.settings.batch, len(task.problem.halves(Role("upper", "full"), 0, 0).rows)],
         )
-    starts = {seed: _start(task, seed) for seed in {trial.seed for trial in trials}}
+    starts = {seed: _start(task, seed, begin) for seed in {trial.seed for trial in trials}}
     states = [trial.method.begin(starts[trial.seed], trial.preference) for trial in trials]
     batched = len(trials) > 1
     state = tree.stack(states) if batched else states[0]
@@ -140,14 +145,16 @@ def _slice(
         raise NotEnoughMemory(_advice(task, trials)) from error
 
 
-def _start(task: Task, seed: int) -> Start:
-    """The start of a seed.
+def _start(task: Task, seed: int, begin: Mapping[int, Tree] | None = None) -> Start:
+    """The start of a seed, with weights of `begin` where there are some.
 
     `Method.prepare` would also probe the curvature of g, to say what is known of every network:
     that it is not convex.
     """
     problem = task.problem
     x, y = problem.start(seed)
+    if begin is not None:
+        y = begin[seed]
     with torch.no_grad():
         return Start(x, y, problem.upper(x, y, problem.batch("upper", "full")))
 

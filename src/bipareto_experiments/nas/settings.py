@@ -65,12 +65,12 @@ GAMMA, KAPPA = 300.0, 1.5
 STEPS: dict[str, dict[str, float]] = {
     "mb-momeha": {"alpha_x": 2.5, "alpha_y": 0.6, "c": 1.0},
     "mb-momeha, twin": {"alpha_x": 2.5, "alpha_y": 1.5, "c": 1.0},
-    "mb-momeha-joint": {"alpha_x": 2.5, "alpha_y": 1.5, "c": 1.0},
+    "mb-momeha-joint": {"alpha_x": 7.5, "alpha_y": 1.5, "c": 1.0, "mu": 0.5},
     "wc-mhgd": {"alpha_x": 7.5, "alpha_y": 1.0, "lower_steps": 4},
     "wc-penalty": {"alpha_x": 7.5, "alpha_y": 3.0},
-    "moco": {"alpha_x": 2.5, "alpha_y": 0.3},
-    "darts": {"alpha_x": 7.5e-3, "alpha_y": 0.1},
-    "random": {"alpha_y": 0.1},
+    "moco": {"alpha_x": 7.5, "alpha_y": 1.0},
+    "darts": {"alpha_x": 0.025, "alpha_y": 0.2},
+    "random": {"alpha_y": 0.2},
 }
 #: What they are chosen from (`bipareto experiment nas tune`).
 _GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -120,6 +120,9 @@ class Settings:
         cosine: whose steps fall to zero along a cosine: "none", "weights", or "all", that of x too.
         warmup: share of the steps in which the architecture all but stands still and the weights
             learn what every operation is good for.
+        pretrain: share of a search's time that goes, before it, to the weights alone: one supernet
+            a seed is trained on drawn architectures, and all searches of that seed begin with it.
+            A warm-up pays for hypergradients that nobody follows, and pays once per preference.
         sampled: temperature of drawn architectures, 0 for the mixture; see `Search`.
         cooled: the temperature that they end with, 0 for that of the start.
         twin: MB-MOMEHA's theta and y are given the same training images at every step, see
@@ -143,6 +146,7 @@ class Settings:
     clip: float | None = 5.0
     cosine: Literal["none", "weights", "all"] = "all"
     warmup: float = 0.0
+    pretrain: float = 0.0
     sampled: float = 0.0
     cooled: float = 0.0
     twin: bool = False
@@ -160,6 +164,10 @@ class Settings:
             raise InvalidInput(
                 f"warmup = {self.warmup}; it is the share of steps before the architecture moves, "
                 "from 0 to below 1"
+            )
+        if not 0 <= self.pretrain < 1:
+            raise InvalidInput(
+                f"pretrain = {self.pretrain}; it is a share of a search's time, from 0 to below 1"
             )
         if self.half and self.supernet != "fast":
             raise InvalidInput(

@@ -22,12 +22,12 @@ from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization
 from bipareto.problem import tree
 from bipareto.problem.sampler import generator
+from bipareto.problem.tree import Tree
 from bipareto.sweep.durable import write_text
-from bipareto_experiments.data import MissingData
 from bipareto_experiments.nas.evaluation import judged, ranked, stacked, upper_of_many
 from bipareto_experiments.nas.genotype import Genotype, derive
-from bipareto_experiments.nas.known import DATASETS, KnownCells, load_known
-from bipareto_experiments.nas.objectives import cost
+from bipareto_experiments.nas.known import KnownCells
+from bipareto_experiments.nas.lookups import described
 from bipareto_experiments.nas.search import RECORDS, Trial, search
 from bipareto_experiments.nas.settings import (
     PASSES,
@@ -38,19 +38,19 @@ from bipareto_experiments.nas.settings import (
     hyperparameters_of,
 )
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
-from bipareto_experiments.nas.standalone import sized
 from bipareto_experiments.nas.task import Task
 from bipareto_experiments.trials import Finished, RecordedStudy
 
-__all__ = ["Study", "compared", "described", "looked_up", "tuned"]
+__all__ = ["Study", "compared", "tuned"]
 
 #: Random cells by which a supernet's ranking is judged.
 CELLS = 150
 #: Random cells that random search chooses among, and the smoothing of the scalarization by which it
 #: does.
 DRAWN, MU = 500, 4.0
-#: Steps of two short searches from which the length of one of so many seconds is reckoned.
-SHORT, LONG = 10, 40
+#: Steps of two short searches from which the length of one of so many seconds is reckoned; the
+#: longer one is lengthened, to at most so many steps, until it takes that many seconds more.
+SHORT, LONG, MOST, CLEAR = 10, 40, 2560, 1.0
 #: Preferences of trials with two objectives.
 _BOTH = ("strong", "strong-second")
 
@@ -84,6 +84,8 @@ class Study(RecordedStudy):
     records: list[dict[str, Any]] = field(default_factory=list)
     rankings: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    #: supernets that searches begin with, one a seed, once they are trained
+    weights: Finished | None = None
 
     def run(
         self,
@@ -127,11 +129,15 @@ class Study(RecordedStudy):
             return labels, trials
 
         folder = None if self.folder is None else self.folder / name
-        task = self.task.lasting(self._steps(name, folder, trials_of), name)
+        share = self.task.settings.pretrain if name != "random" else 0.0
+        steps = self._steps(name, folder, trials_of, 1 - share)
+        task = self.task.lasting(steps, name)
         labels, trials = trials_of(task)
+        begin, before = self._pretrained(trials) if share else (None, 0.0)
         found = search(
             task,
             trials,
+            begin=begin,
             folder=folder,
             together=self.together,
             label=name,
@@ -141,7 +147,8 @@ class Study(RecordedStudy):
         if name == "random":
             labels, trials, found = self._chosen(task, trials, found, wanted)
         for label in labels:
-            self.seconds[label] = found.seconds * labels.count(label) / len(labels)
+            own = labels.count(label) / len(labels)
+            self.seconds[label] = (before + found.seconds) * own
         for label, trial, record in zip(
             labels, trials, self._records(task, trials, found), strict=True
         ):
@@ -157,28 +164,57 @@ class Study(RecordedStudy):
             self._rank(labels[i], trials[i], found, i)
         self.write()
 
+    def _pretrained(self, trials: Sequence[Trial]) -> tuple[dict[int, Tree], float]:
+        """Weights for every trial's seed, from one supernet for each of the study's seeds, and the
+        seconds that these took, which every method is charged with.
+        """
+
+        def alone(task: Task) -> tuple[list[str], list[Trial]]:
+            method = configured("random", task.settings)
+            return [], [Trial(method, None, seed) for seed in self.seeds]
+
+        if self.weights is None:
+            folder = None if self.folder is None else self.folder / "pretrained"
+            steps = self._steps("random", folder, alone, self.task.settings.pretrain)
+            task = self.task.lasting(steps, "random")
+            self.weights = search(
+                task,
+                alone(task)[1],
+                folder=folder,
+                together=self.together,
+                label="weights alone",
+                progress=self.progress,
+                say=self.say,
+            )
+        place = {seed: i for i, seed in enumerate(self.seeds)}
+        kept = self.weights
+        # Methods without preferences are run on other draws, thousands apart.
+        begin = {trial.seed: tree.select(kept.y, place[trial.seed % 1000]) for trial in trials}
+        return begin, kept.seconds
+
     def _steps(
         self,
         name: str,
         folder: Path | None,
         trials_of: Callable[[Task], tuple[list[str], list[Trial]]],
+        share: float = 1.0,
     ) -> int:
         """How long a search is: as the settings say, or as many steps as fit into the seconds that
-        each method has for all its searches.
+        each method has for all its searches, of both that share.
 
         What was reckoned once is kept, for the call that goes on.
         """
         steps = self.task.settings.steps
         if self.budget is None:
-            return steps * PASSES.get(name, 1)
+            return max(1, int(share * steps * PASSES.get(name, 1)))
         kept = None if folder is None else folder / "steps.json"
         if kept is not None and kept.exists():
             return int(json.loads(kept.read_text("utf-8")))
         task = self.task.lasting(LONG, name)
-        took = []
-        for count in (SHORT, SHORT, LONG):  # the first one compiles and records
+
+        def taken(count: int) -> float:
             # Not `lasting`: the recorded step belongs to the problem.
-            found = search(
+            return search(
                 task,
                 trials_of(task)[1],
                 steps=count,
@@ -186,15 +222,21 @@ class Study(RecordedStudy):
                 together=self.together,
                 label=f"timing {name}",
                 progress=False,
-            )
-            took.append(found.seconds)
-        rate = max((took[2] - took[1]) / (LONG - SHORT), 1e-6)
-        each = max(took[1] - SHORT * rate, 0.0)
-        steps = max(LONG, int((self.budget - RECORDS * each) / rate))
+            ).seconds
+
+        taken(SHORT)  # compiles and records
+        first, count = taken(SHORT), LONG
+        # A search of a few steps takes as long as its start varies: longer ones tell the rate.
+        while (longer := taken(count) - first) < CLEAR and count < MOST:
+            count *= 4
+        budget = share * self.budget
+        rate = max(longer / (count - SHORT), budget / MOST**2)
+        each = max(first - SHORT * rate, 0.0)
+        steps = max(LONG, int((budget - RECORDS * each) / rate))
         if self.say is not None:
             self.say(
                 f"{name}: {1e3 * rate:.1f} ms a step, {each:.2f} s a record; {steps} steps in "
-                f"{self.budget:g} s"
+                f"{budget:g} s"
             )
         if kept is not None:
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -332,31 +374,3 @@ def tuned(
     for name in methods:
         study.run(name, wanted, TRIALS[hyperparameters_of(name, study.task.settings)])
     return study.result()
-
-
-def described(genotype: Genotype, known: KnownCells | None) -> dict[str, Any]:
-    """A cell as JSON: its genotype, exact parameters and FLOPs of the published network, and the
-    accuracy where it is known.
-    """
-    exact = cost(sized(genotype), genotype)
-    found: dict[str, Any] = {
-        "genotype": json.loads(genotype.to_json()),
-        "params": exact.params,
-        "flops": exact.flops,
-    }
-    if known is not None and genotype.space == NAS_BENCH_201:
-        found |= {
-            "number": known.number(genotype),
-            "accuracy": {name: known.accuracy(genotype, name) for name in DATASETS},
-        }
-    return found
-
-
-def looked_up(space: str, folder: str | Path | None) -> KnownCells | None:
-    """The table of accuracies where the space has one and the data folder holds it."""
-    if space != NAS_BENCH_201.name:
-        return None
-    try:
-        return load_known(folder)
-    except MissingData:
-        return None

@@ -13,13 +13,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from bipareto.cli import app
 from bipareto.errors import InvalidInput
 from bipareto_experiments.data import FC100, ImageSet, MissingData, load
+from bipareto_experiments.fewshot import clustering, studies
 from bipareto_experiments.fewshot import domains as module
+from bipareto_experiments.fewshot.clustering import cluster
 from bipareto_experiments.fewshot.domains import (
     Domains,
-    cluster,
     clustered_domains,
     named_domains,
     split_domains,
@@ -27,6 +30,8 @@ from bipareto_experiments.fewshot.domains import (
     superclass_domains,
 )
 from bipareto_experiments.fewshot.features import class_features, pretrained
+from bipareto_experiments.fewshot.task import build
+from experiments.data.makers import noise, write_container
 
 REAL = os.environ.get("BIPARETO_DATA")
 
@@ -105,7 +110,7 @@ def test_assignment_is_the_cheapest_one() -> None:
         a for a in itertools.product(range(3), repeat=7) if min(a.count(k) for k in range(3)) >= 2
     ]
     best = min(allowed, key=lambda a: sum(distances[i, k] for i, k in enumerate(a)))
-    assert tuple(module._assign(distances, 2)) == best
+    assert tuple(clustering._assign(distances, 2)) == best
 
 
 def blobs(sizes: list[int]) -> torch.Tensor:
@@ -161,7 +166,7 @@ def test_too_few_classes_for_clusters() -> None:
 
 
 def test_a_class_that_repeats_another_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(module.REPEATED, "toy", ("c3",))
+    monkeypatch.setitem(clustering.REPEATED, "toy", ("c3",))
     found = clustered_domains(toy(81), torch.randn(81, 3), seed=0)
     assert sorted(everything(found)) == [c for c in range(81) if c != 3]
 
@@ -289,3 +294,72 @@ def test_stored_domains_can_be_computed_again() -> None:
     other = class_features(images, network.trunk, seed=43, per_class=5)
     nearest = (other @ features.T).argmax(1)
     assert float((nearest == torch.arange(101)).double().mean()) > 0.9
+
+
+def _container(folder: Path, name: str, classes: int, seed: int) -> None:
+    labels = [c for c in range(classes) for _ in range(20)]
+    write_container(
+        folder / f"{name}.zip",
+        {"train": [noise(len(labels), seed=seed)]},
+        train_y=labels,
+        class_names=[f"thing {c}" for c in range(classes)],
+    )
+
+
+def test_sets_become_domains_and_a_thing_is_in_one_part_of_all(tmp_path: Path) -> None:
+    for seed, name in enumerate(("art", "photo")):
+        _container(tmp_path, name, 16, seed)
+    task = build("", "block", sets=["art", "photo"], folder=tmp_path, device="cpu")
+    assert task.domains.names == ("art", "photo")
+    assert len(task.images) == 2 * 16 * 20
+    things = [
+        {
+            tuple(task.images.class_names[c].partition("/")[2] for c in classes)
+            for classes in getattr(task.domains, part)
+        }
+        for part in module.PARTS
+    ]
+    assert [len(same) for same in things] == [1, 1, 1]
+    torch.testing.assert_close(
+        task.images.images[task.images.labels == 16],
+        load("photo", tmp_path).images[:20],
+        rtol=0,
+        atol=0,
+    )
+
+
+def test_sets_that_cannot_be_domains(tmp_path: Path) -> None:
+    _container(tmp_path, "art", 16, 0)
+    _container(tmp_path, "few", 9, 1)
+    with pytest.raises(InvalidInput, match="at least two sets"):
+        build("", "block", sets=["art"], folder=tmp_path, device="cpu")
+    with pytest.raises(InvalidInput, match="domain 'few'"):
+        build("", "block", sets=["art", "few"], folder=tmp_path, device="cpu")
+    with pytest.raises(InvalidInput, match=r"art \(3, 32, 32\), small \(3, 8, 8\)"):
+        ImageSet.joined(
+            [
+                load("art", tmp_path),
+                replace(
+                    load("art", tmp_path),
+                    name="small",
+                    images=torch.zeros(320, 3, 8, 8, dtype=torch.uint8),
+                ),
+            ]
+        )
+
+
+def test_a_command_takes_sets_as_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, name in enumerate(("art", "photo")):
+        _container(tmp_path, name, 16, seed)
+    seen: list[studies.Study] = []
+
+    def stop(study: studies.Study, *_: object) -> None:
+        seen.append(study)
+        raise InvalidInput("seen")
+
+    monkeypatch.setattr(studies, "sensitivity", stop)
+    asked = ["experiment", "fewshot", "sensitivity", "--preset", "paper-sensitivity"]
+    asked += ["--domains", "art,photo", "--data", str(tmp_path), "--device", "cpu"]
+    assert isinstance(CliRunner().invoke(app, asked).exception, InvalidInput)
+    assert seen[0].task.domains.names == ("art", "photo")
+    assert seen[0].steps == 5000

@@ -35,9 +35,11 @@ from bipareto_experiments.fewshot.settings import (
     configured,
     preferences,
 )
-from bipareto_experiments.fewshot.studies import Study, comparison, summary, tune
+from bipareto_experiments.fewshot.studies import Study, comparison
+from bipareto_experiments.fewshot.summaries import summary
 from bipareto_experiments.fewshot.task import build, generated
 from bipareto_experiments.fewshot.training import Trial, train
+from bipareto_experiments.fewshot.tuning import tune
 
 LABELS = torch.arange(14).repeat_interleave(9)
 CLASSES = (tuple(range(7)), tuple(range(7, 14)))

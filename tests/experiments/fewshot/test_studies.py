@@ -21,9 +21,11 @@ from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.fewshot import figures, studies, task
 from bipareto_experiments.fewshot.figures import draw
 from bipareto_experiments.fewshot.settings import MOVING, TRIALS, adaptation, configured
-from bipareto_experiments.fewshot.studies import Study, comparison, refinement, summary, tune
+from bipareto_experiments.fewshot.studies import Study, comparison, refinement
+from bipareto_experiments.fewshot.summaries import summary
 from bipareto_experiments.fewshot.task import Task, generated
 from bipareto_experiments.fewshot.training import Trial, train
+from bipareto_experiments.fewshot.tuning import tune
 from bipareto_experiments.trials import Finished
 from helpers import answer, call
 

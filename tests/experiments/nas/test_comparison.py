@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
+from bipareto.problem import tree
 from bipareto.problem.sampler import Role, generator
 from bipareto_experiments.nas import figures, judging, studies
 from bipareto_experiments.nas.evaluation import ranked
@@ -387,7 +388,9 @@ def test_methods_with_a_budget_of_seconds_make_the_steps_that_fit(
 
     def timed(task: Any, trials: Any, *, steps: int, records: int, **_: Any) -> Any:
         counted.append(steps)
-        return replace_seconds(0.2 + 0.01 * steps)  # 10 ms a step, and 0.2 s for the only record
+        # 10 ms a step, and 0.2 s for the only record; the first search of 40 steps began sooner.
+        sooner = 0.3 if steps == studies.LONG else 0.0
+        return replace_seconds(0.2 + 0.01 * steps - sooner)
 
     def replace_seconds(seconds: float) -> Any:
         return studies.Finished({}, {}, seconds, (), torch.zeros(0), torch.zeros(0))
@@ -396,7 +399,7 @@ def test_methods_with_a_budget_of_seconds_make_the_steps_that_fit(
     with monkeypatch.context() as patch:
         patch.setattr(studies, "search", timed)
         steps = study._steps("mb-momeha", tmp_path / "mb-momeha", lambda task: ([], []))
-    assert counted == [studies.SHORT, studies.SHORT, studies.LONG]
+    assert counted == [studies.SHORT, studies.SHORT, studies.LONG, 4 * studies.LONG]
     assert steps == pytest.approx((8.0 - 0.2 * studies.RECORDS) / 0.01, abs=1)
     # A call that goes on does not reckon again, and a study without a budget goes by steps.
     assert study._steps("mb-momeha", tmp_path / "mb-momeha", lambda task: ([], [])) == steps
@@ -404,6 +407,37 @@ def test_methods_with_a_budget_of_seconds_make_the_steps_that_fit(
         Study(generated(SMALL), None, [0])._steps("darts", None, lambda task: ([], []))
         == 3 * SMALL.steps
     )
+
+
+def test_searches_begin_with_weights_that_were_trained_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began: dict[str, Any] = {}
+    plain = studies.search
+
+    def watched(
+        task: Any, trials: Any, *, label: str = "", begin: Any = None, **options: Any
+    ) -> Any:
+        assert label not in began  # nothing is trained twice
+        began[label] = begin
+        return plain(task, trials, label=label, begin=begin, **options)
+
+    monkeypatch.setattr(studies, "search", watched)
+    task = generated(replace(SMALL, steps=6, pretrain=0.5))
+    study = Study(task, tmp_path, [3], cells=0, progress=False)
+    compared(study, ["mb-momeha-joint", "moco", "random"], ["equal"])
+    assert study.weights is not None
+    alone = tree.select(study.weights.y, 0)
+    assert began["weights alone"] is None
+    assert began["random"] is None  # it is such a training itself
+    for name in ("mb-momeha-joint", "moco"):
+        assert torch.equal(began[name][3], alone)
+    start = task.problem.start(3)[1]
+    assert not torch.equal(alone, start)
+    # Half of the passes go to the weights: 0.5 * 6 steps of MB-MOMEHA, four of the weights each.
+    assert study.weights.steps[-1] == 0.5 * 6 * studies.PASSES["random"]
+    assert {r["steps"] for r in study.records if r["method"] == "moco"} == {3}
+    assert study.seconds["moco"] > study.weights.seconds
 
 
 def test_preferences_of_two_objectives_have_the_papers_names() -> None:

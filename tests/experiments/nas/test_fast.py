@@ -20,7 +20,14 @@ from bipareto.problem import tree
 from bipareto.problem.draws import draw
 from bipareto.problem.sections import Layout
 from bipareto.run.graph.replay import traced
-from bipareto_experiments.nas import bench_cell, conv, kernels, kernels_backward, kernels_weights
+from bipareto_experiments.nas import (
+    bench_cell,
+    conv,
+    kernels,
+    kernels_backward,
+    kernels_gather,
+    kernels_weights,
+)
 from bipareto_experiments.nas import fast as fast_module
 from bipareto_experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto_experiments.nas.problem import Halves, Search, _cross_entropy
@@ -112,7 +119,14 @@ class Launches:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.names: list[str] = []
         monkeypatch.setattr(fast_module, "available", lambda *_: True)
-        for module in (bench_cell, conv, kernels, kernels_backward, kernels_weights):
+        for module in (
+            bench_cell,
+            conv,
+            kernels,
+            kernels_backward,
+            kernels_gather,
+            kernels_weights,
+        ):
             for name in [name for name in vars(module) if name.endswith("_kernel")]:
                 monkeypatch.setattr(module, name, self._stand_in(name))
 

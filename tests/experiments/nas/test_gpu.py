@@ -19,7 +19,8 @@ from bipareto_experiments.nas import standalone
 from bipareto_experiments.nas.search import Trial, search
 from bipareto_experiments.nas.settings import Settings, configured, preset
 from bipareto_experiments.nas.spaces import DARTS
-from bipareto_experiments.nas.standalone import Recipe, train_network
+from bipareto_experiments.nas.standalone import Recipe
+from bipareto_experiments.nas.standalone_training import train_network
 from bipareto_experiments.nas.supernet import Darts
 from bipareto_experiments.nas.task import Task, generated
 from bipareto_experiments.trials import Finished

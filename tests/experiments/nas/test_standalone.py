@@ -15,7 +15,8 @@ from bipareto_experiments.nas.genotype import Genotype
 from bipareto_experiments.nas.objectives import cost
 from bipareto_experiments.nas.settings import preset
 from bipareto_experiments.nas.spaces import DARTS, NAS_BENCH_201
-from bipareto_experiments.nas.standalone import Recipe, Standalone, sized, train_network
+from bipareto_experiments.nas.standalone import Recipe, Standalone, sized
+from bipareto_experiments.nas.standalone_training import train_network
 from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 from bipareto_experiments.nas.task import generated
 from experiments.nas.reference import random_genotype

@@ -19,6 +19,7 @@ from torch.nn.functional import one_hot
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import validation
+from bipareto.problem.plugins import Registry
 
 __all__ = ["SCALARIZATIONS", "Fixed", "Ideal", "Scalarization", "Tracked", "aim", "as_ideal", "get"]
 
@@ -127,36 +128,39 @@ def _stch_smoothness(
     return max(w) * L_f + mu / 4 * min(widest, spread) ** 2
 
 
-SCALARIZATIONS: dict[str, Scalarization] = {
-    # Smooth Tchebycheff, (1/mu) log sum_i exp(mu w_i (f_i - z_i)).  mu is the MOMEHA paper's, 1/mu
-    # of Lin et al. (2024): large mu approaches the maximum from above, by at most log(m)/mu.
-    # Weights w_i tau_i, tau = softmax(mu w (f - z)).
-    "stch": Scalarization(
-        "stch",
-        _stch,
-        _stch_weights,
-        aim=_stch_aim,
-        lower_bound=lambda m, mu: math.log(m) / mu,
-        smoothness=_stch_smoothness,
-    ),
-    # Weighted Tchebycheff, max_i w_i (f_i - z_i); mu is not used.  It has kinks, so no smoothness.
-    "tchebycheff": Scalarization(
-        "tchebycheff",
-        _tchebycheff,
-        _tchebycheff_weights,
-        aim=_tchebycheff_aim,
-        lower_bound=lambda m, mu: 0.0,
-    ),
-    # Weighted sum, sum_i w_i (f_i - z_i); mu is not used.  Reaches only the convex part of a front.
-    "linear": Scalarization(
-        "linear",
-        _linear,
-        _linear_weights,
-        aim=lambda f, normal, z, mu: normal / normal.sum(),
-        lower_bound=lambda m, mu: 0.0,
-        smoothness=lambda L_f, w, mu, level, spread: L_f * sum(w),
-    ),
-}
+SCALARIZATIONS: Registry[Scalarization] = Registry(
+    "scalarizations",
+    {
+        # Smooth Tchebycheff, (1/mu) log sum_i exp(mu w_i (f_i - z_i)).  mu is the MOMEHA paper's,
+        # 1/mu of Lin et al. (2024): large mu approaches the maximum from above, within log(m)/mu.
+        # Weights w_i tau_i, tau = softmax(mu w (f - z)).
+        "stch": Scalarization(
+            "stch",
+            _stch,
+            _stch_weights,
+            aim=_stch_aim,
+            lower_bound=lambda m, mu: math.log(m) / mu,
+            smoothness=_stch_smoothness,
+        ),
+        # Weighted Tchebycheff, max_i w_i (f_i - z_i); mu is not used.  Kinks: no smoothness.
+        "tchebycheff": Scalarization(
+            "tchebycheff",
+            _tchebycheff,
+            _tchebycheff_weights,
+            aim=_tchebycheff_aim,
+            lower_bound=lambda m, mu: 0.0,
+        ),
+        # Weighted sum, sum_i w_i (f_i - z_i); mu is not used.  Reaches convex parts only.
+        "linear": Scalarization(
+            "linear",
+            _linear,
+            _linear_weights,
+            aim=lambda f, normal, z, mu: normal / normal.sum(),
+            lower_bound=lambda m, mu: 0.0,
+            smoothness=lambda L_f, w, mu, level, spread: L_f * sum(w),
+        ),
+    },
+)
 
 
 def get(name: str) -> Scalarization:

@@ -24,6 +24,7 @@ __all__ = [
     "Power",
     "Schedule",
     "as_schedule",
+    "lemma12",
     "theorem1",
     "theorem2",
 ]
@@ -153,26 +154,27 @@ def theorem1(c0: float = 1.0, *, growing: bool = True) -> dict[str, Schedule]:
     return {"c": Power(c0, 0.25) if growing else Constant(c0)}
 
 
-def theorem2(
+def lemma12(
     alpha_theta: float,
     alpha_y: float,
     alpha_x: float,
     *,
+    q: float,
+    p: float,
     c0: float = 1.0,
     k: float = 1.0,
-    delta: float | None = None,
 ) -> dict[str, Schedule]:
-    """Theorem 2 (MB-MOMEHA): all its sequences as keyword arguments of the method.
+    """Lemma 12 (MB-MOMEHA): all its sequences as keyword arguments of the method, for any pair of
+    exponents that it allows; `theory.orders.stochastic_orders(q, p)` says what it proves of them.
 
     alpha_theta,t = alpha_theta (1 + t)^-q, alpha_y,t and alpha_x,t fall as alpha_theta,t^2 with
-    alpha_x <= alpha_y, and 1 - beta_t = k alpha_theta,t^(2/3).
+    alpha_x <= alpha_y, 1 - beta_t = k alpha_theta,t^(2/3) and c_t = c_0 (1 + t)^p.
 
     Args:
         alpha_theta, alpha_y, alpha_x: the values at t = 0.
+        q, p: 0 < q < 1/2, and 0 <= p < q/3 up to q = 3/8, p < 1/2 - q beyond.
         c0: the penalty c_0.
         k: the constant in 1 - beta_t = k alpha_theta,t^(2/3), capped so that beta_0 >= 0.
-        delta: None for the joint rate (q = 3/8, c_t = c_0 (1 + t)^(1/16)); a number in (0, 1/8) for
-            the constant penalty with q = 3/8 + delta.
     """
     alpha_theta, alpha_y, alpha_x, c0, k = (
         validation.number(value, name, above=0)
@@ -188,13 +190,36 @@ def theorem2(
         raise InvalidInput(
             f"alpha_x = {alpha_x} exceeds alpha_y = {alpha_y}; Theorem 2 needs alpha_x <= alpha_y"
         )
-    if delta is not None and not 0 < validation.number(delta, "delta") < 1 / 8:
-        raise InvalidInput(f"delta = {delta} is outside (0, 1/8), where Theorem 2 holds")
-    q = 3 / 8 + (delta or 0.0)
+    q, p = validation.number(q, "q", above=0, below=0.5), validation.number(p, "p", least=0)
+    most = min(q / 3, 0.5 - q)
+    if p >= most:
+        raise InvalidInput(f"p = {p:g}; with q = {q:g} Lemma 12 needs 0 <= p < {most:g}")
     return {
         "alpha_theta": Power(alpha_theta, -q),
         "alpha_y": Power(alpha_y, -2 * q),
         "alpha_x": Power(alpha_x, -2 * q),
         "beta": Complement(min(1.0, k * alpha_theta ** (2 / 3)), -2 * q / 3),
-        "c": Power(c0, 1 / 16) if delta is None else Constant(c0),
+        "c": Power(c0, p) if p else Constant(c0),
     }
+
+
+def theorem2(
+    alpha_theta: float,
+    alpha_y: float,
+    alpha_x: float,
+    *,
+    c0: float = 1.0,
+    k: float = 1.0,
+    delta: float | None = None,
+) -> dict[str, Schedule]:
+    """Theorem 2 (MB-MOMEHA): `lemma12` with the exponents of the theorem.
+
+    Args:
+        alpha_theta, alpha_y, alpha_x, c0, k: as there.
+        delta: None for the joint rate (q = 3/8, c_t = c_0 (1 + t)^(1/16)); a number in (0, 1/8) for
+            the constant penalty with q = 3/8 + delta.
+    """
+    if delta is not None and not 0 < validation.number(delta, "delta") < 1 / 8:
+        raise InvalidInput(f"delta = {delta} is outside (0, 1/8), where Theorem 2 holds")
+    q, p = (3 / 8, 1 / 16) if delta is None else (3 / 8 + delta, 0.0)
+    return lemma12(alpha_theta, alpha_y, alpha_x, q=q, p=p, c0=c0, k=k)

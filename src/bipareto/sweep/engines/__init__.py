@@ -7,6 +7,7 @@ again.  An engine changes no number: what a slice computes depends on the slice 
 
 from __future__ import annotations
 
+from bipareto.problem.plugins import Registry
 from bipareto.sweep.config import EngineConfig
 from bipareto.sweep.engines.base import Engine
 from bipareto.sweep.engines.local import Local
@@ -16,7 +17,9 @@ from bipareto.sweep.engines.ray import Ray
 __all__ = ["ENGINES", "Engine", "Local", "Processes", "Ray", "get"]
 
 #: every engine by its name
-ENGINES: dict[str, type[Engine]] = {"local": Local, "processes": Processes, "ray": Ray}
+ENGINES: Registry[type[Engine]] = Registry(
+    "engines", {"local": Local, "processes": Processes, "ray": Ray}
+)
 
 
 def get(config: EngineConfig, threads: int = 1) -> Engine:

@@ -18,15 +18,24 @@ import pytest
 import torch
 from torch import Tensor
 
-import bipareto as bp
-from battery.cases import KINDS, Tapped, case, made, preference_of, steps_of
+from bipareto.doctor.battery.cases import (
+    DICT_PROBLEM,
+    KINDS,
+    Tapped,
+    case,
+    dict_start,
+    made,
+    preference_of,
+    steps_of,
+)
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods import METHODS
 from bipareto.methods.base import State
-from bipareto.problem import tree
+from bipareto.problem import Problem, tree
 from bipareto.problem.draws import draw
 from bipareto.run.steppers import stepper
-from helpers import DICT_PROBLEM, dict_start
+
+__all__: list[str] = []
 
 pytestmark = [
     pytest.mark.parametrize("name", METHODS),
@@ -181,7 +190,7 @@ def test_permuting_objectives_permutes_the_answer(name: str, kind: str) -> None:
     given = case(name, kind, m=3)
     order = list(range(given.m))[::-1]
     permuted = given._replace(
-        problem=bp.Problem(lambda x, y: given.problem.upper(x, y)[order], given.problem.lower)
+        problem=Problem(lambda x, y: given.problem.upper(x, y)[order], given.problem.lower)
     )
     w = preference_of(given.method, given.m)
     a, info_a = last(steps_of(given, given.init(w), 0, 15))
@@ -300,10 +309,8 @@ def test_trees_give_what_the_flat_vector_gives(name: str) -> None:
         return {"a": u[:2], "b": u[2:]}, [v[:2], v[2:]]
 
     m = case(name).m
-    trees = bp.Problem(lambda x, y: DICT_PROBLEM.upper(x, y)[:m], DICT_PROBLEM.lower)
-    flat = bp.Problem(
-        lambda u, v: trees.upper(*nested(u, v)), lambda u, v: trees.lower(*nested(u, v))
-    )
+    trees = Problem(lambda x, y: DICT_PROBLEM.upper(x, y)[:m], DICT_PROBLEM.lower)
+    flat = Problem(lambda u, v: trees.upper(*nested(u, v)), lambda u, v: trees.lower(*nested(u, v)))
     given = case(name)._replace(problem=trees, x=x, y=y)
     w = preference_of(given.method, m)
     a, _ = last(steps_of(given, given.init(w), 0, 10))

@@ -10,14 +10,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.methods import METHODS, Method
 from bipareto.methods.base import Info, State
-from bipareto.problem import oracle
+from bipareto.problem import Problem, oracle
 from bipareto.problem.draws import draw
 
-__all__ = ["KINDS", "Case", "Tapped", "case", "made", "preference_of", "steps_of"]
+__all__ = [
+    "DICT_PROBLEM",
+    "KINDS",
+    "Case",
+    "Tapped",
+    "case",
+    "dict_start",
+    "made",
+    "preference_of",
+    "steps_of",
+]
 
 #: lower levels: strongly convex, with one stationary point, and strongly convex with noise on every
 #: gradient
@@ -28,12 +37,13 @@ class Case(NamedTuple):
     """A method by name on a problem it takes, with its number of objectives and a start."""
 
     method: Method
-    problem: bp.Problem
+    problem: Problem
     m: int
     x: Tensor
     y: Tensor
 
     def init(self, preference: Any = None) -> State:
+        """The method's first state for a preference."""
         return self.method.init(self.problem, self.x, self.y, preference)
 
 
@@ -43,7 +53,7 @@ def made(
     d: int = 3,
     dtype: torch.dtype = torch.float64,
     device: str = "cpu",
-) -> tuple[bp.Problem, Tensor, Tensor]:
+) -> tuple[Problem, Tensor, Tensor]:
     """f_i = ||x - p_i||^2/2 + ||y - q_i||^2/2 + 1 over g = sum phi(y - Ax), phi quadratic or u^2/2
     + 1.5 sin^2 u, and a start.
     """
@@ -68,7 +78,7 @@ def made(
             else 0.5 * (curvature * u.square()).sum()
         )
 
-    problem = bp.Problem(upper, lower)
+    problem = Problem(upper, lower)
     return (oracle.noisy(problem, 0.1, x, y) if kind == "noisy" else problem), x, y
 
 
@@ -102,6 +112,31 @@ def steps_of(
             given.problem, state, draw(given.problem, given.method.roles(given.m), t, [seed])
         )
         yield state, info
+
+
+def dict_start() -> tuple[dict[str, Tensor], list[Tensor]]:
+    """(x0, y0) of `DICT_PROBLEM`."""
+    return {"a": torch.ones(2, dtype=torch.float64), "b": torch.zeros(1, dtype=torch.float64)}, [
+        torch.zeros(2, dtype=torch.float64),
+        torch.ones(1, dtype=torch.float64),
+    ]
+
+
+def _dict_upper(x: dict[str, Tensor], y: list[Tensor]) -> Tensor:
+    return torch.stack(
+        [
+            x["a"].square().sum() + (y[0] - 1).square().sum(),
+            (x["b"] - 2).square().sum() + y[1].square().sum(),
+        ]
+    )
+
+
+def _dict_lower(x: dict[str, Tensor], y: list[Tensor]) -> Tensor:
+    return (y[0] - x["a"]).square().sum() + (y[1] - x["b"]).square().sum()
+
+
+#: x a dict, y a list: the same arithmetic as on one flat vector
+DICT_PROBLEM = Problem(_dict_upper, _dict_lower)
 
 
 class Tapped(oracle.Counting):

@@ -1,0 +1,58 @@
+"""Commands that read a run folder take a problem as well, and trace a short front of it first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bipareto.cli.asked import problem_asked
+from bipareto.sweep.config import MethodConfig, PreferencesConfig, SweepConfig
+
+if TYPE_CHECKING:
+    from bipareto.cli.output import Output
+
+__all__ = ["RunOrProblem", "ShortSteps", "folder_of"]
+
+RunOrProblem = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run folder: of `front`, `solve`, `sweep`; or package.module:function.",
+    ),
+]
+ShortSteps = Annotated[
+    int,
+    typer.Option("--steps", metavar="N", min=1, help="Of the front of package.module:function."),
+]
+
+
+@contextmanager
+def folder_of(out: Output, asked: str, steps: int, option: list[str] | None) -> Iterator[Path]:
+    """The run folder that was named, or one of a short front of the problem that was named: five
+    preferences along each edge, the method that suits the problem, tuned.
+    """
+    if ":" not in asked or Path(asked).exists():
+        yield Path(asked)
+        return
+    from bipareto.run.race import comes_in_batches
+    from bipareto.sweep import sweep
+    from bipareto.sweep.builder import build
+
+    problem = problem_asked(asked, option, None, 0.0)
+    batches = comes_in_batches(build(problem, [0]).problem)
+    config = SweepConfig(
+        problem=problem,
+        method=MethodConfig("twin" if batches else "momeha"),
+        preferences=PreferencesConfig(count=5),
+        steps=steps,
+    )
+    with TemporaryDirectory() as folder, out.listening():
+        run = Path(folder) / "run"
+        sweep.sweep(config, run, progress=out.progress)
+        out.say(f"{asked}: a front of {steps} steps, {config.method.name}")
+        yield run
