@@ -43,7 +43,7 @@ def remaining(problem: Problem, x: Tree, y: Tree, extent: Tensor) -> Tensor:
     y = local.settle(problem, x, y)
     begun = values(problem, x, y)
     best, unit = begun, extent.double().to(begun)
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if count <= DENSE else 1):
         if count <= DENSE:
             step, follow = _newton(problem, x, y, unit)
         else:

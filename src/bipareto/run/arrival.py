@@ -106,9 +106,16 @@ def _look(
     run: Run | None,
 ) -> Arrival:
     runs = len(failure)
-    solved = envelope.solve_lower(problem, x, y, tol=1e-6)
+    small = tree.ravel(tree.select((x, y), 0)).numel() <= DENSE
+    solved = envelope.solve_lower(problem, x, y, tol=1e-6, max_iter=200 if small else 20)
     said = []
-    if unsolved := int((~solved.converged).sum()):
+    unsolved = int((~solved.converged).sum())
+    if unsolved and not small:
+        said.append(
+            f"the lower level was not solved by 20 Newton steps from {unsolved} of {runs} answers, "
+            "so that it is not known whether these have arrived"
+        )
+    elif unsolved:
         said.append(
             f"the lower level could not be solved at {unsolved} of {runs} answers: g has a "
             "kink there or no minimum nearby; smooth it (sqrt(v*v + 1e-6) for |v|, say), or take "
