@@ -27,9 +27,8 @@ format: $(READY) ## ruff: repair what can be repaired
 typecheck: $(READY) ## mypy --strict on src
 	$(BIN)/mypy
 
-bench: $(READY) ## what a step costs and what batching and compiling gain, as ratios
-	$(BIN)/python benchmarks/step.py
-	$(BIN)/python benchmarks/sweep.py speed
+bench: $(READY) ## ours beside its alternatives, as ratios: the light suites, into bench-out/
+	for suite in startup step front; do $(BIN)/bipareto bench $$suite || exit 1; done
 
 docs: $(READY) ## the documentation as a site that can be searched, in site/
 	$(BIN)/sphinx-build -q -W docs site
@@ -41,7 +40,7 @@ wheel: $(READY) ## build the wheel, install it into an empty environment and use
 	sh scripts/wheel.sh $(BIN)/python
 
 clean: ## remove .venv, caches and what the demo wrote
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo-out site docs/reference src/*.egg-info
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist demo-out bench-out site jupyter_execute docs/reference docs/gallery src/*.egg-info
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch goes first, with its pin, so that no other package can pull in a build of its own choice.

@@ -1,13 +1,10 @@
-"""Sweeps at scale: speed against a loop of single solves, a million logged steps, ten thousand
-preferences.
+"""Sweeps at scale: a million logged steps, ten thousand preferences.
 
-    python benchmarks/sweep.py                 all three, smaller: minutes
-    python benchmarks/sweep.py speed           64 preferences x 3 seeds on PL-SIN2, d = 100
+    python benchmarks/sweep.py                 both, smaller: minutes
     python benchmarks/sweep.py log 1000000     time per logged step, at the start and at the end
     python benchmarks/sweep.py many 10000      peak memory of that many preferences
 
-The loop of single solves is not run to its end: a few steps of an uncompiled `solve` are timed, and
-multiplied.
+What a step costs and what batching gains: `bipareto bench step`, `bipareto bench front`.
 """
 
 from __future__ import annotations
@@ -32,72 +29,14 @@ from bipareto.methods.base import Draw, Info, Start
 from bipareto.problem import Problem
 from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Record
-from bipareto.sweep import plan
-from bipareto.sweep.config import SweepConfig, load
 from bipareto.sweep.store import RunFolder
 
-SPEED = """
-problem: {name: pl-sin2, options: {dim: 100}, starts: random}
-preferences: {count: 64}
-seeds: [0, 1, 2]
-"""
 MANY = """
 problem: {name: quadratic, options: {dim: 2}}
-method: {numbers: plain}
+method: {hyperparameters: plain}
 steps: 50
 compile: false
 """
-
-
-def speed(steps: int = 20_000) -> None:
-    """One command for 192 runs against 192 plain solves one after the other."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "front.yaml"
-        file.write_text(SPEED + f"steps: {steps}\n")
-        began, used = time.perf_counter(), cpu()
-        command_line("sweep", file, "--out", Path(folder) / "run", "--quiet")
-        sweep, used = time.perf_counter() - began, cpu() - used
-        config = load(SweepConfig, file)
-        runs = RunFolder(Path(folder) / "run").manifest()["runs"]
-    setup = plan.build(config.problem, config.seeds)
-    method = plan.method_of(config.method, setup, steps)
-    few, times, cpus = 300, [], []
-    for x0, y0 in setup.starts:
-        # The start (checks, warm-up) is paid once per solve and not per step: the difference of two
-        # lengths leaves it out.
-        marks = []
-        for length in (few, 2 * few):
-            began, before = time.perf_counter(), cpu()
-            bp.solve(
-                setup.problem, x0, y0, method=method, steps=length, compile=False, progress=False
-            )
-            marks.append((time.perf_counter() - began, cpu() - before))
-        times.append((marks[1][0] - marks[0][0]) / few)
-        cpus.append((marks[1][1] - marks[0][1]) / few)
-    print(
-        f"local: {runs} runs of {steps} steps in {sweep:.0f} s ({used:.0f} s of CPU), tuning, "
-        "compiling and files included"
-    )
-    for name, each, ours in (
-        ("wall", statistics.median(times), sweep),
-        ("CPU", statistics.median(cpus), used),
-    ):
-        loop = each * steps * runs
-        print(
-            f"loop:  {1e3 * each:.2f} ms {name} per step of an uncompiled solve, {loop:.0f} s for "
-            f"all; ratio {loop / ours:.1f}"
-        )
-    print(f"       (the loop is extrapolated from {len(times)} x {few} steps)")
-
-
-def cpu() -> float:
-    """CPU seconds of this process and of the compilers it has waited for: what a busy machine does
-    not change.
-    """
-    return sum(
-        used.ru_utime + used.ru_stime
-        for used in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    )
 
 
 def command_line(*words: object) -> None:
@@ -229,12 +168,11 @@ def many(count: int = 2_000) -> None:
     )
 
 
-TASKS = {"speed": speed, "log": log, "many": many}
+TASKS = {"log": log, "many": many}
 
 if __name__ == "__main__":
     name, *numbers = sys.argv[1:] or ["all"]
     if name == "all":
-        speed(3_000)
         log()
         many()
     else:

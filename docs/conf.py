@@ -2,7 +2,8 @@
 
 The pages are docs/*.md and docs/notebooks; README, CHANGELOG and CONTRIBUTING lie in the root,
 where people look for them, and are read from there.  A page for every public name is written to
-docs/reference (not committed) from `bipareto.__all__` before Sphinx reads anything.
+docs/reference (not committed) from `bipareto.__all__` before Sphinx reads anything, and one for
+every example to docs/gallery.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import bipareto
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 REFERENCE = DOCS / "reference"
+GALLERY = DOCS / "gallery"
 
 project = "bipareto"
 author = "the bipareto authors"
@@ -28,7 +30,7 @@ html_title = f"bipareto {release}"
 highlight_language = "none"  # literal blocks are formulas
 # A page that no table of contents names is found by search; a docstring is written for `help`
 # first, and an indentation that reStructuredText does not like is no error.
-suppress_warnings = ["toc.not_included", "docutils"]
+suppress_warnings = ["toc.not_included", "docutils", "mystnb.unknown_mime_type"]
 # Docstrings write names in single backticks: those that are known become links.
 default_role = "py:obj"
 autodoc_typehints = "none"  # the signature has them
@@ -36,8 +38,8 @@ autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True}
 napoleon_numpy_docstring = False
 python_use_unqualified_type_names = True
-myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
+nb_output_stderr = "remove"
 nb_execution_mode = "off"  # notebooks are executed by their tests, and kept with what they showed
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
@@ -57,6 +59,7 @@ MOVED = {
     "](../README.md)": "](index.md)",
     "](../examples)": "](examples.md)",
     "](results/compare)": "](results/compare/pl-sin2.json)",
+    "](examples/loops)": "](../examples/loops/lightning_loop.py)",
     "](examples/": "](../examples/",
     "](LICENSE)": "](../LICENSE)",
 }
@@ -78,6 +81,27 @@ def write_reference(_: Any) -> None:
         path = REFERENCE / name
         if not path.exists() or path.read_text("utf-8") != text:  # else Sphinx reads it anew
             path.write_text(text, "utf-8")
+
+
+def write_gallery(_: Any) -> None:
+    """One page for every example: what it is, its picture, its code and what it prints."""
+    GALLERY.mkdir(exist_ok=True)
+    paths = sorted((ROOT / "examples").glob("*.py"))
+    for path in paths:
+        code = path.read_text("utf-8")
+        told = inspect.cleandoc(code.split('"""')[1]).split("\n\n")
+        title = told[0].split(":")[0].strip()
+        picture = DOCS / "images" / f"example-{path.stem.replace('_', '-')}.png"
+        output = DOCS / "results" / "examples" / f"{path.stem}.txt"
+        parts = [f"# {title}", *told[:-1], f"```\n{told[-1]}\n```"]
+        parts += [f"![{title}](../images/{picture.name})"] if picture.exists() else []
+        parts += [f"```python\n{code}```"]
+        if output.exists():
+            parts += ["It prints, with `--small`:", f"```\n{output.read_text('utf-8')}```"]
+        text = "\n\n".join(parts) + "\n"
+        page = GALLERY / f"{path.stem}.md"
+        if not page.exists() or page.read_text("utf-8") != text:
+            page.write_text(text, "utf-8")
 
 
 def _page(name: str) -> str:
@@ -118,7 +142,7 @@ def read_from_root(_: Any, page: str, source: list[str]) -> None:
     """Put a text of the root before what its page in docs/ adds (the table of contents)."""
     if page in FROM_ROOT:
         source[0] = (ROOT / FROM_ROOT[page]).read_text("utf-8") + "\n" + source[0]
-    if not page.startswith(("reference", "notebooks")):
+    if not page.startswith(("reference", "notebooks", "gallery")):
         for old, new in MOVED.items():
             source[0] = source[0].replace(old, new)
 
@@ -149,5 +173,6 @@ def _literal_or_escaped(paragraph: str) -> str:
 def setup(app: Any) -> None:
     """What Sphinx calls."""
     app.connect("builder-inited", write_reference)
+    app.connect("builder-inited", write_gallery)
     app.connect("source-read", read_from_root)
     app.connect("autodoc-process-docstring", as_markup, priority=400)  # before napoleon

@@ -7,7 +7,7 @@
 # of megabytes) is not installed again: a .pth file puts the development environment's packages at the end of the path, after the
 # wheel's own.  The development environment's editable install of this package is kept out by the -I of the smoke test and checked by it.
 set -eu
-python=$1
+case $1 in /*) python=$1 ;; */*) python=$PWD/$1 ;; *) python=$1 ;; esac
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

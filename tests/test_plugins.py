@@ -47,8 +47,9 @@ def test_everything_it_adds_is_listed_and_its_command_runs() -> None:
     assert with_plugin("-m", "bipareto", "greet", "--name", "you").stdout == "hello, you\n"
 
 
+@pytest.mark.slow
 def test_its_method_and_scalarization_trace_a_front() -> None:
-    words = "-m bipareto front quadratic --dim 2 --preferences 2 --steps 40 --numbers plain"
+    words = "-m bipareto front quadratic --dim 2 --preferences 2 --steps 40 --hyperparameters plain"
     named = ["--method", "patient", "--set", "scalarization=power-mean", "--json"]
     done = with_plugin(*words.split(), *named)
     assert done.returncode == 0, done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -23,14 +24,18 @@ def test_a_users_file_is_understood(checker: str, tmp_path: Path) -> None:
     if checker == "pyright" and not shutil.which("node"):
         pytest.skip("pyright needs node, which is not installed")
     shutil.copy(DOWNSTREAM, tmp_path)
-    words = ["--strict", "--no-incremental"] if checker == "mypy" else []
+    source = str(HERE.parent / "src")
+    words = {"mypy": ["--strict", "--no-incremental"], "pyright": ["--pythonpath", sys.executable]}[
+        checker
+    ]
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [source]}))
     done = subprocess.run(
         [sys.executable, "-m", checker, *words, "downstream.py"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
         check=False,
-        env=os.environ | {"MYPYPATH": str(HERE.parent / "src")},
+        env=os.environ | {"MYPYPATH": source},
     )
     shown = [line for line in done.stdout.splitlines() if "error" in line and "downstream" in line]
     found = {int(line.partition("downstream.py:")[2].split(":")[0]) for line in shown}

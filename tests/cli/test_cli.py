@@ -278,7 +278,7 @@ def test_settings_and_printed_numbers_are_one_language(run: Callable[..., Done])
         if key != "name"
         for word in ("--set", f"{key}={value}")
     ]
-    second = run("solve", "quadratic", *SMALL, "--numbers", "plain", *words, "--json").json
+    second = run("solve", "quadratic", *SMALL, "--hyperparameters", "plain", *words, "--json").json
     assert second["x"] == first["x"]
 
 
@@ -368,7 +368,7 @@ def test_every_method_traces_a_front(method: str, run: Callable[..., Done]) -> N
             ["solve", "quadratic", "--method", "mb-momeha", "--set", "exact_weights=1"],
             "true or false",
         ),
-        (["solve", "quadratic", "--numbers", "best"], "choose one of tuned, plain, paper"),
+        (["solve", "quadratic", "--hyperparameters", "best"], "choose one of tuned, plain, paper"),
         (["solve", "quadratic", "--preference", "a,b"], "write them with commas"),
         (["solve", "quadratic", "--preference", "0.7,0.4"], "sums to 1.1"),
         (["solve", "quadratic", "--preference", "0.5,0.3,0.2"], "has 3 entries"),

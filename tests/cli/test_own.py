@@ -108,7 +108,7 @@ def test_certify_doctor_and_tune_take_it(capsys: pytest.CaptureFixture[str]) -> 
     pytest.importorskip("optuna")
     words = "own_functions:make --trials 2 --steps 30 --space mu=1:4 --out t --json"
     assert call("tune", *words.split()) == 0
-    assert 1 <= json.loads(capsys.readouterr().out)["numbers"]["mu"] <= 4
+    assert 1 <= json.loads(capsys.readouterr().out)["hyperparameters"]["mu"] <= 4
     assert call("tune", "own_functions:make", "--space", "mu=4") == 2
 
 

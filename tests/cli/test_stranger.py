@@ -36,7 +36,7 @@ def make(scale=1.0):
 """
 SWEEP = """
 problem: {name: %s}
-method: {numbers: plain}
+method: {hyperparameters: plain}
 preferences: {count: 3}
 steps: 8
 compile: false

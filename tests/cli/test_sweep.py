@@ -12,7 +12,7 @@ from helpers import answer, call
 
 SWEEP = """
 problem: {name: quadratic, options: {dim: 2}}
-method: {numbers: plain}
+method: {hyperparameters: plain}
 preferences: {count: 3}
 steps: 20
 compile: false
@@ -84,7 +84,7 @@ def test_the_best_numbers_of_a_search_make_a_sweep(
     )
     assert call("tune", tmp_path / "search.yaml", "--out", tmp_path / "tune", "--json", "-q") == 0
     found = answer(capsys)
-    assert 1 <= found["numbers"]["mu"] <= 8
+    assert 1 <= found["hyperparameters"]["mu"] <= 8
     assert call("sweep", found["config"], "--out", tmp_path / "run", "--json", "-q") == 0
     assert answer(capsys)["hypervolume"] == pytest.approx(found["value"], rel=1e-9)
 

@@ -85,7 +85,7 @@ OPTIONS = (
     "--method",
     "--set",
     "-o",
-    "--numbers",
+    "--hyperparameters",
     "--tol",
     "--record-every",
     "--noise",
@@ -134,7 +134,7 @@ def command_lines(seed: int, runs: list[Path], home: Path) -> Iterator[list[str]
 #: A configuration that is quick, and what may be put in place of any of its parts.
 GOOD: dict[str, Any] = {
     "problem": {"name": "quadratic", "options": {"dim": 2}},
-    "method": {"name": "momeha", "numbers": "plain", "set": {"c": 2.0}},
+    "method": {"name": "momeha", "hyperparameters": "plain", "set": {"c": 2.0}},
     "preferences": {"count": 2},
     "seeds": [0],
     "steps": 3,

@@ -43,7 +43,7 @@ COMMANDS: dict[str, Callable[[Path], list[str]]] = {
 
 _CONFIG: dict[str, Any] = {
     "problem": {"name": "quadratic", "options": {"dim": 2}},
-    "method": {"numbers": "plain"},
+    "method": {"hyperparameters": "plain"},
     "preferences": {"count": 3},
     "seeds": [0, 1],
     "steps": 24,

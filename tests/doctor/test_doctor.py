@@ -280,7 +280,7 @@ class TestCommand:
         # c = 0.05 with the small steps that it needs, and what `tuned` finds.
         ill = [
             "--watch",
-            "--numbers",
+            "--hyperparameters",
             "plain",
             *(
                 f"--set={setting}"
@@ -311,8 +311,8 @@ class TestCommand:
 
     def test_sweeps(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "front.yaml").write_text(
-            "problem: {name: quadratic, options: {dim: 2}}\nmethod: {numbers: tuned}\npreferences: "
-            "{count: 3}\nsteps: 400\ncompile: false\nslice: 2\n"
+            "problem: {name: quadratic, options: {dim: 2}}\nmethod: {hyperparameters: tuned}\n"
+            "preferences: {count: 3}\nsteps: 400\ncompile: false\nslice: 2\n"
         )
         self.call(
             capsys, "sweep", tmp_path / "front.yaml", "--out", tmp_path / "run", "--json", "-q"

@@ -80,6 +80,11 @@ def test_results_show_themselves_as_tables(front: bp.ParetoFront) -> None:
         assert word in str(certificate)
 
 
+def test_a_figure_shows_itself_without_pyplot(front: bp.ParetoFront) -> None:
+    """IPython asks for a PNG; a plain Figure would be shown by its name."""
+    assert front.plot()._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+
+
 def test_texts_in_tables_are_escaped() -> None:
     trouble = bp.doctor.Diagnosis("<script>", (0, 1), "f < g", "none & never")
     html = bp.doctor.Diagnoses([trouble])._repr_html_()

@@ -21,7 +21,7 @@ from helpers import answer, call
 
 SWEEP = """
 problem: {name: quadratic, options: {dim: 2}}
-method: {numbers: plain}
+method: {hyperparameters: plain}
 preferences: {count: 5}
 seeds: [0, 1]
 steps: 40
@@ -44,7 +44,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
             2,
             "--steps",
             40,
-            "--numbers",
+            "--hyperparameters",
             "plain",
             "--preferences",
             4,

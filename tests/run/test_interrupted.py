@@ -101,7 +101,7 @@ def test_a_search_of_numbers_learns_nothing_from_runs_cut_short(
     optuna = pytest.importorskip("optuna")
     sweep = {
         "problem": {"name": "quadratic", "options": {"dim": 2}},
-        "method": {"numbers": "plain"},
+        "method": {"hyperparameters": "plain"},
         "preferences": {"count": 2},
         "steps": 20,
         "compile": False,

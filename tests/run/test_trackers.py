@@ -25,7 +25,7 @@ CONFIG = parse(
     SweepConfig,
     {
         "problem": {"name": "quadratic", "options": {"dim": 2}},
-        "method": {"numbers": "plain"},
+        "method": {"hyperparameters": "plain"},
         "preferences": {"count": 3},
         "steps": 12,
         "record_every": 4,

@@ -2,13 +2,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import bipareto as bp
 from bipareto.cli import main
 from bipareto.errors import InvalidInput
+from bipareto.run.stepping import Stepper
 from bipareto.sweep.comparison import applicable, compare, gradient_cost
+from helpers import call
 
 
 def test_every_run_gets_the_same_budget_and_the_best_comes_first() -> None:
@@ -101,3 +104,45 @@ def test_a_front_can_be_certified_from_its_folder(
             main(wrong)
         assert left.value.code == 2
         assert "error:" in capsys.readouterr().err
+
+
+def test_a_comparison_that_was_stopped_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C in the second method: the same command finishes it, and comes to the same digits."""
+    words = ["compare", "quadratic", "--dim", "2", "--preferences", "3", "--amount", "600"]
+    words += ["--methods", "momeha,gmoba", "--no-compile", "-q", "--out"]
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    assert call(*words, whole) == 0
+    advance = Stepper.advance
+
+    def stopping(self: Stepper, *given: Any) -> Any:
+        if (run / "methods/gmoba/slices/00000/attempts.jsonl").exists():
+            raise KeyboardInterrupt
+        return advance(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Stepper, "advance", stopping)
+        assert call(*words, run) == 2
+    assert "the same command" in capsys.readouterr().err
+    assert not (run / "comparison.json").exists()
+    assert call("watch", run, "--once") == 0
+    assert "gmoba on quadratic, 1 runs, stopped" in capsys.readouterr().out
+    assert call("resume", run) == 2
+    assert "bipareto compare is called again" in capsys.readouterr().err
+    assert call(*words, run, "--seed", "1") == 2
+    assert "holds runs of another comparison (seeds" in capsys.readouterr().err
+    written = (run / "methods/momeha/slices/00000/result.safetensors").stat().st_mtime_ns
+    assert call(*words, run) == 0
+    assert (run / "methods/momeha/slices/00000/result.safetensors").stat().st_mtime_ns == written
+    for name in ("momeha", "gmoba"):
+        front = f"methods/{name}/front.csv"
+        assert (run / front).read_bytes() == (whole / front).read_bytes()
+
+    def figures(folder: Path) -> list[dict[str, Any]]:
+        rows = json.loads((folder / "comparison.json").read_text())["methods"]
+        return [{k: v for k, v in row.items() if k not in ("seconds", "notes")} for row in rows]
+
+    assert figures(run) == figures(whole)
+    assert call(*words, run) == 2
+    assert "holds a comparison already" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bipareto.cli import main
 from bipareto.errors import InvalidInput
 from bipareto.methods import METHODS
 from bipareto.methods.parts.hypergradient import CG, Neumann
@@ -24,7 +25,7 @@ from bipareto.sweep.typed import parse
 
 SMALL: dict[str, Any] = {
     "problem": {"name": "quadratic", "options": {"dim": 2}},
-    "method": {"numbers": "plain"},
+    "method": {"hyperparameters": "plain"},
     "steps": 10,
 }
 
@@ -325,3 +326,18 @@ def test_families_of_preferences_by_name() -> None:
         InvalidInput, match=r"preferences.family is 'fair' .* one of das-dennis, random, weak"
     ):
         parse(SweepConfig, {"problem": {"name": "quadratic"}, "preferences": {"family": "fair"}})
+
+
+def test_the_old_word_for_hyperparameters_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "problem: {name: quadratic}\nmethod: {numbers: plain}\n"
+    (tmp_path / "asked.yaml").write_text(text)
+    with pytest.raises(InvalidInput, match="numbers is called hyperparameters now; rename it"):
+        load(SweepConfig, tmp_path / "asked.yaml")
+    with pytest.raises(SystemExit):
+        main(["front", "quadratic", "--numbers", "plain"])
+    assert "called --hyperparameters now" in capsys.readouterr().err
+    # The folder of a run that was begun with the old word is still read.
+    (tmp_path / "manifest.json").write_text("{}")
+    assert load(SweepConfig, tmp_path / "asked.yaml").method.hyperparameters == "plain"

@@ -31,7 +31,7 @@ CONFIG = parse(
     SweepConfig,
     {
         "problem": {"name": "quadratic", "options": {"dim": 3, "noise": 0.1}, "starts": "random"},
-        "method": {"name": "mb-momeha", "numbers": "plain"},
+        "method": {"name": "mb-momeha", "hyperparameters": "plain"},
         "preferences": {"count": 3},
         "seeds": [0, 1],
         "steps": 40,
@@ -227,7 +227,7 @@ def test_trials_of_a_search_run_as_one_batch(
         {
             "sweep": {
                 "problem": {"name": "quadratic", "options": {"dim": 2}},
-                "method": {"numbers": "plain"},
+                "method": {"hyperparameters": "plain"},
                 "preferences": {"count": 2},
                 "steps": 20,
             },
@@ -249,7 +249,7 @@ def test_trials_of_a_search_run_as_one_batch(
     found = tuner.tune(search, tmp_path)
     assert sizes == [8, 4]
     assert found.trials == 6
-    assert found.numbers.keys() == {"mu", "alpha_x"}
+    assert found.hyperparameters.keys() == {"mu", "alpha_x"}
     best = sweep.sweep(
         replace(load(SweepConfig, tmp_path / "best.yaml"), compile=False), tmp_path / "run"
     )

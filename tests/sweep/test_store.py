@@ -33,7 +33,7 @@ from helpers import attempts, wait_for
 
 DATA: dict[str, Any] = {
     "problem": {"name": "quadratic", "options": {"dim": 2}},
-    "method": {"numbers": "plain"},
+    "method": {"hyperparameters": "plain"},
     "preferences": {"count": 4},
     "seeds": [0, 1],
     "steps": 40,

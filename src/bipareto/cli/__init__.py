@@ -114,6 +114,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: the words after the program's name; None takes those of the process.
     """
+    words = sys.argv[1:] if arguments is None else arguments
+    old = next((word for word in words if word.partition("=")[0] == "--numbers"), None)
+    if old is not None and "experiment" not in words:
+        fail("--numbers is called --hyperparameters now, with the same values; write that")
+        sys.exit(2)
     try:
         app(args=arguments, prog_name="bipareto")
     except BiparetoError as error:

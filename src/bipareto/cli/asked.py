@@ -47,11 +47,12 @@ def method_asked(name: str, source: str, settings: list[str] | None) -> MethodCo
     sources = ["tuned", "plain", *(["paper"] if hasattr(kind, "paper") else [])]
     if source not in sources:
         raise InvalidInput(
-            f"--numbers {source!r} is not known for {name}; choose one of {', '.join(sources)}"
+            f"--hyperparameters {source!r} is not known for {name}; choose one of "
+            f"{', '.join(sources)}"
         )
     defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
     given = values.pairs(settings or [], "--set", f"method {name!r}", defaults)
-    return replace(typed.parse(MethodConfig, {"name": name, "numbers": source}), set=given)
+    return replace(typed.parse(MethodConfig, {"name": name, "hyperparameters": source}), set=given)
 
 
 def preferences_asked(text: str, budget: int | None, setup: Setup) -> PreferencesConfig:

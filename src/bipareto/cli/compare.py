@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -13,13 +13,12 @@ from bipareto.cli.asked import problem_asked
 from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
-from bipareto.sweep.config import MethodConfig, PreferencesConfig, SweepConfig
+from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bipareto.methods import Method
-    from bipareto.sweep.comparison import Contender
+    from bipareto.sweep.contenders import Contender
 
 __all__ = ["compare"]
 
@@ -91,7 +90,8 @@ def compare(
     Several seeds give errors, and words: who is ahead beyond two of them.
 
     With --out: comparison.json, comparison.png (all fronts) and methods/, a run
-    folder for each, for `bipareto report DIR`.
+    folder for each, for `bipareto report DIR`.  Killed, the comparison goes on
+    when the same command is called again.
 
     \b
     Examples:
@@ -102,8 +102,9 @@ def compare(
     """
     import json
 
-    from bipareto.sweep import comparison
+    from bipareto.sweep import comparison, contenders
     from bipareto.sweep.builder import build
+    from bipareto.sweep.kept import Kept
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="comparison.json")
@@ -119,6 +120,12 @@ def compare(
     )
     seeds = values.seeds(seed or ["0"])
     kind = cast("comparison.Budget", budget)
+    config = SweepConfig(
+        problem=replace(asked, starts=start or "fixed"),
+        preferences=PreferencesConfig(count=preferences),
+        seeds=tuple(seeds),
+        compile=False if budget == "seconds" else compiled,
+    )
     found = comparison.compare(
         setup.problem,
         names,
@@ -130,7 +137,10 @@ def compare(
         start=start,
         compile=compiled,
         progress=out.progress,
+        kept=None if out_dir is None else Kept(out_dir, config),
     )
+    if out_dir is not None and any(comparison.INTERRUPTED in c.notes for c in found):
+        raise InvalidInput(f"interrupted; the same command with --out {out_dir} goes on")
     notes: dict[str, list[str]] = {}
     for c in found:
         for note in c.notes:
@@ -142,7 +152,7 @@ def compare(
     out.table(*_table(asked.name, known is not None, found))
     for remark in remarks:
         out.warn(remark)
-    words = comparison.verdicts(found)
+    words = contenders.verdicts(found)
     for sentence in words:
         out.say(sentence)
     result = {
@@ -151,33 +161,21 @@ def compare(
         "amount": amount,
         "seeds": seeds,
         "start": start,
-        "reference": comparison.reference_point(setup.problem, found).tolist(),
+        "reference": contenders.reference_point(setup.problem, found).tolist(),
         "methods": data,
         "verdicts": words,
     }
     if out_dir is not None:
         from bipareto.report import plot_comparison
-        from bipareto.sweep.sweep import keep
+        from bipareto.sweep.durable import write_text
 
-        (out_dir / "comparison.json").write_text(
-            json.dumps(values.finite(result), indent=2) + "\n", encoding="utf-8"
-        )
         plot_comparison(
             {c.name: c.front.objectives for c in found if c.front is not None},
             known,
             out_dir / "comparison.png",
         )
-        for c in found:
-            if c.returned is not None and c.method is not None:
-                config = SweepConfig(
-                    problem=replace(asked, starts=start or "fixed"),
-                    method=MethodConfig(c.name, "plain", _hyperparameters(c.method)),
-                    preferences=PreferencesConfig(count=preferences),
-                    seeds=tuple(seeds),
-                    steps=c.steps,
-                    compile=compiled,
-                )
-                keep(config, c.returned, out_dir / "methods" / c.name)
+        # Last: it says that the comparison is done.
+        write_text(out_dir / "comparison.json", json.dumps(values.finite(result), indent=2) + "\n")
         out.say(
             f"wrote comparison.json, comparison.png and methods/ to {out_dir}; look at it: "
             f"bipareto report {out_dir}"
@@ -210,8 +208,3 @@ def _table(name: str, known: bool, found: Sequence[Contender]) -> tuple[str, lis
         else "mean hypervolume over seeds and its standard error, worst kkt"
     )
     return f"{name}: {what}; the lower level solved again", header, rows
-
-
-def _hyperparameters(method: Method) -> dict[str, Any]:
-    """All of a method's hyperparameters, as `method.set` of a configuration has them."""
-    return {f.name: getattr(method, f.name) for f in fields(method)}

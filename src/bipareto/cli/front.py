@@ -12,10 +12,10 @@ from bipareto.cli.asked import method_asked, preferences_asked, problem_asked
 from bipareto.cli.options import (
     Compile,
     Dim,
+    Hyperparameters,
     Json,
     MethodName,
     Noise,
-    Numbers,
     Options,
     Out,
     ProblemName,
@@ -60,7 +60,7 @@ def front(
     noise: Noise = 0.0,
     option: Options = None,
     settings: Settings = None,
-    numbers: Numbers = "tuned",
+    hyperparameters: Hyperparameters = "tuned",
     compiled: Compile = None,
     watch: Annotated[
         bool,
@@ -121,7 +121,7 @@ def front(
         setup = build(asked, seeds)
         config = SweepConfig(
             problem=asked,
-            method=method_asked(method, numbers, settings),
+            method=method_asked(method, hyperparameters, settings),
             preferences=preferences_asked(preferences, budget, setup),
             seeds=seeds,
             steps=steps,

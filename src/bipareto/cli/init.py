@@ -21,7 +21,7 @@ problem:
   options: {hidden: 8}    # arguments of that function
 method:
   name: twin              # for losses on batches; momeha where nothing is drawn (bipareto list)
-  numbers: tuned          # or plain, and your own on top:
+  hyperparameters: tuned  # or plain, and your own on top:
   # set: {rho: 0.1}
 preferences: {count: 5}   # along each edge of the simplex; or vectors: [[0.7, 0.3]]
 seeds: [0]                # every preference runs once with each

@@ -39,7 +39,7 @@ def list_(
         for name, cls in PROBLEMS.items()
     ]
     methods = [
-        {"name": name, "summary": _first_line(cls), "numbers": _plain(_defaults(cls))}
+        {"name": name, "summary": _first_line(cls), "hyperparameters": _plain(_defaults(cls))}
         for name, cls in METHODS.items()
     ]
     diagnoses = [{"name": seen.name, "summary": seen.disease} for seen in looks()]
@@ -56,9 +56,9 @@ def list_(
         "Problems with a known front", header, [_row(entry, "options") for entry in known], left=3
     )
     header[2] = (
-        "numbers (--set key=value) and defaults; without --set they are tuned to the problem"
+        "hyperparameters (--set key=value) and defaults; without it they are tuned to the problem"
     )
-    out.table("Methods", header, [_row(entry, "numbers") for entry in methods], left=3)
+    out.table("Methods", header, [_row(entry, "hyperparameters") for entry in methods], left=3)
     rows = [[entry["name"], entry["summary"]] for entry in diagnoses]
     out.table("Diagnoses of `bipareto doctor RUN`", ["name", "what"], rows, left=2)
     for kind, names in named.items():

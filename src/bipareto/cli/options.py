@@ -10,10 +10,10 @@ import typer
 __all__ = [
     "Compile",
     "Dim",
+    "Hyperparameters",
     "Json",
     "MethodName",
     "Noise",
-    "Numbers",
     "Options",
     "Out",
     "ProblemName",
@@ -47,15 +47,15 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="A number of the method: mu=8, c=power(5,0.45); repeatable.",
+        help="A hyperparameter of the method: mu=8, c=power(5,0.45); repeatable.",
     ),
 ]
-Numbers = Annotated[
+Hyperparameters = Annotated[
     str,
     typer.Option(
-        "--numbers",
+        "--hyperparameters",
         metavar="SOURCE",
-        help="Where its other numbers come from: tuned, plain or paper.",
+        help="Where the others come from: tuned, plain or paper.",
     ),
 ]
 Out = Annotated[

@@ -45,6 +45,11 @@ def resume(
             f"{run} holds an experiment, which goes on when its own command is called again with "
             f"--out {run}"
         )
+    if not RunFolder(run).exists() and (run / "methods").is_dir():
+        raise InvalidInput(
+            f"{run} holds a comparison, which goes on when bipareto compare is called again with "
+            f"the same words and --out {run}"
+        )
     with out.listening():
         RunFolder(run).manifest()
         config = load(SweepConfig, RunFolder(run).config)

@@ -13,10 +13,10 @@ from bipareto.cli.asked import method_asked, problem_asked
 from bipareto.cli.options import (
     Compile,
     Dim,
+    Hyperparameters,
     Json,
     MethodName,
     Noise,
-    Numbers,
     Options,
     Out,
     ProblemName,
@@ -48,7 +48,7 @@ def solve(
     noise: Noise = 0.0,
     option: Options = None,
     settings: Settings = None,
-    numbers: Numbers = "tuned",
+    hyperparameters: Hyperparameters = "tuned",
     compiled: Compile = None,
     track: Annotated[
         str | None,
@@ -95,7 +95,7 @@ def solve(
         setup = build(asked, [seed])
         known = setup.known
         m = known.m if known else setup.problem.check(*setup.starts[0])
-        chosen = method_asked(method, numbers, settings)
+        chosen = method_asked(method, hyperparameters, settings)
         weights = [1 / m] * m
         if preference is not None:
             weights = values.numbers(preference, "--preference")

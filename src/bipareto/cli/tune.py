@@ -59,10 +59,10 @@ def tune(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Search a method's numbers with Optuna.
+    """Search a method's hyperparameters with Optuna.
 
-    Trials that differ only in numbers run side by side, as one batch.  The best
-    numbers are written as a configuration for `bipareto sweep`.
+    Trials that differ only in these run side by side, as one batch.  The best
+    ones are written as a configuration for `bipareto sweep`.
 
     Of your own problem, package.module:function, the tuned hyperparameters
     themselves are searched, a factor of four to either side; --space names
@@ -92,7 +92,9 @@ def tune(
             out.foretell(foretold(asked.sweep.problem))
         found = tuner.tune(asked, out_dir, storage=storage, study_name=study)
     if not quiet:
-        numbers = ", ".join(f"{name} = {value:.5g}" for name, value in found.numbers.items())
+        numbers = ", ".join(
+            f"{name} = {value:.5g}" for name, value in found.hyperparameters.items()
+        )
         out.say(
             f"best of {found.trials} trials: {found.measure} {found.value:.6g} at {numbers}; run "
             f"it: bipareto sweep {out_dir / 'best.yaml'} --out RUN"
@@ -132,7 +134,9 @@ def _own(
             if isinstance(value, float) and value > 0
         }
     if not ranges:
-        raise InvalidInput(f"{method} has no plain numbers to search; name some with --space")
+        raise InvalidInput(
+            f"{method} has no plain hyperparameters to search; name some with --space"
+        )
     return TuneConfig(
         sweep=SweepConfig(
             problem=problem,

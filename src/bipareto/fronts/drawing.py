@@ -36,10 +36,9 @@ _EXACT = "0.75"
 
 
 def _figure(width: float = 6.4, height: float = 4.8) -> Figure:
-    # The figure is built by hand: pyplot would keep global state and look for a display.
-    from matplotlib.figure import Figure
+    from bipareto.fronts.canvas import Canvas  # which loads matplotlib
 
-    return Figure(figsize=(width, height), layout="constrained")
+    return Canvas(figsize=(width, height), layout="constrained")
 
 
 def draw_front(

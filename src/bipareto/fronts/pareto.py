@@ -28,7 +28,7 @@ from bipareto.problem.tree import Tree
 from bipareto.run.loop import solution_of
 from bipareto.run.race import Race
 from bipareto.run.results import Failure, Reason, Run, Solution
-from bipareto.run.training import train_on
+from bipareto.run.training import TRAINING, train_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -162,8 +162,8 @@ class ParetoFront(Tabular):
                 ||grad_y g||.
             problem: needed for a front that was loaded from a file.
 
-        Networks are not solved exactly, they are trained: the answers of a race (`front.race`) have
-        y trained on by the same optimizer until g stops falling, and `lower_residual` stays None.
+        Networks are not solved exactly, they are trained: where data comes from loaders, y is
+        trained on by Adam until g stops falling, and `lower_residual` stays None.
         """
         problem = self.problem if problem is None else as_problem(problem)
         tol = validation.number(tol, "tol", least=0)
@@ -175,14 +175,15 @@ class ParetoFront(Tabular):
             )
         if not len(self):
             return replace(self, lower_residual=self.objectives.new_empty(0))
-        if self.race is not None:
-            y = train_on(problem, self.x, self.y, rate=self.race.rate, steps=self.race.training)
+        if self.race is not None or (problem.draws is not None and self.batched):
+            rate, steps = (self.race.rate, self.race.training) if self.race else TRAINING
+            y = train_on(problem, self.x, self.y, rate=rate, steps=steps)
             return self._with_y(problem, y, None)
         solved = envelope.solve_lower(
             problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched
         )
-        missed = (~solved.converged).nonzero().flatten().tolist()
-        missed = [r for r in missed if self.reason[r] != "nonfinite"]
+        solved_to = solved.converged.tolist()
+        missed = [r for r, ok in enumerate(solved_to) if not ok and self.reason[r] != "nonfinite"]
         if missed:
             worst = float(solved.residual[missed].max())
             warnings.warn(

@@ -300,9 +300,15 @@ class MOMEHA(Method[MomehaState]):
         upper, lower = ((draw or {}).get(Role(level)) for level in ("upper", "lower"))
         inverse_c, inverse_gamma = knobs.c(t).reciprocal(), knobs.gamma.reciprocal()
 
-        d_theta = frame.in_y(oracle.grad(lambda v: problem.lower(x, v, lower), state.theta))
-        d_theta = towards(d_theta, inverse_gamma, state.theta, y)
-        theta = tree.descend(state.theta, knobs.alpha_theta(t), d_theta)
+        # No name for this direction: it would be a copy of y that lives as long as the step.
+        theta = tree.descend(
+            state.theta,
+            knobs.alpha_theta(t),
+            towards(
+                frame.in_y(oracle.grad(lambda v: problem.lower(x, v, lower), state.theta)),
+                inverse_gamma, state.theta, y,
+            ),
+        )  # fmt: skip
 
         def x_terms(v: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
             y_, theta_ = frame.carried(y, x, v), frame.carried(theta, x, v)
@@ -312,6 +318,7 @@ class MOMEHA(Method[MomehaState]):
 
         d_x, (f,) = oracle.grad_and_aux(x_terms, x)
         x = tree.descend(x, knobs.alpha_x(t), frame.in_x(d_x))
+        del d_x
         y, theta = frame.carried(y, state.x, x), frame.carried(theta, state.x, x)
 
         def y_terms(v: Tree) -> Tensor:

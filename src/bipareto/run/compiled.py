@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import types
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from bipareto.errors import BiparetoWarning
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree
+from bipareto.run.graph import cse
+from bipareto.run.graph.cse import share
 from bipareto.run.stepping import Step, Stepper
 
 __all__ = ["CompiledStepper"]
@@ -40,11 +44,16 @@ class _Form:
                 "moved" if u.data_ptr() != v.data_ptr() else "number" if number else "kept"
             )
 
+        contiguous = [leaf.is_contiguous() for leaf in self.pick(before, "moved")]
+
         def moving(
             moved: list[Tensor], kept: list[Tensor], numbers: Tensor, batches: Draw
         ) -> tuple[list[Tensor], Info]:
             state, info = step(self.join(moved, kept, numbers), batches)
-            return self.pick(state, "moved"), info
+            # Gradients through matrices may come out transposed; a state of other strides than
+            # the first would be compiled anew.
+            same = zip(self.pick(state, "moved"), contiguous, strict=True)
+            return [leaf.contiguous() if whole else leaf for leaf, whole in same], info
 
         # Dynamo keeps its cache on the code object and refuses the ninth variant of it; each form
         # gets one of its own.
@@ -52,7 +61,12 @@ class _Form:
         own = types.FunctionType(
             code, moving.__globals__, code.co_name, moving.__defaults__, moving.__closure__
         )
-        self.fast = torch.compile(own, fullgraph=True, dynamic=False, backend=backend)
+        options: Any = None
+        if backend == "inductor":
+            options = {"post_grad_custom_pre_pass": _shared_work()}
+        self.fast = torch.compile(
+            own, fullgraph=True, dynamic=False, backend=backend, options=options
+        )
 
     def join(self, moved: list[Tensor], kept: list[Tensor], numbers: Tensor) -> State:
         """The state of its parts."""
@@ -66,6 +80,24 @@ class _Form:
             for leaf, kind in zip(tree.leaves(state), self.kinds, strict=True)
             if kind == wanted
         ]
+
+
+@cache
+def _shared_work() -> Callable[..., Any]:
+    """What Inductor does to a step's graph first: f and g, which a step evaluates at the same point
+    for several gradients, are evaluated once.
+    """
+    # Loading Inductor takes a while; here it is about to be used.
+    from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
+
+    class Shared(CustomGraphPass):
+        def __call__(self, graph: fx.Graph) -> None:
+            share(graph)
+
+        def uuid(self) -> bytes:
+            return get_hash_for_files((cse.__file__,))
+
+    return Shared()
 
 
 class _Packed(NamedTuple):

@@ -59,6 +59,8 @@ __all__ = [
 #: From this many steps on, compiling (15 to 30 s) pays for a batch and for a single run; below it
 #: the plain step finishes first.
 COMPILE_FROM = {True: 3_000, False: 20_000}
+#: From this many steps on recording a batched step (a dozen of its steps) pays.
+TRACE_FROM = 100
 #: Blocks that may be taken again in a run whose method can shorten its steps.
 RETRIES = 40
 #: A y that is so many times the size of the start, plus one, has run away.
@@ -294,7 +296,7 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
     state, batched, steps, block = begun.state, begun.batched, options.steps, options.block
     start_time = time.perf_counter()
     draws = _Draws(problem, method.roles(begun.m), begun.seeds)
-    compile = steps >= COMPILE_FROM[batched] if options.compile is None else options.compile
+    compile = _how(state, begun.batched, options)
     step = stepper(problem, method, batched=batched, shared_draw=draws.shared, compile=compile)
 
     def replay(before: State, t: int) -> tuple[State, Info]:
@@ -338,6 +340,7 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
             done, state = done + count, end
             info = step.report(before, state, info, draws(done - 1))
             watch.look(done, first, before, state, info, replay, count, options.tol)
+            del before, previous, first, packed, end  # a large y is held no longer than needed
             advance(count)
             # A list, so that every callback is called even when an earlier one ends the run.
             if any(
@@ -348,7 +351,18 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
             ):
                 watch.stop_all("callback", state, done)
     watch.stop_all("steps", state, done)
-    return watch.run(time.perf_counter() - start_time, compiled=bool(compile))
+    return watch.run(time.perf_counter() - start_time, compiled=compile not in (False, "traced"))
+
+
+def _how(state: State, batched: bool, options: LoopOptions) -> bool | str:
+    """How the steps are taken where nobody says: compiled, traced or plain."""
+    if options.compile is not None:
+        return options.compile
+    if options.steps >= COMPILE_FROM[batched]:
+        return True
+    # Callbacks are somebody else's code, which may change what a loss reads between two blocks.
+    small = tree.first_leaf(state.x).device.type == "cpu" and not options.callbacks
+    return "traced" if batched and small and options.steps >= TRACE_FROM else False
 
 
 def _renewed(problem: Problem, method: Method, state: State, batched: bool) -> State:

@@ -1,4 +1,4 @@
-"""Which stepper takes the steps: plain, compiled, or replayed as a CUDA graph."""
+"""Which stepper takes the steps: plain, traced, compiled, or replayed as a CUDA graph."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from bipareto.methods import Method
 from bipareto.problem import Problem
 from bipareto.run.compiled import CompiledStepper
 from bipareto.run.graph.replay import ReplayedStepper
+from bipareto.run.graph.traced import TracedStepper
 from bipareto.run.stepping import Stepper
 
 __all__ = ["stepper"]
@@ -30,13 +31,16 @@ def stepper(
         batched: states carry a first run axis.
         shared_draw: all runs see the same draw (one seed); else draws carry the run axis too.
         compile: True for Inductor, a backend's name, or "replay" for a CUDA graph of the kernels
-            that are there (`bipareto.run.graph.replay`).
+            that are there (`bipareto.run.graph.replay`), or "traced" for the plain operations run
+            from a recording (`bipareto.run.graph.traced`).
 
     Compiled steps are kept per problem and structure of method: numbers live in the state, so
     gamma, mu, steps and penalties of any value share one graph.
     """
     if not compile:
         return Stepper(problem, method, batched, shared_draw)
+    if compile == "traced":
+        return TracedStepper(problem, method, batched, shared_draw)
     backend = "inductor" if compile is True else compile
     known = _COMPILED.setdefault(problem, {})
     key = (method.structure(), batched, shared_draw, backend)

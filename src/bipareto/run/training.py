@@ -12,7 +12,10 @@ from bipareto.errors import NotBatchable
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["objectives_of", "train", "train_on"]
+__all__ = ["TRAINING", "objectives_of", "train", "train_on"]
+
+#: Adam's rate and the steps of a round where no race has found better ones
+TRAINING = (0.01, 100)
 
 
 def train(problem: Problem, x: Tree, y: Tree, *, rate: Any, steps: int, seed: int = 0) -> Tree:

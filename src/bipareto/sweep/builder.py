@@ -131,7 +131,7 @@ def _user_problem(config: ProblemConfig) -> tuple[Problem, Tree, Tree]:
 
 
 def method_of(config: MethodConfig, setup: Setup, steps: int) -> Method:
-    """The method with its numbers: tuned, plain or the paper's, with those of `set` on top."""
+    """The method, its hyperparameters tuned, plain or the paper's, with those of `set` on top."""
     if config.name not in METHODS:
         raise InvalidInput(f"method.name is {config.name!r}; choose one of {', '.join(METHODS)}")
     kind = METHODS[config.name]
@@ -142,20 +142,20 @@ def method_of(config: MethodConfig, setup: Setup, steps: int) -> Method:
         {f.name: f.default for f in fields(kind) if f.default is not MISSING},
     )
     x0, y0 = (setup.known.x0, setup.known.y0) if setup.known else setup.starts[0]
-    with _naming(f"method.set (numbers: {config.numbers})", config.set):
-        if config.numbers == "tuned":
+    with _naming(f"method.set (hyperparameters: {config.hyperparameters})", config.set):
+        if config.hyperparameters == "tuned":
             raced = kind is Twin and comes_in_batches(setup.problem)
             start = (
                 choose_method(None, setup.problem, x0, y0, steps)
                 if raced
                 else kind.tuned(setup.problem, x0, y0, steps=steps)
             )
-        elif config.numbers == "plain":
+        elif config.hyperparameters == "plain":
             start = kind()
         elif hasattr(kind, "paper"):
             start = kind.paper()
         else:
-            raise InvalidInput(f"{config.name} has no numbers of a paper; use plain")
+            raise InvalidInput(f"{config.name} has no hyperparameters of a paper; use plain")
         return replace(start, **config.set)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from torch import Tensor
 from bipareto.certificate.certificate import certify
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.fronts.front import front
-from bipareto.fronts.measures import hypervolume
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import METHODS, Method
 from bipareto.methods.parts import envelope
@@ -31,16 +30,11 @@ from bipareto.run.race import comes_in_batches
 from bipareto.run.training import objectives_of, train_on
 from bipareto.sweep.builder import Setup, method_of
 from bipareto.sweep.config import MethodConfig
+from bipareto.sweep.contenders import Contender, reference_point, with_hypervolumes
+from bipareto.sweep.durable import Interrupted
+from bipareto.sweep.kept import Kept
 
-__all__ = [
-    "Budget",
-    "Contender",
-    "applicable",
-    "compare",
-    "gradient_cost",
-    "reference_point",
-    "verdicts",
-]
+__all__ = ["Budget", "applicable", "compare", "gradient_cost"]
 
 Budget = Literal["oracles", "seconds"]
 
@@ -58,68 +52,6 @@ RATE = 0.01
 
 #: steps taken to see how fast a method is, when the budget is in seconds
 CALIBRATION = 40
-
-
-@dataclass(frozen=True)
-class Contender:
-    """One method's result: its resolved front, the front as it was returned, and what was measured
-    of them, or why there is none.
-
-    distance, kkt, gap: the worst over its runs; distance to the exact front relative to its extent,
-        the certificate's residual at the resolved points, and g - v_gamma at the points as they
-        were returned; NaN where they are not known.
-    hypervolumes: of the runs of each seed, on the problem's `test_data` where it has any.
-    gradients, hessian_products: spent per run.
-    notes: what the method warned of.
-    """
-
-    name: str
-    method: Method | None
-    front: ParetoFront | None
-    returned: ParetoFront | None
-    steps: int
-    distance: float
-    kkt: float
-    gap: float
-    hypervolume: float
-    gradients: int
-    hessian_products: int
-    seconds: float
-    notes: tuple[str, ...]
-    hypervolumes: tuple[float, ...] = ()
-
-    @property
-    def mean(self) -> float:
-        """The mean hypervolume over seeds."""
-        return sum(self.hypervolumes) / len(self.hypervolumes) if self.hypervolumes else math.nan
-
-    @property
-    def error(self) -> float:
-        """The standard error of the mean; NaN of a single seed."""
-        n = len(self.hypervolumes)
-        if n < 2:
-            return math.nan
-        spread = sum((value - self.mean) ** 2 for value in self.hypervolumes)
-        return math.sqrt(spread / (n - 1) / n)
-
-    def figures(self) -> dict[str, Any]:
-        """What was measured, as plain values."""
-        return {
-            "method": self.name,
-            "runs": 0 if self.front is None else len(self.front),
-            "steps": self.steps,
-            "distance_to_front": self.distance,
-            "kkt": self.kkt,
-            "hypervolume": self.hypervolume,
-            "hypervolumes": list(self.hypervolumes),
-            "hypervolume_mean": self.mean,
-            "hypervolume_error": self.error,
-            "gap": self.gap,
-            "gradients": self.gradients,
-            "hessian_products": self.hessian_products,
-            "seconds": self.seconds,
-            "notes": list(self.notes),
-        }
 
 
 def applicable(problem: Problem, m: int | None = None) -> list[str]:
@@ -153,6 +85,7 @@ def compare(
     start: int = 0,
     compile: bool | str | None = None,
     progress: bool | None = None,
+    kept: Kept | None = None,
 ) -> list[Contender]:
     """Run each method, tuned for its share, and rank by worst distance to the front, then by worst
     kkt residual; by the mean hypervolume over seeds where no front is known.
@@ -168,6 +101,8 @@ def compare(
         amount: 80,000 gradients (10,000 of a problem of one's own) or 20 seconds when None.
         start: 0 for the problem's own start, n for its n-th random one; all methods begin there and
             are tuned there.
+        kept: the run folders of the methods; None keeps nothing.  Folders that are there go on, so
+            that a comparison that was stopped is finished by the same call.
 
     A method that refuses the problem, or whose runs all fail, is listed last with the reason.  So
     are, after Ctrl-C, the method at work then and those after it: what a run has reached by then is
@@ -180,116 +115,73 @@ def compare(
         raise InvalidInput(
             f"method {unknown[0]!r} is not known; choose among {', '.join(METHODS)}, or all"
         )
-    if start < 0:
-        raise InvalidInput(
-            f"start = {start}; 0 is the problem's own start, 1, 2, ... are random ones"
-        )
     known = problem if isinstance(problem, KnownProblem) else None
-    if known is not None:
-        begin = known.start(start) if start else (known.x0, known.y0)
-    if begin is None or (known is None and start):
-        raise InvalidInput(
-            "a problem without a known front has the start that its function returns: pass "
-            "begin=(x0, y0), and start = 0"
-        )
+    begin = _begin(problem, begin, start)
     default = AMOUNTS[known is not None] if budget == "oracles" else 20.0
     share = default if amount is None else amount
     if not share > 0:
         raise InvalidInput(f"the budget is {share}; it must be > 0")
+    m = known.m if known else problem.check(*begin)
+    begun = {} if kept is None else {name: kept.begun(name) for name in methods}
+
+    def traced(name: str, method: Method, steps: int) -> tuple[ParetoFront, ParetoFront | None]:
+        if kept is not None:
+            return kept.front(name, method, steps, progress)
+        wanted = grid(m, preferences) if method.uses_preference else None
+        raw = front(
+            problem,
+            *begin,
+            preferences=wanted,
+            seeds=seeds,
+            method=method,
+            steps=steps,
+            compile=False if budget == "seconds" else compile,
+            progress=progress,
+        )
+        if raw.interrupted:
+            raise KeyboardInterrupt
+        return raw, None
+
+    def tuned(name: str) -> tuple[Method, int]:
+        return begun.get(name) or _share(problem, name, preferences, budget, share, seeds, begin, m)
+
     found: list[Contender] = []
     for name in methods:
         try:
-            found.append(
-                _run(problem, name, preferences, budget, share, seeds, begin, compile, progress)
-            )
+            found.append(_run(problem, name, begin, m, tuned, traced))
         except KeyboardInterrupt:
             found += [_absent(left, 0.0, INTERRUPTED) for left in methods[len(found) :]]
             break
     reference = reference_point(problem, found)
-    found = [_with_hypervolumes(c, reference) for c in found]
+    found = [with_hypervolumes(c, reference) for c in found]
     if known is None:
         return sorted(found, key=lambda c: -math.inf if c.front is None else c.mean, reverse=True)
     return sorted(found, key=lambda c: (c.distance, c.kkt))
 
 
-def reference_point(problem: Problem, found: Sequence[Contender]) -> Tensor:
-    """The point (m,) up to which hypervolumes are taken: the known one, or the worst values of all
-    methods plus a tenth of their ranges.
-    """
+def _begin(problem: Problem, begin: tuple[Tree, Tree] | None, start: int) -> tuple[Tree, Tree]:
+    """Where all methods begin."""
+    if start < 0:
+        raise InvalidInput(
+            f"start = {start}; 0 is the problem's own start, 1, 2, ... are random ones"
+        )
     if isinstance(problem, KnownProblem):
-        return problem.reference
-    points = [_judged(c.front) for c in found if c.front is not None]
-    if not points:
-        return torch.empty(0)
-    f = torch.cat(points)
-    f = f[torch.isfinite(f).all(1)]
-    return f.amax(0) + 0.1 * (f.amax(0) - f.amin(0))
-
-
-def _judged(found: ParetoFront) -> Tensor:
-    """The objectives (R, m) by which a front is judged: on data that no step has seen, if any."""
-    return (found.objectives if found.test is None else found.test).detach().cpu().double()
-
-
-def _with_hypervolumes(contender: Contender, reference: Tensor) -> Contender:
-    if contender.front is None:
-        return contender
-    f, seed = _judged(contender.front), contender.front.seed
-    values = [_hypervolume(f[seed == s], reference) for s in dict.fromkeys(seed.tolist())]
-    return replace(contender, hypervolume=_hypervolume(f, reference), hypervolumes=tuple(values))
-
-
-def _hypervolume(f: Tensor, reference: Tensor) -> float:
-    """Of the finite rows; NaN where moocore is not installed: all else is measured without it."""
-    try:
-        return hypervolume(f[torch.isfinite(f).all(1)], reference)
-    except ModuleNotFoundError:
-        return math.nan
-
-
-def verdicts(found: Sequence[Contender]) -> list[str]:
-    """Who is ahead by mean hypervolume, and beyond which error, in words."""
-    ranked = sorted(
-        (c for c in found if c.hypervolumes and math.isfinite(c.mean)), key=lambda c: -c.mean
-    )
-    if len(ranked) < 2:
-        return []
-    best, *others = ranked
-    seeds = len(best.hypervolumes)
-    if seeds < 2:
-        return [
-            f"{best.name} has the largest hypervolume, on one seed: whether it is ahead cannot be "
-            "said; give several, e.g. --seed 0,1,2"
-        ]
-    if all(c.error == 0 for c in ranked):
-        return [
-            f"{best.name} has the largest hypervolume; the {seeds} seeds change nothing here "
-            "(nothing is drawn), so the differences are exact, and other starts or data might "
-            "turn them"
-        ]
-    words = []
-    for other in others:
-        lead, error = best.mean - other.mean, math.hypot(best.error, other.error)
-        if lead > 2 * error:
-            words.append(
-                f"{best.name} is ahead of {other.name} by {lead:.3g} ± {error:.2g}, beyond two "
-                f"standard errors of {seeds} seeds"
-            )
-        else:
-            words.append(
-                f"{best.name} and {other.name} cannot be told apart: {lead:.3g} ± {error:.2g} "
-                f"over {seeds} seeds"
-            )
-    return words
+        return problem.start(start) if start else (problem.x0, problem.y0)
+    if begin is None or start:
+        raise InvalidInput(
+            "a problem without a known front has the start that its function returns: pass "
+            "begin=(x0, y0), and start = 0"
+        )
+    return begin
 
 
 def _absent(name: str, seconds: float, reason: str) -> Contender:
     return Contender(
-        name, None, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
+        name, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
     )
 
 
-def _run(
+def _share(
     problem: Problem,
     name: str,
     preferences: int,
@@ -297,59 +189,53 @@ def _run(
     share: float,
     seeds: Sequence[int],
     begin: tuple[Tree, Tree],
-    compile: bool | str | None,
-    progress: bool | None,
+    m: int,
+) -> tuple[Method, int]:
+    """A method tuned for its share of the budget, and how many steps that is."""
+    method = METHODS[name].tuned(problem, *begin)
+    if budget == "oracles":
+        before = sum(method.preparation(m).values())
+        steps = max(1, int((share - before) // gradient_cost(method, m)))
+    else:
+        clock = front(
+            problem,
+            *begin,
+            preferences=grid(m, preferences) if method.uses_preference else None,
+            seeds=seeds,
+            method=method,
+            steps=CALIBRATION,
+            compile=False,
+            progress=False,
+        )
+        steps = max(1, int(share * CALIBRATION / clock.seconds))
+    return method_of(MethodConfig(name), Setup(problem, [begin]), steps), steps
+
+
+def _run(
+    problem: Problem,
+    name: str,
+    begin: tuple[Tree, Tree],
+    m: int,
+    tuned: Callable[[str], tuple[Method, int]],
+    traced: Callable[[str, Method, int], tuple[ParetoFront, ParetoFront | None]],
 ) -> Contender:
     notes: list[str] = []
     known = problem if isinstance(problem, KnownProblem) else None
-    x0, y0 = begin
-    m = known.m if known else problem.check(x0, y0)
-    setup = Setup(problem, [begin])
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", BiparetoWarning)
         try:
-            method = METHODS[name].tuned(problem, x0, y0)
-            wanted = grid(m, preferences) if method.uses_preference else None
-            if budget == "oracles":
-                before = sum(method.preparation(m).values())
-                steps = max(1, int((share - before) // gradient_cost(method, m)))
-            else:
-                clock = front(
-                    problem,
-                    x0,
-                    y0,
-                    preferences=wanted,
-                    seeds=seeds,
-                    method=method,
-                    steps=CALIBRATION,
-                    compile=False,
-                    progress=False,
-                )
-                steps, compile = max(1, int(share * CALIBRATION / clock.seconds)), False
-            method = method_of(MethodConfig(name), setup, steps)
-            raw = front(
-                problem,
-                x0,
-                y0,
-                preferences=wanted,
-                seeds=seeds,
-                method=method,
-                steps=steps,
-                compile=compile,
-                progress=progress,
-            )
-            if raw.interrupted:
-                raise KeyboardInterrupt
-            resolved = _resolved(problem, raw, steps)
+            method, steps = tuned(name)
+            raw, solved = traced(name, method, steps)
+            resolved = _resolved(problem, raw, solved, steps)
+        except Interrupted as error:
+            raise KeyboardInterrupt from error
         except BiparetoError as error:
             return _absent(name, time.perf_counter() - began, str(error))
         notes += [str(warning.message) for warning in caught]
-        notes += [
-            f"{sum(f is not None for f in raw.failure)} runs left the finite numbers: {failure}"
-            for failure in raw.failure
-            if failure
-        ][:1]
+        failures = [failure for failure in raw.failure if failure is not None]
+        if failures:
+            notes.append(f"{len(failures)} runs left the finite numbers: {failures[0]}")
         small = sum(leaf.numel() for leaf in tree.leaves(begin)) <= CERTIFIED_SIZE
         certified = range(len(resolved)) if known or small else ()
         kkt = max((_kkt(problem, resolved, i) for i in certified), default=math.nan)
@@ -358,7 +244,6 @@ def _run(
         name=name,
         method=method,
         front=resolved,
-        returned=raw,
         steps=steps,
         distance=_worst(known.distance_to_front(resolved.objectives)) if known else math.nan,
         kkt=kkt,
@@ -373,10 +258,14 @@ def _run(
     )
 
 
-def _resolved(problem: Problem, raw: ParetoFront, steps: int) -> ParetoFront:
-    """The lower level solved again; of networks, y trained on by Adam until g stops falling."""
+def _resolved(
+    problem: Problem, raw: ParetoFront, solved: ParetoFront | None, steps: int
+) -> ParetoFront:
+    """The lower level solved again, as it is already in `solved` where that is given; of networks,
+    y trained on by Adam until g stops falling.
+    """
     if raw.race is not None or not comes_in_batches(problem):
-        return raw.resolve_lower()
+        return raw.resolve_lower() if solved is None else solved
     y = train_on(problem, raw.x, raw.y, rate=RATE, steps=max(20, steps // 3))
     test = problem.batch("test", "full") if problem.has_test else None
     return replace(

@@ -3,7 +3,7 @@
 A file may leave out everything but the problem's name:
 
     problem: {name: pl-sin2, options: {dim: 100}}
-    method: {name: momeha, numbers: tuned, set: {mu: 8, c: {power: [5, 0.45]}}}
+    method: {name: momeha, hyperparameters: tuned, set: {mu: 8, c: {power: [5, 0.45]}}}
     preferences: {count: 64}
     seeds: [0, 1, 2]
     steps: 20000
@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar
 
 from bipareto.errors import InvalidInput
 from bipareto.sweep.grammar import dump_number, require
-from bipareto.sweep.typed import parse
+from bipareto.sweep.typed import RENAMED, parse
 
 __all__ = [
     "CheckpointConfig",
@@ -59,10 +59,10 @@ class ProblemConfig:
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """Which method, where its numbers come from, and those that are given."""
+    """Which method, where its hyperparameters come from, and those that are given."""
 
     name: str = "momeha"
-    numbers: Literal["tuned", "plain", "paper"] = "tuned"
+    hyperparameters: Literal["tuned", "plain", "paper"] = "tuned"
     set: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -243,7 +243,7 @@ class SearchConfig:
 
 @dataclass(frozen=True)
 class TuneConfig:
-    """A search: the sweep of one trial, and which of the method's numbers vary."""
+    """A search: the sweep of one trial, and which of the method's hyperparameters vary."""
 
     sweep: SweepConfig
     space: Mapping[str, SearchConfig]
@@ -259,7 +259,7 @@ class TuneConfig:
             len(self.space) > 0,
             "space",
             dict(self.space),
-            "a mapping from a number of the method to its values, e.g. mu: {low: 1, high: 16}",
+            "a mapping from a hyperparameter to its values, e.g. mu: {low: 1, high: 16}",
         )
         require(self.trials >= 1, "trials", self.trials, "at least 1")
         require(self.batch >= 1, "batch", self.batch, "at least 1")
@@ -321,10 +321,20 @@ def load(kind: type[T], source: str | PathLike[str]) -> T:
         raise InvalidInput(
             f"{path} is not YAML ({' '.join(str(error).split())}); write key: value lines"
         ) from error
+    if (path.parent / "manifest.json").exists():
+        data = _as_now(data)
     try:
         return parse(kind, data)
     except InvalidInput as error:
         raise InvalidInput(f"{path}: {error}") from error
+
+
+def _as_now(data: Any) -> Any:
+    """The configuration in a run folder of an earlier version, with today's keys."""
+    method = data.get("method") if isinstance(data, dict) else None
+    if not isinstance(method, dict) or "numbers" not in method:
+        return data
+    return data | {"method": {RENAMED.get(key, key): value for key, value in method.items()}}
 
 
 def _loader(yaml: Any) -> Any:

@@ -28,6 +28,7 @@ from bipareto.errors import BiparetoError, InvalidInput
 __all__ = [
     "AGAIN",
     "Damaged",
+    "Interrupted",
     "MetricsLog",
     "Position",
     "RunLocked",
@@ -59,6 +60,10 @@ class StoreError(BiparetoError, RuntimeError):
 
 class RunLocked(StoreError):
     """Another process is at work on this run."""
+
+
+class Interrupted(StoreError):
+    """Somebody stopped the run on purpose."""
 
 
 class Damaged(StoreError):

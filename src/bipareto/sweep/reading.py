@@ -102,11 +102,24 @@ def read_runs(path: Path) -> list[StoredRun]:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """The run folders of a path: itself, or those of the methods of a comparison."""
+    """The run folders of a path: itself, or those of the methods of a comparison, which may be on
+    its way.
+    """
     _refuse_experiment(path)
-    if (path / "comparison.json").exists():
-        return [Path(part.folder or path) for part in _comparison(path)]
-    return [path]
+    compared = (path / "comparison.json").exists()
+    if not compared and ((path / "manifest.json").exists() or not (path / "methods").is_dir()):
+        return [path]
+    return _methods(path)
+
+
+def _methods(path: Path) -> list[Path]:
+    parts = sorted((path / "methods").glob("*/manifest.json"))
+    if not parts:
+        raise InvalidInput(
+            f"{path} has no fronts of its methods; write it again: bipareto compare ... --out "
+            f"{path}"
+        )
+    return [part.parent for part in parts]
 
 
 def _refuse_experiment(path: Path) -> None:
@@ -185,13 +198,7 @@ def _run(path: Path, name: str) -> StoredRun:
 
 
 def _comparison(path: Path) -> list[StoredRun]:
-    parts = sorted((path / "methods").glob("*/manifest.json"))
-    if not parts:
-        raise InvalidInput(
-            f"{path} has no fronts of its methods; write it again: bipareto compare ... --out "
-            f"{path}"
-        )
-    return [_run(part.parent, f"{path}: {part.parent.name}") for part in parts]
+    return [_run(part, f"{path}: {part.name}") for part in _methods(path)]
 
 
 def _known(problem: Mapping[str, Any]) -> KnownProblem | None:

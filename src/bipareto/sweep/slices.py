@@ -182,6 +182,15 @@ class SliceFolder:
         tensors, meta = self._own(path, *read_tensors(path))
         device = tree.first_leaf(template).device
         tensors = {name: value.to(device) for name, value in tensors.items()}
+        held = sum(name.startswith("state.") for name in tensors)
+        shapes = [leaf.shape for leaf in tree.leaves(template)]
+        if held != len(shapes) or any(
+            tensors[f"state.{i}"].shape != shape for i, shape in enumerate(shapes)
+        ):
+            raise Damaged(
+                f"{path} is of a version of bipareto whose states are others ({held} tensors, "
+                f"{len(shapes)} here); {AGAIN}"
+            )
 
         def rebuilt(name: str, like: Any) -> Any:
             return tree.rebuild(

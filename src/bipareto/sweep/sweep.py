@@ -30,7 +30,7 @@ from bipareto.sweep import engines
 from bipareto.sweep.builder import build, method_of, preferences_of
 from bipareto.sweep.collecting import collect, write_result
 from bipareto.sweep.config import EngineConfig, SweepConfig, dump, load
-from bipareto.sweep.durable import Damaged, StoreError
+from bipareto.sweep.durable import Damaged, Interrupted
 from bipareto.sweep.plan import Plan, begin, manifest_of, read_plan, versions
 from bipareto.sweep.store import RunFolder
 
@@ -284,7 +284,7 @@ def _run_held(
             ),
         )
     if run.interrupted:
-        raise StoreError(f"interrupted; go on with: bipareto resume {folder.path}")
+        raise Interrupted(f"interrupted; go on with: bipareto resume {folder.path}")
     write_result(plan, folder, index, run, stacked=batched)
     return complaints
 

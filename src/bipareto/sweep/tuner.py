@@ -1,7 +1,7 @@
-"""Search of a method's numbers with Optuna, many trials at a time.
+"""Search of a method's hyperparameters with Optuna, many trials at a time.
 
-Numbers live in the state of a run, so trials that differ only in numbers are just more runs of one
-batch: their states are stacked and stepped side by side.
+Hyperparameters live in the state of a run, so trials that differ only in them are just more runs
+of one batch: their states are stacked and stepped side by side.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["Tuned", "evaluate", "tune"]
 
 
 class Tuned(NamedTuple):
-    """What a search found: the best value of the measure, its numbers, and out of how many
+    """What a search found: the best value of the measure, its hyperparameters, and out of how many
     trials.
     """
 
     measure: str
     value: float
-    numbers: dict[str, float]
+    hyperparameters: dict[str, float]
     reference: list[float]
     trials: int
 

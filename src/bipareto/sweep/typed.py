@@ -1,4 +1,4 @@
-"""Plain data against the annotations of a dataclass, and the numbers of methods as plain data.
+"""Plain data against the annotations of a dataclass, and hyperparameters as plain data.
 
 What does not fit is refused with its path, what was found and what to write.
 """
@@ -15,9 +15,11 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from bipareto.errors import InvalidInput
 from bipareto.sweep.grammar import dump_number, load_number, refuse
 
-__all__ = ["check_options", "parse", "wanted"]
+__all__ = ["RENAMED", "check_options", "parse", "wanted"]
 
 T = TypeVar("T")
+#: Keys of earlier versions, and what they are called now.
+RENAMED = {"numbers": "hyperparameters"}
 
 
 def parse(kind: type[T], data: Any) -> T:
@@ -61,6 +63,8 @@ def _read_dataclass(kind: Any, data: Any, path: str) -> Any:
         return refuse(path, data, f"a mapping with the keys {', '.join(hints)}")
     for key in data:
         if key not in hints:
+            if RENAMED.get(str(key)) in hints:
+                raise InvalidInput(f"{_join(path, key)} is called {RENAMED[key]} now; rename it")
             near = get_close_matches(str(key), hints, n=1)
             hint = f"did you mean {near[0]}? The" if near else "the"
             shown = [*list(hints)[:3], "..."] if near and len(hints) > 3 else list(hints)

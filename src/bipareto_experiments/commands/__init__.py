@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bipareto_experiments.commands.bench import bench
 from bipareto_experiments.commands.data import commands as data
 from bipareto_experiments.commands.demo import demo
 from bipareto_experiments.commands.experiment import app as experiment
 
-__all__ = ["data", "demo", "experiment"]
+__all__ = ["bench", "data", "demo", "experiment"]

@@ -86,7 +86,12 @@ Side = Annotated[
 
 Numbers = Annotated[
     str | None,
-    typer.Option("--numbers", metavar="WHOSE", help="ours or paper: the methods' hyperparameters."),
+    typer.Option(
+        "--hyperparameters",
+        "--numbers",
+        metavar="WHOSE",
+        help="ours or paper: the methods' hyperparameters.",
+    ),
 ]
 
 

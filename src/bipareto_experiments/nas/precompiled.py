@@ -27,7 +27,6 @@ from bipareto.problem.tree import Tree
 from bipareto.run.graph.triton import triton
 from bipareto_experiments.nas import (
     bench_cell,
-    cell,
     conv,
     fast,
     kernels,
@@ -127,8 +126,8 @@ def _name(wish: tuple[Any, ...]) -> str:
     digest = hashlib.sha256(
         repr((wish, getattr(triton, "__version__", None), torch.__version__)).encode()
     )
-    for module in (*_MODULES, taps, cell, fast):
-        digest.update(Path(str(module.__file__)).read_bytes())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 

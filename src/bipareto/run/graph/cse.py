@@ -66,6 +66,7 @@ def _needless(node: fx.Node) -> bool:
     """
     return (
         node.target == _aten.clone.default
+        and kind(node) is not None
         and kind(node) == kind(node.args[0])
         and not _returned(node)
     )

@@ -1,0 +1,46 @@
+"""TorchOpt's implicit gradients on two functions of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["hypergradient"]
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def hypergradient(
+    torchopt: Any, g: Loss, upper: Loss, *, inner: int, rate: float, iterations: int
+) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """(x, y) -> d upper(x, y*(x))/dx and the new y, by `torchopt.diff.implicit.custom_root`.
+
+    Args:
+        g: lower(x, y).
+        inner, rate: gradient steps on g before the implicit gradient is taken.
+        iterations: of the conjugate gradients.
+    """
+    solve = torchopt.linear_solve.solve_cg(maxiter=iterations, atol=0.0)
+
+    def stationarity(y: Tensor, x: Tensor) -> Tensor:
+        return torch.func.grad(g, 1)(x, y)
+
+    @torchopt.diff.implicit.custom_root(stationarity, argnums=1, solve=solve)  # type: ignore[untyped-decorator]
+    def solved(y: Tensor, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            for _ in range(inner):
+                y = y.detach().requires_grad_()
+                (d,) = torch.autograd.grad(g(x.detach(), y), y)
+                y = y - rate * d
+        return y.detach().requires_grad_()
+
+    def along(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.detach().requires_grad_()
+        new = solved(y, x)
+        (d,) = torch.autograd.grad(upper(x, new), x)
+        return d, new.detach()
+
+    return along
