@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from bipareto.methods.parts import curvature, envelope
 from bipareto.methods.tuning import local
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
-from bipareto.run.results import Failure, Run
+from bipareto.run.results import Failure, Run, Solution, as_batch
 
 __all__ = [
     "LEFT",
@@ -27,6 +28,7 @@ __all__ = [
     "Arrival",
     "arrival",
     "extent_of",
+    "looked_over",
     "more_steps",
     "steps_needed",
     "warn_of_missing",
@@ -292,3 +294,12 @@ def warn_of_missing(said: Sequence[str], stacklevel: int = 3) -> None:
     """One warning per sentence."""
     for sentence in said:
         warnings.warn(sentence, BiparetoWarning, stacklevel=stacklevel)
+
+
+def looked_over(problem: Problem, found: Solution, run: Run) -> Solution:
+    """A solution with what is left to gain, after warnings of what is missing."""
+    one = as_batch(run)
+    seen = arrival(problem, found.method, one.state.x, one.state.y, run.failure, run=one)
+    warn_of_missing(seen.said, stacklevel=4)
+    left = None if seen.remaining is None else float(seen.remaining[0])
+    return replace(found, remaining=left)

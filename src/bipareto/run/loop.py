@@ -13,7 +13,7 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from bipareto.problem.base import as_problem
 from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
-from bipareto.run.arrival import arrival, warn_of_missing
+from bipareto.run.arrival import looked_over
 from bipareto.run.bars import bar
 from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
 from bipareto.run.results import (
@@ -37,7 +37,6 @@ from bipareto.run.results import (
     Run,
     Snapshot,
     Solution,
-    as_batch,
     warn_of_failures,
 )
 from bipareto.run.steppers import stepper
@@ -124,13 +123,7 @@ def solve(
     warn_of_failures(run.failure)
     warn_of_runaways(start.y, run, batched=False)
     found = solution_of(problem, method, run, None, seed)
-    if not looked_at or run.interrupted:
-        return found
-    one = as_batch(run)
-    seen = arrival(problem, method, one.state.x, one.state.y, run.failure, run=one)
-    warn_of_missing(seen.said)
-    left = None if seen.remaining is None else float(seen.remaining[0])
-    return replace(found, remaining=left)
+    return looked_over(problem, found, run) if looked_at and not run.interrupted else found
 
 
 def warn_of_runaways(y0: Tree, run: Run, *, batched: bool) -> None:
