@@ -20,7 +20,7 @@ def _not_converged(case: Case) -> list[Diagnosis]:
     """
     count = tree.ravel(tree.select((case.x, case.y), 0)).numel()
     # Noise leaves a distance that more steps shrink slowly: no disease.
-    if not case.alive or count > MOST or case.problem.sampler is not None:
+    if not case.alive or count > MOST or case.problem.sampler is not None or case.network:
         return []
     index = torch.tensor(case.alive, device=tree.first_leaf(case.x).device)
     extent = extent_of(case.method, case.resolved[index])

@@ -25,10 +25,11 @@ from bipareto.methods.parts import envelope
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
+from bipareto.run.leak import Leak
 from bipareto.run.loop import solution_of
 from bipareto.run.race import Race
 from bipareto.run.results import Failure, Reason, Run, Solution
-from bipareto.run.training import TRAINING, train_on
+from bipareto.run.training import TRAINING, judged, train_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,8 +52,7 @@ def front_of(
         seeds: R of them.
         batched: whether the problem's functions can be batched by vmap.
     """
-    objectives = _objectives(problem, run.state.x, run.state.y, batched)
-    test = _on_test(problem, run.state.x, run.state.y, batched)
+    objectives, test = judged(problem, run.state.x, run.state.y, batched)
     return ParetoFront(
         x=run.state.x,
         y=run.state.y,
@@ -96,6 +96,8 @@ class ParetoFront(Tabular):
     lower_residual: Tensor | None = None
     #: what all objectives can still gain together, a share of the extent (R,): `run.arrival`
     remaining: Tensor | None = None
+    #: the objectives (R, m) at the y that the runs returned, where y has been replaced since
+    own: Tensor | None = None
     #: the objectives (R, m) on `test_data`, which no step has seen, where there is any
     test: Tensor | None = None
     #: what was tried before the runs, where the method was found by a race, else None
@@ -103,6 +105,12 @@ class ParetoFront(Tabular):
 
     def __len__(self) -> int:
         return self.objectives.shape[0]
+
+    @property
+    def leak(self) -> Leak:
+        """What y and x have learned of the upper level's data, in the mean over the runs."""
+        own, test = (None if f is None else f.mean(0) for f in (self.own, self.test))
+        return Leak(own, self.objectives.mean(0), test)
 
     @property
     def interrupted(self) -> bool:
@@ -130,10 +138,12 @@ class ParetoFront(Tabular):
                 "front.x, front.y and front.objectives"
             )
         found = solution_of(self.problem, self.method, self.run, i, int(self.seed[i]))
-        left = None if self.remaining is None else float(self.remaining[i])
-        return replace(
-            found, y=tree.select(self.y, i), objectives=self.objectives[i], remaining=left
-        )
+        rows: dict[str, Any] = {
+            name: None if (v := getattr(self, name)) is None else v[i] for name in ("own", "test")
+        }
+        rows["remaining"] = None if self.remaining is None else float(self.remaining[i])
+        y, f = tree.select(self.y, i), self.objectives[i]
+        return replace(found, y=y, objectives=f, race=self.race, **rows)
 
     def point(self, index: int) -> tuple[Tree, Tree]:
         """(x, y) of one run; of any front, loaded and filtered ones included."""
@@ -178,7 +188,7 @@ class ParetoFront(Tabular):
         if self.race is not None or (problem.draws is not None and self.batched):
             rate, steps = (self.race.rate, self.race.training) if self.race else TRAINING
             y = train_on(problem, self.x, self.y, rate=rate, steps=steps)
-            return self._with_y(problem, y, None)
+            return self.with_y(y, None, problem)
         solved = envelope.solve_lower(
             problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched
         )
@@ -194,12 +204,13 @@ class ParetoFront(Tabular):
                 stacklevel=2,
             )
         self._remind("their objectives are no answer, with the lower level solved or not")
-        return self._with_y(problem, solved.y, solved.residual)
+        return self.with_y(solved.y, solved.residual, problem)
 
-    def _with_y(self, problem: Problem, y: Tree, residual: Tensor | None) -> ParetoFront:
-        f = _objectives(problem, self.x, y, self.batched)
-        test = _on_test(problem, self.x, y, self.batched)
-        return replace(self, y=y, objectives=f, test=test, lower_residual=residual)
+    def with_y(self, y: Tree, residual: Tensor | None, problem: Problem) -> ParetoFront:
+        """The same x with another y (a stack), whose ||grad_y g|| (R,) are `residual`."""
+        f, test = judged(problem, self.x, y, self.batched)
+        own = self.objectives if self.own is None else self.own
+        return replace(self, y=y, objectives=f, own=own, test=test, lower_residual=residual)
 
     def hypervolume(self, reference: Any) -> float:
         """The volume of objective space that the front dominates, up to `reference` (m numbers,
@@ -249,9 +260,10 @@ class ParetoFront(Tabular):
             seed=self.seed[index],
             reason=tuple(self.reason[r] for r in rows),
             failure=tuple(self.failure[r] for r in rows),
-            test=_rows(self.test, index),
-            lower_residual=_rows(self.lower_residual, index),
-            remaining=_rows(self.remaining, index),
+            **{
+                name: None if (v := getattr(self, name)) is None else v[index.to(v.device)]
+                for name in ("own", "test", "lower_residual", "remaining")
+            },
             run=None,
         )
 
@@ -289,7 +301,8 @@ class ParetoFront(Tabular):
             layout[name] = tree.layout(value)
             for i, leaf in enumerate(tree.leaves(value)):
                 arrays[f"{name}.{i}"] = leaf.detach().cpu().numpy()
-        for name in ("objectives", "preference", "seed", "lower_residual", "test", "remaining"):
+        names = ("objectives", "preference", "seed", "lower_residual", "own", "test", "remaining")
+        for name in names:
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name).detach().cpu().numpy()
         meta = {
@@ -361,6 +374,7 @@ class ParetoFront(Tabular):
             failure=tuple(None if f is None else Failure(*f) for f in meta["failure"]),
             seconds=float(meta["seconds"]),
             lower_residual=tensors.get("lower_residual"),
+            own=tensors.get("own"),
             test=tensors.get("test"),
             remaining=tensors.get("remaining"),
         )
@@ -378,20 +392,3 @@ class ParetoFront(Tabular):
         if set(front.reason) - set(get_args(Reason)):
             raise ValueError(front.reason)
         return front
-
-
-def _rows(values: Tensor | None, index: Tensor) -> Tensor | None:
-    return None if values is None else values[index.to(values.device)]
-
-
-def _on_test(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor | None:
-    return _objectives(problem, x, y, batched, "test") if problem.has_test else None
-
-
-@torch.no_grad()
-def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool, level: str = "upper") -> Tensor:
-    batch = problem.batch(level, "full")
-    if batched:
-        return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
-    rows = range(tree.flat_axis(x))
-    return torch.stack([problem.upper(*tree.select((x, y), i), batch) for i in rows])

@@ -66,6 +66,7 @@ class StoredRun:
     sources: files of what was recorded on the way.
     config: all that is known of how it was made.
     folder: the run folder; None for a file on its own.
+    raced: whether the method was found by a race, which trains y on g alone at its end.
     """
 
     name: str
@@ -78,6 +79,7 @@ class StoredRun:
     sources: tuple[Source, ...]
     config: str
     folder: Path | None
+    raced: bool = False
 
 
 def read_runs(path: Path) -> list[StoredRun]:
@@ -194,6 +196,7 @@ def _run(path: Path, name: str) -> StoredRun:
         sources=tuple(part for part in parts if part.path.exists()),
         config=(path / "config.yaml").read_text("utf-8") + "\n" + json.dumps(manifest, indent=2),
         folder=path,
+        raced="race" in manifest,
     )
 
 
