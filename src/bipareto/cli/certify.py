@@ -90,8 +90,9 @@ def _certified(
     if index is not None and not 0 <= index < len(found):
         raise InvalidInput(f"--index {index}: the front in {run} has runs 0 to {len(found) - 1}")
     # Other methods have a gamma of another meaning, and so have fitted coordinates.
-    plain = isinstance(plan.method, MOMEHA) and plan.method.coordinates == "plain"
-    own = plan.method.gamma if plain else None
+    own = None
+    if isinstance(plan.method, MOMEHA) and plan.method.coordinates == "plain":
+        own = plan.method.gamma
     envelope_gamma = own if gamma is None else gamma
     certificates = {}
     for i in range(len(found)) if index is None else [index]:

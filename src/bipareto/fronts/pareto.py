@@ -251,6 +251,10 @@ class ParetoFront(Tabular):
         """
         rows = places(index, len(self))
         index = torch.tensor(rows, dtype=torch.int64)
+        measured: dict[str, Any] = {
+            name: None if (v := getattr(self, name)) is None else v[index.to(v.device)]
+            for name in ("own", "test", "lower_residual", "remaining")
+        }
         return replace(
             self,
             x=tree.select(self.x, index.to(tree.first_leaf(self.x).device)),
@@ -260,10 +264,7 @@ class ParetoFront(Tabular):
             seed=self.seed[index],
             reason=tuple(self.reason[r] for r in rows),
             failure=tuple(self.failure[r] for r in rows),
-            **{
-                name: None if (v := getattr(self, name)) is None else v[index.to(v.device)]
-                for name in ("own", "test", "lower_residual", "remaining")
-            },
+            **measured,
             run=None,
         )
 
