@@ -39,20 +39,19 @@ def folder_of(out: Output, asked: str, steps: int, option: list[str] | None) -> 
     if ":" not in asked or Path(asked).exists():
         yield Path(asked)
         return
-    from bipareto.run.race import comes_in_batches
     from bipareto.sweep import sweep
-    from bipareto.sweep.builder import build
+    from bipareto.sweep.builder import auto, build
 
     problem = problem_asked(asked, option, None, 0.0)
-    batches = comes_in_batches(build(problem, [0]).problem)
+    setup = build(problem, [0])
     config = SweepConfig(
         problem=problem,
-        method=MethodConfig("twin" if batches else "momeha"),
+        method=MethodConfig(auto(setup.problem)),
         preferences=PreferencesConfig(count=5),
         steps=steps,
     )
     with TemporaryDirectory() as folder, out.listening():
         run = Path(folder) / "run"
-        sweep.sweep(config, run, progress=out.progress)
+        sweep.sweep(config, run, setup=setup, progress=out.progress)
         out.say(f"{asked}: a front of {steps} steps, {config.method.name}")
         yield run
