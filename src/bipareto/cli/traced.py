@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bipareto.cli.asked import problem_asked
-from bipareto.sweep.config import MethodConfig, PreferencesConfig, SweepConfig
+from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
 if TYPE_CHECKING:
     from bipareto.cli.output import Output
@@ -40,16 +40,12 @@ def folder_of(out: Output, asked: str, steps: int, option: list[str] | None) -> 
         yield Path(asked)
         return
     from bipareto.sweep import sweep
-    from bipareto.sweep.builder import auto, build
+    from bipareto.sweep.builder import build, chosen
 
     problem = problem_asked(asked, option, None, 0.0)
     setup = build(problem, [0])
-    config = SweepConfig(
-        problem=problem,
-        method=MethodConfig(auto(setup.problem)),
-        preferences=PreferencesConfig(count=5),
-        steps=steps,
-    )
+    preferences = PreferencesConfig(count=5)
+    config = chosen(SweepConfig(problem=problem, preferences=preferences, steps=steps), setup)
     with TemporaryDirectory() as folder, out.listening():
         run = Path(folder) / "run"
         sweep.sweep(config, run, setup=setup, progress=out.progress)
