@@ -545,6 +545,8 @@ def main() -> None:
         "torch": torch.__version__,
         "machine": platform.machine(),
         "threads": 1,
+        "command": f"python benchmarks/rates.py --steps {steps}",
+        "date": time.strftime("%Y-%m-%d"),
     }
     draw(everything, options.out)
     write(

@@ -106,7 +106,6 @@ def front(
       bipareto front pl-sin2 --set mu=8 --set "c=power(5,0.45)"
       bipareto front package.module:function -o width=32 --out runs/mine
     """
-    from bipareto.doctor import Watch
     from bipareto.methods import METHODS
     from bipareto.report import plot_front
     from bipareto.sweep import sweep
@@ -130,6 +129,8 @@ def front(
         )
         callbacks = []
         if watch:
+            from bipareto.doctor import Watch
+
             # Hyperparameters are read off the runs' states.
             kind = METHODS[config.method.name]
             callbacks.append(Watch(setup.problem, kind(), start=setup.starts[0]))

@@ -20,9 +20,9 @@ from bipareto.fronts.plotted import interactive_front
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.notebook import frame, html_table, in_notebook
 from bipareto.problem.tree import Tree
-from bipareto.run.results import Run, Solution
+from bipareto.run.results import Run
 
-__all__ = ["Tabular", "write_csv", "write_history", "write_metrics"]
+__all__ = ["Tabular", "write_csv", "write_metrics"]
 
 #: the columns of a run folder's front.csv; the last two are there with `test_data` only
 _KEPT = re.compile(r"run|seed|(w|f|own|test)\d+")
@@ -128,20 +128,6 @@ def write_csv(front: Tabular, path: str | PathLike[str], distance: Tensor | None
     if distance is not None:
         shown["distance"] = distance.tolist()
     _write(path, list(shown), zip(*shown.values(), strict=True))
-
-
-def write_history(solution: Solution, path: str | PathLike[str]) -> None:
-    """One row per record: step, f1..fm, then what else the method reports (g, gap, residuals)."""
-    history = dict(solution.history)
-    steps, objectives = history.pop("step"), history.pop("objectives")
-    header = ["step", *(f"f{i + 1}" for i in range(objectives.shape[1])), *history]
-    rows = zip(
-        steps.tolist(),
-        objectives.tolist(),
-        *(values.tolist() for values in history.values()),
-        strict=True,
-    )
-    _write(path, header, ([step, *f, *rest] for step, f, *rest in rows))
 
 
 def write_metrics(front: Tabular, path: str | PathLike[str]) -> None:
