@@ -167,7 +167,12 @@ def _recorded(step: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(kept: Callable[[], None] = step) -> None:
+        # `kept` holds the tensors that the graph reads where they lie
+        graph.replay()
+
+    return replay
 
 
 def _ours(problem: Problem, method: MOMEHA, state: Any, batched: bool, compile: bool | str) -> Any:
