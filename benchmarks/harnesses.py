@@ -1,6 +1,7 @@
 """What comes of misuses, damaged run folders, random command lines and configurations: counts.
 
     python benchmarks/harnesses.py [--json FILE] [--only misuses|damages|commands] [--number N]
+        [--seed N]
 
 The cases are those of tests/misuse and tests/damage; `make slow` asserts what is counted here.
 """
@@ -35,21 +36,24 @@ def misuses() -> dict[str, Any]:
     return count(try_case(case, 60.0) for case in cases())
 
 
-def damages(home: Path, number: int) -> dict[str, Any]:
-    """So many damaged folders, each shown to one command: what it made of them."""
-    found = list(islice(trials(make_runs(home / "runs"), home, seed=1, rounds=2), number))
+def damages(home: Path, number: int, seed: int) -> dict[str, Any]:
+    """So many damaged folders or more, finished and stopped runs alike, each shown to one command:
+    what it made of them.
+    """
+    runs = make_runs(home / "runs")
+    found = list(trials(runs, home, seed, rounds=max(1, -(-number // 1_600))))
     return {"trials": len(found), **count_trials(found)}
 
 
-def commands(home: Path, number: int) -> dict[str, Any]:
+def commands(home: Path, number: int, seed: int) -> dict[str, Any]:
     """So many command lines and as many configurations: how many ended in a traceback."""
     runs, work = make_runs(home / "runs"), home / "work"
     work.mkdir()
     os.chdir(work)
-    lines = islice(command_lines(8, list(runs.values()), work), number)
+    lines = islice(command_lines(seed, list(runs.values()), work), number)
     bad_lines = sum(try_line(words) is not None for words in lines)
     bad = 0
-    for data in islice(configurations(8), number):
+    for data in islice(configurations(seed), number):
         shutil.rmtree(work / "sweep", ignore_errors=True)
         bad += try_configuration(data, work) is not None
     return {"each": number, "tracebacks_lines": bad_lines, "tracebacks_configurations": bad}
@@ -61,14 +65,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", choices=["misuses", "damages", "commands"])
     parser.add_argument("--number", type=int, default=1_500)
+    parser.add_argument("--seed", type=int, default=8)
     given = parser.parse_args()
     target = None if given.json is None else given.json.resolve()
     torch.set_num_threads(1)
     data = json.loads(target.read_text("utf-8")) if target and target.exists() else {}
     parts = {
         "misuses": lambda home: misuses(),
-        "damages": lambda home: damages(home, given.number),
-        "commands": lambda home: commands(home, given.number),
+        "damages": lambda home: damages(home, given.number, given.seed),
+        "commands": lambda home: commands(home, given.number, given.seed),
     }
     for name, part in parts.items():
         if given.only in (None, name):

@@ -9,8 +9,8 @@ again), and is killed again, up to four times in a row.  Commands run in forks o
 which has imported torch but not used it, so that they are killed at their work, not at imports.
 Checkpoints are taken every `PERIOD` seconds.
 
-`ray` kills one of two nodes, its raylet with it, of a cluster on this machine; a node in its place
-joins later.
+Of two Ray nodes on this machine one is killed, its raylet and its workers, in the middle of a
+sweep, which goes on by itself on the other; the next sweep has two again.
 
 The seconds lost per kill are those of all attempts together, less those of the unkilled command, by
 the number of kills: wall, and of the processor.
@@ -245,11 +245,11 @@ def kill_nodes(home: Path, kills: int, seed: int) -> dict[str, Any]:
     config.write_text(CONFIG + f"checkpoint: {{seconds: {PERIOD}}}\nengine: {{name: ray}}\n")
     asked = load(SweepConfig, config)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    # Before there are others to join: the head stays, and works on nothing.
     ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     done, ends, equal, lost = 0, 0, 0, 0.0
     try:
-        began = time.perf_counter()
         sweep.sweep(asked, home / "warm", progress=False)  # workers start and import here
         began = time.perf_counter()
         sweep.sweep(asked, home / "whole", progress=False)
@@ -257,12 +257,13 @@ def kill_nodes(home: Path, kills: int, seed: int) -> dict[str, Any]:
         wanted = answer(home / "whole", CASES["sweep"])
         while done < kills:
             run, over = home / f"run{ends}", threading.Event()
+            if len(nodes) < 2:
+                nodes.append(cluster.add_node(num_cpus=1))
 
             def strike(over: threading.Event = over) -> None:
                 nonlocal done
                 if not over.wait(chance.uniform(0.05, 0.9) * seconds):
                     cluster.remove_node(nodes.pop(chance.randrange(2)), allow_graceful=False)
-                    nodes.append(cluster.add_node(num_cpus=1))
                     done += 1
 
             striker = threading.Thread(target=strike)
@@ -292,7 +293,7 @@ def main() -> None:
     names = [*CASES, "sweep, two Ray nodes"]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", choices=names)
-    parser.add_argument("--kills", type=int, help="of each command; else 18, and 10 of nodes")
+    parser.add_argument("--kills", type=int, help="of each command; else 18, and 6 of nodes")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -308,7 +309,7 @@ def main() -> None:
                 if name in CASES:
                     found = kill(name, Path(home), given.kills or 18, given.seed)
                 else:
-                    found = kill_nodes(Path(home), given.kills or 10, given.seed)
+                    found = kill_nodes(Path(home), given.kills or 6, given.seed)
             data[name] = found | {
                 "date": time.strftime("%Y-%m-%d"),
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores, "

@@ -61,7 +61,7 @@ def attempts(run: Path) -> list[list[dict[str, Any]]]:
     return found
 
 
-def wait_for(look: Callable[[], Any], seconds: float = 60) -> Any:
+def wait_for(look: Callable[[], Any], seconds: float = 600) -> Any:
     """What `look` finds, once it finds something."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from bipareto.fronts.measures import pareto_optimal as pareto_optimal
     from bipareto.fronts.measures import weakly_pareto_optimal as weakly_pareto_optimal
     from bipareto.fronts.pareto import ParetoFront as ParetoFront
+    from bipareto.fronts.solve import solve as solve
     from bipareto.methods import FORUM as FORUM
     from bipareto.methods import GMOBA as GMOBA
     from bipareto.methods import MBMOMEHA as MBMOMEHA
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from bipareto.problem import sampler as sampler
     from bipareto.run import monitors as monitors
     from bipareto.run import trackers as trackers
-    from bipareto.run.loop import solve as solve
     from bipareto.run.optimizer import Optimizer as Optimizer
     from bipareto.run.results import Solution as Solution
 
@@ -85,7 +85,7 @@ _HOMES = {
     "sampler": "problem.sampler",
     "scalarization": "methods.parts.scalarization",
     "schedule": "methods.parts.schedule",
-    "solve": "run.loop:solve",
+    "solve": "fronts.solve:solve",
     "trackers": "run.trackers",
     "weakly_pareto_optimal": "fronts.measures:weakly_pareto_optimal",
 }

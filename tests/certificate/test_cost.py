@@ -50,6 +50,16 @@ def test_bounds_hold_when_the_budget_is_too_small() -> None:
         assert (found.common_descent is None) == any("not settled" in note for note in found.notes)
 
 
+def test_each_objective_costs_one_gradient_more() -> None:
+    """Objectives given twice change nothing but their number."""
+    problem, x, y = wide(20, off=0.3)
+    twice = bp.Problem(lambda x, y: problem.upper(x, y).repeat(2), problem.lower)
+    once, again = quietly(problem, x, y), quietly(twice, x, y)
+    assert again.gradients == once.gradients + 2
+    assert again.kkt == pytest.approx(once.kkt)
+    assert again.improvement == pytest.approx(once.improvement, rel=1e-3)
+
+
 @pytest.mark.parametrize("off", [0.0, 0.1])
 def test_a_hundred_thousand_dimensions_cost_two_hundred_gradients(off: float) -> None:
     problem, x, y = wide(50_000, off=off)  # 10^5 in (x, y) together

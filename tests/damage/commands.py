@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import yaml
 
 from damage.harness import said
+from limits import limited
 
 __all__ = ["command_lines", "configurations", "try_configuration", "try_line"]
 
@@ -189,18 +188,9 @@ def try_line(words: list[str]) -> str | None:
     """The traceback of a command line, an alarm's where it does not end within a minute; else
     None.
     """
-    before = signal.signal(signal.SIGALRM, _ring)
-    signal.setitimer(signal.ITIMER_REAL, 60.0, 1.0)
-    try:
+    with limited(60.0, TimeoutError("nothing within a minute")):
         kind, _, _ = said(words)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
     return kind if kind.startswith("traceback") else None
-
-
-def _ring(number: int, frame: FrameType | None) -> None:
-    raise TimeoutError("nothing within a minute")
 
 
 def try_configuration(data: Any, home: Path) -> str | None:

@@ -347,3 +347,67 @@ def test_a_trained_network_is_not_called_a_lower_maximum() -> None:
         problem, torch.zeros(2), y0, preferences=[[0.5, 0.5]], method=bp.Twin(), steps=60
     )
     assert "lower-maximum" not in {found.name for found in bp.diagnose(front)}
+
+
+class TestNetworks:
+    """Troubles of trainings, each with the run that has it and the one that has not."""
+
+    ROWS = torch.randn(120, 4, generator=torch.Generator().manual_seed(0))
+    Y0 = 0.5 * torch.randn(34, generator=torch.Generator().manual_seed(1))
+
+    @staticmethod
+    def network(y: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(inputs @ y[:24].view(4, 6)) @ y[24:30]  # the last four do nothing
+
+    def problem(self, secret: bool = False) -> bp.Problem:
+        """x mixes a right and a wrong target; what the upper level wants of its few rows is known
+        to it alone if it is `secret`.
+        """
+        few = 12 if secret else 40
+        right = self.ROWS[:, 0] * self.ROWS[:, 1]
+        noise = torch.randn(120, generator=torch.Generator().manual_seed(2))
+
+        def upper(x: torch.Tensor, y: torch.Tensor, b: tuple[torch.Tensor, ...]) -> torch.Tensor:
+            error = (self.network(y, b[0]) - b[1]).square().mean()
+            return torch.stack([error, 0.1 * y[:30].square().mean()])
+
+        def lower(x: torch.Tensor, y: torch.Tensor, b: tuple[torch.Tensor, ...]) -> torch.Tensor:
+            w = x.softmax(0)
+            out = self.network(y, b[0])
+            return w[0] * (out - b[1]).square().mean() + w[1] * (out - b[2]).square().mean()
+
+        sampler = bp.sampler.Minibatches(
+            lower=(self.ROWS, right, noise),
+            upper=(self.ROWS[:few], (-2 * right if secret else right)[:few]),
+            size=10,
+        )
+        return bp.Problem(upper, lower, sampler=sampler)
+
+    def names(self, secret: bool = False, **hyperparameters: float) -> set[str]:
+        problem, start = self.problem(secret), (torch.zeros(2), self.Y0)
+        usual = {"gamma": 25.0, "c": 50.0, "alpha_x": 0.1, "alpha_y": 0.1, "alpha_theta": 0.15}
+        method = bp.MBMOMEHA(**usual | hyperparameters)  # type: ignore[arg-type]
+        front = bp.front(
+            problem, *start, preferences=[[0.8, 0.2]], method=method, steps=250, progress=False
+        )
+        return {found.name for found in bp.diagnose(front, start)}
+
+    def test_a_healthy_training_is_called_healthy(self) -> None:
+        assert self.names() == set()
+
+    def test_drift(self) -> None:
+        # In flat directions y and theta are moved by each other alone.
+        assert "drift" in self.names(gamma=0.5, alpha_theta=0.1, c=1.0)
+
+    def test_leak(self) -> None:
+        assert "leak" in self.names(secret=True, c=0.3)
+
+    def test_a_corner(self) -> None:
+        assert "corner" in self.names(alpha_x=3e4)
+
+    def test_a_race_has_no_false_alarm(self) -> None:
+        start = torch.zeros(2), self.Y0
+        front = bp.front(
+            self.problem(), *start, preferences=[[0.8, 0.2]], steps=300, progress=False
+        )
+        assert bp.diagnose(front, start) == []

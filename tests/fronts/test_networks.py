@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bipareto as bp
-from bipareto.errors import BiparetoWarning
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.networks import no_worse_than_nothing
 from bipareto.fronts.refine import fit, propose
 from bipareto.problem import tree
@@ -75,11 +77,16 @@ def test_the_returned_y_was_trained_on_g_alone(solved: tuple[Counting, bp.Pareto
     _, front = solved
     assert front.race is not None
     problem, _, y0 = mixing()
-    y = train(
-        problem, front.x, tree.expand(y0, len(front)), rate=front.race.rate,
-        steps=front.race.training,
-    )  # fmt: skip
-    torch.testing.assert_close(y, front.y)
+    missing = set(range(len(front)))
+    for seed in range(20):  # each round of trainings has draws of its own
+        y = train(
+            problem, front.x, tree.expand(y0, len(front)), rate=front.race.rate,
+            steps=front.race.training, seed=seed,
+        )  # fmt: skip
+        missing -= {r for r in missing if torch.allclose(y[r], front.y[r], atol=1e-4)}
+        if not missing:
+            return
+    assert not missing
 
 
 def test_x0_takes_the_place_of_worse_answers_and_says_so(
@@ -87,17 +94,17 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
 ) -> None:
     _, front = solved
     assert front.race is not None
-    problem, x0, y0 = mixing()
+    problem, x0, _ = mixing()
     # The answer to the opposite preference is worse than doing nothing for the first run.
     x, y = (torch.stack([value[2], value[2]]) for value in (front.x, front.y))
     w = front.preference[[0, 2]]
     with pytest.warns(BiparetoWarning, match=r"1 of 2 runs \(\[0\]\), and is returned"):
-        kept_x, kept_y = no_worse_than_nothing(problem, x0, y0, x, y, w, front.race, 0)
+        kept_x, kept_y = no_worse_than_nothing(problem, x, y, w, front.race)
     assert torch.equal(kept_x, torch.stack([x0, x[1]]))
     assert torch.equal(kept_y[1], y[1])
     # Where another run has the better answer, that one is taken, and nothing is said.
     x, y = (torch.stack([value[2], value[0]]) for value in (front.x, front.y))
-    kept_x, _ = no_worse_than_nothing(problem, x0, y0, x, y, w[[0, 0]], front.race, 0)
+    kept_x, _ = no_worse_than_nothing(problem, x, y, w[[0, 0]], front.race)
     assert torch.equal(kept_x, torch.stack([x[1], x[1]]))
 
 
@@ -167,3 +174,88 @@ def test_the_model_learns_a_bowl_and_proposes_its_bottom() -> None:
     chosen = propose(model, w, stream)
     assert bowls(chosen)[0, 0] < 0.3
     assert bowls(chosen)[1, 1] < 0.3
+
+
+def modules(**others: Any) -> tuple[bp.Problem, Any, Any]:
+    """x weighs rows, y is a linear model; a part of it can be replaced."""
+    torch.manual_seed(0)
+    data = DataLoader(TensorDataset(ROWS, FIRST, SECOND), 30, shuffle=True)
+
+    def error(y: nn.Module, rows: Tensor, target: Tensor) -> Tensor:
+        return (y(rows).flatten() - target).square()
+
+    usual: dict[str, Any] = {
+        "x": nn.Linear(3, 1),
+        "y": nn.Linear(3, 1),
+        "lower": lambda x, y, b: (
+            (x(b[0]).flatten().sigmoid() * error(y, b[0], b[1])).mean()
+            + error(y, b[0], b[2]).mean()
+        ),
+        "upper": [
+            lambda x, y, b: error(y, b[0], b[1]).mean(),
+            lambda x, y, b: error(y, b[0], b[2]).mean(),
+        ],
+        "lower_data": data,
+        "upper_data": data,
+    }
+    return bp.Problem.from_modules(**usual | others)
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [
+        ({"upper_data": DataLoader(TensorDataset(ROWS[:4]), 10, drop_last=True)}, "no batches"),
+        ({"y": nn.Linear(3, 1).requires_grad_(False)}, "not all of them frozen"),
+        (
+            {"upper": [lambda x, y, b: y(b[0]).square().mean(), lambda x, y, b: b[1].mean()]},
+            "objective 1 depends neither on x nor on y",
+        ),
+    ],
+)
+def test_what_cannot_be_raced_is_refused(others: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        bp.front(*modules(**others), preferences=[[0.5, 0.5]], steps=150, progress=False)
+
+
+def test_mixed_precision_and_accumulated_gradients_race_too() -> None:
+    """A loss may go through its batch piece by piece; under autocast variables stay float32."""
+
+    def in_pieces(x: nn.Module, y: nn.Module, batch: list[Tensor]) -> Tensor:
+        parts = zip(*(part.chunk(2) for part in batch), strict=True)
+        values = [(y(r).flatten() - x(r).flatten() - a).square().mean() for r, a, _ in parts]
+        return torch.stack(values).mean()
+
+    problem, x0, y0 = modules(lower=in_pieces, autocast=torch.bfloat16)
+    front = bp.front(problem, x0, y0, preferences=[[0.5, 0.5]], steps=280, progress=False)
+    assert front.race is not None
+    assert tree.first_leaf(front.y).dtype == torch.float32
+    assert torch.isfinite(front.objectives).all()
+
+
+def test_a_schedule_of_y_can_be_given() -> None:
+    problem, x0, y0 = mixing()
+    method = bp.Twin(alpha_y=bp.schedule.Power(0.1, -0.5), alpha_x=0.01)
+    answer = bp.solve(problem, x0, y0, method=method, steps=60, progress=False)
+    assert torch.isfinite(answer.objectives).all()
+    assert answer.race is None
+
+
+def test_the_leak_is_told() -> None:
+    """The objectives at the returned y, after training on g, and on held-out data."""
+    problem, x0, y0 = modules(
+        test_data=DataLoader(TensorDataset(ROWS[:9], FIRST[:9], SECOND[:9]), 9)
+    )
+    raw = bp.front(
+        problem, x0, y0, preferences=[[0.5, 0.5]], method=bp.MBMOMEHA(), steps=20, progress=False
+    )
+    front = raw.resolve_lower()
+    assert front.own is not None
+    assert front.test is not None
+    assert torch.equal(front.own, raw.objectives)
+    told = front.leak
+    assert torch.equal(told.objectives, front.objectives.mean(0))
+    assert [line[:15].strip() for line in str(told).splitlines()] == [
+        "y as returned", "y trained on g", "held-out data",
+    ]  # fmt: skip
+    assert torch.equal(front[0].leak.test, front.test[0])  # type: ignore[arg-type]
+    assert {"own1", "own2", "test1", "test2"} <= set(front.columns())

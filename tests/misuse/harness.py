@@ -15,15 +15,14 @@ Only the first three are good.
 
 from __future__ import annotations
 
-import signal
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
-from types import FrameType
 from typing import Any, NamedTuple
 
 from bipareto.errors import BiparetoError, BiparetoWarning
+from limits import limited
 
 __all__ = ["BAD", "Case", "Outcome", "count", "try_case"]
 
@@ -60,23 +59,14 @@ class _TooLong(BaseException):
 
 def try_case(case: Case, seconds: float = 20.0) -> Outcome:
     """Make the call and say what came of it; on the main thread, for the time limit is an alarm."""
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise _TooLong
-
-    before = signal.signal(signal.SIGALRM, ring)
     begun = time.perf_counter()
     kind, words = "fine", ""
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            # Again every second, for an alarm that rings inside a destructor is lost.
-            signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
-            try:
+            with limited(seconds, _TooLong()):
                 value = case.call()
                 right = case.right is not None and bool(case.right(value))
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
         told = [str(w.message) for w in caught if issubclass(w.category, BiparetoWarning)]
         if not right:
             kind = "told" if told and case.may_warn else "silent"
@@ -88,8 +78,6 @@ def try_case(case: Case, seconds: float = 20.0) -> Outcome:
     except Exception as error:  # noqa: BLE001 - whatever it is, it is an outcome
         kind = "fine" if isinstance(error, case.raises) else "foreign"
         words = f"{type(error).__name__}: {error}"
-    finally:
-        signal.signal(signal.SIGALRM, before)
     return Outcome(case.name, kind, words, time.perf_counter() - begun)
 
 

@@ -49,9 +49,9 @@ if not dist.is_initialized() or dist.get_rank() == 0:
 """
 
 
-def run(folder: Path, processes: int) -> dict[str, object]:
+def run(folder: Path, processes: int, text: str = SCRIPT) -> dict[str, object]:
     script = folder / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(text)
     out = folder / f"{processes}.pt"
     launch = (
         []
@@ -87,3 +87,16 @@ def test_one_process_needs_nothing() -> None:
     assert bp.parallel.data_parallel(problem) is problem
     with pytest.raises(InvalidInput, match="no data to share out"):
         bp.parallel.data_parallel(bp.Problem(lambda x, y: x, lambda x, y: y))
+
+
+@pytest.mark.slow
+def test_processes_race_alike(tmp_path: Path) -> None:
+    """Without a method every process sees the same race and ends with the same x."""
+    script = SCRIPT.replace("method=method, steps=15, compile=False", "steps=120, compile=False")
+    script = script.replace(
+        "if not dist", "assert front.race is not None\nother = front.x['weight'].clone()\n"
+        "if dist.is_initialized(): dist.broadcast(other, 0)\n"
+        "assert torch.equal(other, front.x['weight'])\nif not dist", 1,
+    )  # fmt: skip
+    found = run(tmp_path, 2, script)
+    assert found["kind"] == "DataParallel"

@@ -12,7 +12,8 @@ import bipareto as bp
 from bipareto.errors import BiparetoWarning
 from bipareto.problem import tree
 from bipareto.problem.oracle import Counting
-from bipareto.run.race import FEW, HeldOut, comes_in_batches, plan_of, race, raced_or_rules
+from bipareto.run.heldout import HeldOut
+from bipareto.run.race import FEW, comes_in_batches, plan_of, race, raced_or_rules
 from bipareto.run.training import train
 
 ROWS = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
@@ -76,6 +77,7 @@ def test_one_run_can_race_too() -> None:
     assert plan.enough
     answer = bp.solve(*weighing(), steps=600, progress=False)
     assert isinstance(answer.method, bp.Twin)
+    assert answer.race is not None
     assert answer.x[0] > answer.x[1]  # right data weighs more
 
 

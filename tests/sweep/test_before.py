@@ -46,3 +46,12 @@ def test_a_sweep_of_the_version_before_is_resumed_to_the_same_front(
         for index in ("00000", "00001")
     ]
     assert attempts[0] == 1 < attempts[1]
+    # Every reading command reads it, or says that its states are of another version.
+    page = str(tmp_path / "page.html")
+    for words in (["ls"], ["watch", "--once"], ["certify"], ["report", "--out", page]):
+        with pytest.raises(SystemExit) as end:
+            main([*words, str(run)])
+        assert not end.value.code, words
+    with pytest.raises(SystemExit):
+        main(["doctor", str(run)])
+    assert "earlier version of bipareto" in " ".join(capsys.readouterr().err.split())

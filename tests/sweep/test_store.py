@@ -386,13 +386,13 @@ def test_of_two_processes_that_resume_one_run_one_refuses(
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=600,
         )
         assert second.returncode == 2
         assert f"is being run by process {first.pid} on" in second.stderr
         assert "Traceback" not in second.stderr
         go.touch()
-        assert first.wait(timeout=60) == 0
+        assert first.wait(timeout=600) == 0
     finally:
         first.kill()
         first.wait()

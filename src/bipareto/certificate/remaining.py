@@ -42,7 +42,7 @@ def remaining(problem: Problem, x: Tree, y: Tree, extent: Tensor) -> Tensor:
     count = tree.ravel(like[0]).numel() + tree.ravel(like[1]).numel()
     y = local.settle(problem, x, y)
     begun = values(problem, x, y)
-    best, unit = begun, extent.double().to(begun)
+    begin, best, unit = x, begun, extent.double().to(begun)
     for _ in range(ROUNDS):
         if count <= DENSE:
             step, follow = _newton(problem, x, y, unit)
@@ -59,7 +59,8 @@ def remaining(problem: Problem, x: Tree, y: Tree, extent: Tensor) -> Tensor:
             best, moved = torch.where(good[:, None], found, best), moved | good
         if not bool(moved.any()):
             break
-    return ((begun - best) / unit).amin(1)
+    finite = torch.isfinite(tree.ravel(begin, batch_dims=1)).all(1)
+    return torch.where(finite, ((begun - best) / unit).amin(1), torch.nan)
 
 
 def values(problem: Problem, x: Tree, y: Tree) -> Tensor:

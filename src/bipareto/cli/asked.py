@@ -37,12 +37,24 @@ def problem_asked(
     )
 
 
-def method_asked(name: str, source: str, settings: list[str] | None) -> MethodConfig:
-    """A method, where its hyperparameters come from, and those that are given."""
-    from bipareto.methods import METHODS
+def method_asked(name: str, source: str, settings: list[str] | None, setup: Setup) -> MethodConfig:
+    """A method, where its hyperparameters come from, and those that are given.
 
+    Args:
+        name: "auto" is the method that suits the problem.
+        source: what --hyperparameters says.
+        settings: what --set says, each time.
+        setup: the problem.
+    """
+    from bipareto.methods import METHODS
+    from bipareto.sweep.builder import auto
+
+    if name == "auto":
+        name = auto(setup.problem)
     if name not in METHODS:
-        raise InvalidInput(f"method {name!r} is not known; choose one of {', '.join(METHODS)}")
+        raise InvalidInput(
+            f"method {name!r} is not known; choose auto, or one of {', '.join(METHODS)}"
+        )
     kind = METHODS[name]
     sources = ["tuned", "plain", *(["paper"] if hasattr(kind, "paper") else [])]
     if source not in sources:

@@ -103,7 +103,7 @@ def compare(
     import json
 
     from bipareto.sweep import comparison, contenders
-    from bipareto.sweep.builder import build
+    from bipareto.sweep.builder import Setup, build
     from bipareto.sweep.kept import Kept
 
     out = Output(as_json, quiet)
@@ -126,6 +126,7 @@ def compare(
         seeds=tuple(seeds),
         compile=False if budget == "seconds" else compiled,
     )
+    built = None if start else Setup(setup.problem, setup.starts * len(seeds))
     found = comparison.compare(
         setup.problem,
         names,
@@ -137,7 +138,7 @@ def compare(
         start=start,
         compile=compiled,
         progress=out.progress,
-        kept=None if out_dir is None else Kept(out_dir, config),
+        kept=None if out_dir is None else Kept(out_dir, config, built),
     )
     if out_dir is not None and any(comparison.INTERRUPTED in c.notes for c in found):
         raise InvalidInput(f"interrupted; the same command with --out {out_dir} goes on")

@@ -31,7 +31,7 @@ __all__ = ["front"]
 
 def front(
     problem: ProblemName,
-    method: MethodName = "momeha",
+    method: MethodName = "auto",
     preferences: Annotated[
         str,
         typer.Option(
@@ -106,10 +106,10 @@ def front(
       bipareto front pl-sin2 --set mu=8 --set "c=power(5,0.45)"
       bipareto front package.module:function -o width=32 --out runs/mine
     """
-    from bipareto.doctor import Watch
+    from bipareto.methods import METHODS
     from bipareto.report import plot_front
     from bipareto.sweep import sweep
-    from bipareto.sweep.builder import build, method_of
+    from bipareto.sweep.builder import build
     from bipareto.sweep.reading import plan_of, returned
 
     out = Output(as_json, quiet)
@@ -121,27 +121,28 @@ def front(
         setup = build(asked, seeds)
         config = SweepConfig(
             problem=asked,
-            method=method_asked(method, hyperparameters, settings),
+            method=method_asked(method, hyperparameters, settings, setup),
             preferences=preferences_asked(preferences, budget, setup),
             seeds=seeds,
             steps=steps,
             compile=compiled,
         )
-        if method == "momeha" and setup.known is None and setup.problem.sampler is not None:
-            out.warn(
-                "the losses see batches, for which momeha is not made; use --method twin for "
-                "networks, or mb-momeha (bp.front in Python races candidates by itself)"
-            )
         callbacks = []
         if watch:
-            watched = method_of(config.method, setup, steps)
-            callbacks.append(Watch(setup.problem, watched, start=setup.starts[0]))
+            from bipareto.doctor import Watch
+
+            # Hyperparameters are read off the runs' states.
+            kind = METHODS[config.method.name]
+            callbacks.append(Watch(setup.problem, kind(), start=setup.starts[0]))
         if out_dir is None:
-            raw = sweep.traced(config, callbacks=callbacks, progress=out.progress)
-            found, chosen = raw.resolve_lower(), raw.method
+            raw = sweep.traced(config, setup, callbacks=callbacks, progress=out.progress)
+            # The y of a race was trained on g alone already.
+            found, chosen = (raw if raw.race else raw.resolve_lower()), raw.method
             done = [] if raw.run is None else raw.run.steps
         else:
-            found = sweep.sweep(config, out_dir, callbacks=callbacks, progress=out.progress)
+            found = sweep.sweep(
+                config, out_dir, setup=setup, callbacks=callbacks, progress=out.progress
+            )
             chosen, done = plan_of(out_dir, trusted=True).method, returned(out_dir, trusted=True)[1]
         assert chosen is not None
         seconds = time.perf_counter() - began
@@ -160,7 +161,7 @@ def front(
     counts = chosen.oracles(found.objectives.shape[1])
     data: dict[str, Any] = {
         "problem": {"name": asked.name, **asked.options},
-        "method": shown.hyperparameters(method, chosen),
+        "method": shown.hyperparameters(config.method.name, chosen),
         "preferences": preferences if budget is None else f"{preferences}, budget {budget}",
         "steps": steps,
         "seeds": list(seeds),

@@ -28,7 +28,10 @@ ProblemName = Annotated[
     typer.Argument(metavar="PROBLEM", help="One of `bipareto list`, or package.module:function."),
 ]
 MethodName = Annotated[
-    str, typer.Option("--method", metavar="NAME", help="One of `bipareto list`.")
+    str,
+    typer.Option(
+        "--method", metavar="NAME", help="One of `bipareto list`, or auto: what suits the problem."
+    ),
 ]
 Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Iterations of every run.")]
 Dim = Annotated[int | None, typer.Option("--dim", metavar="N", min=1, help="Short for -o dim=N.")]

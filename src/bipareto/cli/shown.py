@@ -67,6 +67,7 @@ def front_table(
         *(["seed"] if many_seeds else []),
         "preference",
         *names,
+        *([f"{name}, test" for name in names] if found.test is not None else []),
         *(["distance", "position error"] if known else []),
         "stopped by",
     ]
@@ -76,6 +77,7 @@ def front_table(
         nothing = found.preference[run].isnan().any()
         row.append("-" if nothing else numbers(found.preference[run], "{:.3f}"))
         row += [f"{value:.6g}" for value in found.objectives[run].tolist()]
+        row += [] if found.test is None else [f"{v:.6g}" for v in found.test[run].tolist()]
         if distance is not None:
             row.append(f"{float(distance[run]):.2e}")
             row.append("-" if position is None else f"{float(position[run]):.2e}")

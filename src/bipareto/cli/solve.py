@@ -39,7 +39,7 @@ def solve(
             "--preference", "-p", metavar="W1,W2,..", help="Weights that sum to 1; else equal ones."
         ),
     ] = None,
-    method: MethodName = "momeha",
+    method: MethodName = "auto",
     steps: Steps = 20_000,
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="Which draws a noisy problem makes.")
@@ -95,15 +95,15 @@ def solve(
         setup = build(asked, [seed])
         known = setup.known
         m = known.m if known else setup.problem.check(*setup.starts[0])
-        chosen = method_asked(method, hyperparameters, settings)
+        asked_for = method_asked(method, hyperparameters, settings, setup)
         weights = [1 / m] * m
         if preference is not None:
             weights = values.numbers(preference, "--preference")
-        elif not METHODS[chosen.name].uses_preference:
+        elif not METHODS[asked_for.name].uses_preference:
             weights = []
         config = SweepConfig(
             problem=asked,
-            method=chosen,
+            method=asked_for,
             preferences=PreferencesConfig(vectors=(tuple(weights),) if weights else None),
             seeds=(seed,),
             steps=steps,
@@ -111,11 +111,11 @@ def solve(
             track=cast("TrackerName", track),
         )
         if out_dir is None:
-            raw = sweep.traced(config, progress=out.progress)
-            found, used, y = raw.resolve_lower(), raw.method, raw.y
+            raw = sweep.traced(config, setup, progress=out.progress)
+            found, used, y = (raw if raw.race else raw.resolve_lower()), raw.method, raw.y
             done = 0 if raw.run is None else raw.run.steps[0]
         else:
-            found = sweep.sweep(config, out_dir, progress=out.progress)
+            found = sweep.sweep(config, out_dir, setup=setup, progress=out.progress)
             used = plan_of(out_dir, trusted=True).method
             y, (done,) = returned(out_dir, trusted=True)
         assert used is not None
@@ -153,7 +153,7 @@ def solve(
     out.result(
         {
             "problem": {"name": asked.name, **asked.options},
-            "method": shown.hyperparameters(method, used),
+            "method": shown.hyperparameters(config.method.name, used),
             "preference": None if w is None else w[0].tolist(),
             "seed": seed,
             "x": shown.plain(tree.select(found.x, 0)),

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bipareto.doctor import networks as _networks  # noqa: F401 (enters its looks)
 from bipareto.doctor.checks import LOOKS
 from bipareto.doctor.evidence import Case, Diagnoses, Diagnosis, Look, looks
 from bipareto.errors import BiparetoWarning, InvalidInput
@@ -57,7 +58,7 @@ def diagnose(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = No
         start: (x0, y0); with it, features that collapse can be seen.
 
     >>> import torch
-    >>> from bipareto.run.loop import solve
+    >>> from bipareto.fronts.solve import solve
     >>> problem = Problem(
     ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
     ...     lower=lambda x, y: (y - x)**2,

@@ -14,7 +14,6 @@ import torch
 from bipareto.certificate import certificate
 from bipareto.doctor.evidence import LOOKS, Case, Diagnosis, diagnosed, extreme_curvatures, look
 from bipareto.errors import BiparetoWarning
-from bipareto.methods import Twin
 from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope, scalarization
 from bipareto.methods.parts.coordinates import Coordinates
@@ -135,8 +134,10 @@ def _theta_lags(case: Case) -> list[Diagnosis]:
     """
     theta, gamma = getattr(case.state, "theta", None), case.number("gamma")
     fitted = isinstance(getattr(case.state, "coordinates", None), Coordinates)
-    if theta is None or gamma is None or not case.alive or fitted:
-        return []  # in fitted coordinates alpha_theta = alpha_y, and theta* is another point
+    if theta is None or gamma is None or not case.alive or fitted or case.network:
+        # In fitted coordinates alpha_theta = alpha_y, and theta* is another point; on networks
+        # theta lags by design, gamma being of the order of alpha_y T.
+        return []
     found: dict[int, dict[str, float]] = {}
     for value in set(gamma.tolist()):
         target = envelope.proximal_point(
@@ -170,7 +171,7 @@ def _lower_maximum(case: Case) -> list[Diagnosis]:
     there too.
     """
     found: dict[int, dict[str, float]] = {}
-    if isinstance(case.method, Twin):  # no envelope holds y: it ends where a training ends
+    if case.network:  # y ends where a training ends
         return []
     batch = case.problem.batch("lower", "full")
     for r, (low, high) in case.curvature.items():
@@ -213,7 +214,7 @@ def _penalty_too_weak(case: Case) -> list[Diagnosis]:
     been falling.
     """
     gap = case.history.get("gap")
-    if gap is None or not case.alive:
+    if gap is None or not case.alive or case.network:  # see `leak`
         return []
     gap, records = gap.double(), len(gap)
     early, late = (
@@ -250,7 +251,7 @@ def _features_collapse(case: Case) -> list[Diagnosis]:
     """g has lost its curvature in y since the start and the objectives have not gained: x makes y
     useless.
     """
-    if case.start is None or not case.alive:
+    if case.start is None or not case.alive or case.network:
         return []
     x0, y0 = case.start
     one = tree.map_(lambda leaf: leaf[None], x0), tree.map_(lambda leaf: leaf[None], y0)
@@ -292,7 +293,7 @@ def _standing_still(case: Case) -> dict[int, float]:
 def _penalty_too_strong(case: Case) -> list[Diagnosis]:
     """The objectives stand still although all of them could fall together."""
     c = case.number("c")
-    if c is None or not case.alive:
+    if c is None or not case.alive or case.network:
         return []
     found: dict[int, dict[str, float]] = {}
     for r, moved in _standing_still(case).items():

@@ -10,14 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.methods import Method
+from bipareto.methods import Method, Twin
 from bipareto.methods.base import State
 from bipareto.methods.parts import curvature, envelope
 from bipareto.problem import Problem, tree
 from bipareto.problem.notebook import html_table
 from bipareto.problem.plugins import Registry
 from bipareto.problem.tree import Tree
+from bipareto.run.race import comes_in_batches
 from bipareto.run.results import Failure
+from bipareto.run.training import train_on
 
 __all__ = [
     "LOOKS",
@@ -30,6 +32,9 @@ __all__ = [
     "look",
     "looks",
 ]
+
+#: Adam's rate for trainings of y, which stop where g does not fall
+RATE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,11 @@ class Case:
     ignored: frozenset[int] = frozenset()
 
     @property
+    def network(self) -> bool:
+        """Whether the lower level is a training on data in batches."""
+        return comes_in_batches(self.problem)
+
+    @property
     def runs(self) -> int:
         """R."""
         return self.preference.shape[0]
@@ -121,8 +131,13 @@ class Case:
 
     @cached_property
     def resolved(self) -> Tensor:
-        """f with the lower level solved (R, m)."""
-        return self.at(self.solved.y)
+        """f with the lower level solved (R, m); of a network, with y trained on by g alone."""
+        if not self.network:
+            return self.at(self.solved.y)
+        if isinstance(self.method, Twin) or not self.batched:
+            return self.objectives  # Twin's y has learned from g alone
+        y = train_on(self.problem, self.x, self.y, rate=RATE, steps=100, rounds=3)
+        return self.at(y)
 
     def at(self, y: Tree) -> Tensor:
         """f(x, y) on all data (R, m)."""

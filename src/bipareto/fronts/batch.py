@@ -19,7 +19,7 @@ from bipareto.run.loop import Begun, LoopOptions, drive, not_begun
 from bipareto.run.results import Run
 from bipareto.run.steppers import stepper
 
-__all__ = ["MOST_RUNS", "join_runs", "run_states"]
+__all__ = ["MOST_RUNS", "join_runs", "rows_of", "run_states"]
 
 #: Runs of one front at most.
 MOST_RUNS = 1_000_000
@@ -69,7 +69,7 @@ def run_states(
         stack = tree.stack(part + part[-1:] * missing)
         together = Begun(stack, part_seeds + part_seeds[-1:] * missing, m, batched=True)
         run = drive(problem, method, together, replace(options, label=label))
-        parts.append(_first(run, len(part)))
+        parts.append(rows_of(run, list(range(len(part)))) if missing else run)
     return join_runs(parts), True
 
 
@@ -87,19 +87,21 @@ def _as_batch(run: Run) -> Run:
     return replace(run, state=lead(run.state), best=lead(run.best), history=history)
 
 
-def _first(run: Run, count: int) -> Run:
+def rows_of(run: Run, rows: list[int]) -> Run:
+    """Some of the runs, by their places on the run axis."""
+    index = torch.tensor(rows, device=run.state.t.device)
     history = {
-        name: values if name == "step" else values[:, :count]
+        name: values if name == "step" else values[:, index.to(values.device)]
         for name, values in run.history.items()
     }
     return replace(
         run,
-        state=tree.select(run.state, slice(count)),
-        best=tree.select(run.best, slice(count)),
+        state=tree.select(run.state, index),
+        best=tree.select(run.best, index),
         history=history,
-        steps=run.steps[:count],
-        reason=run.reason[:count],
-        failure=run.failure[:count],
+        steps=[run.steps[r] for r in rows],
+        reason=[run.reason[r] for r in rows],
+        failure=[run.failure[r] for r in rows],
     )
 
 

@@ -14,15 +14,14 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.adaptive import trace
 from bipareto.fronts.arrival import missing, warn_of_missing
 from bipareto.fronts.batch import MOST_RUNS, run_states
-from bipareto.fronts.networks import front_of_race
+from bipareto.fronts.networks import raced_front
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.methods import Method, Twin
 from bipareto.methods.parts.preferences import as_preference, covering, named
-from bipareto.problem import Problem, tree, validation
+from bipareto.problem import Problem, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
-from bipareto.run.loop import LoopOptions, choose_method, warn_of_runaways
-from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
+from bipareto.run.loop import LoopOptions, choose_method, method_kind, warn_of_runaways
 from bipareto.run.results import Callback, warn_of_failures
 
 __all__ = ["front"]
@@ -83,18 +82,7 @@ def front(
             f'budget = {budget} with preferences = {preferences!r}; preferences="adaptive" and '
             "budget=N go together"
         )
-    if method is None and budget is None and comes_in_batches(problem):
-        x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
-        m = problem.check(x, y)
-        if isinstance(preferences, str):
-            preferences = named(preferences, m, seeds[0])
-        wanted_rows = covering(m) if preferences is None else preferences
-        rows = as_preference(wanted_rows, m).reshape(-1, m)
-        plan = plan_of(x, m, len(rows), steps)
-        raced = raced_or_rules(problem, x, y, plan, seeds[0], rows)
-        if raced is not None:
-            return front_of_race(problem, x, y, rows, seeds, raced, plan, options)
-        method = Twin.tuned(problem, x, y, steps=steps)
+    raced = method is None and budget is None and method_kind(problem) is Twin
     method = choose_method(method, problem, x0, y0, steps)
     if budget is not None:
         return trace(problem, [(x0, y0)], budget, method, seeds, options)
@@ -119,6 +107,11 @@ def front(
             f"{len(wanted) * len(seeds):,} runs, which can be {MOST_RUNS:,} at most: their states "
             "would not fit into memory; take fewer, or one part after the other"
         )
+    if raced:
+        rows = torch.stack([w for w in wanted if w is not None])
+        found = raced_front(problem, start, rows, seeds, options)
+        if found is not None:
+            return found
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)  # zeros were warned of above, once for all
         begun = [method.begin(start, w) for w in wanted]

@@ -9,26 +9,45 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bipareto.errors import BiparetoWarning
-from bipareto.fronts.batch import run_states
+from bipareto.fronts.batch import join_runs, rows_of, run_states
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.fronts.refine import fit, propose
+from bipareto.methods.base import Start, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import LoopOptions
-from bipareto.run.race import Plan, Race, value_of
+from bipareto.run.race import Plan, Race, median_lopsided, plan_of, raced_or_rules, value_of
+from bipareto.run.results import Run
 from bipareto.run.training import objectives_of, train
 
-__all__ = ["front_of_race", "no_worse_than_nothing"]
+__all__ = ["front_of_race", "no_worse_than_nothing", "raced_front"]
 
-#: Of the budget, what the runs get where x has few coordinates; trainings get the rest.
-RUNS_OF_FEW = 0.3
+#: Points that the model proposes at a time, at least.
+TOGETHER = 4
+
+
+def raced_front(
+    problem: Problem, start: Start, preferences: Tensor, seeds: Sequence[int], options: LoopOptions
+) -> ParetoFront | None:
+    """What `front` and `solve` do without a method where data comes in batches; None, with a
+    warning, where the budget or the losses allow no race.
+
+    Args:
+        start: what a method has prepared.
+        preferences: (P, m).
+    """
+    plan = plan_of(start.x, preferences.shape[1], len(preferences), options.steps)
+    raced = raced_or_rules(problem, start.x, start.y, plan, seeds[0], preferences)
+    if raced is None:
+        return None
+    return front_of_race(problem, start.x, start.y, preferences, seeds, raced, plan, options)
 
 
 def front_of_race(
@@ -52,89 +71,140 @@ def front_of_race(
         raced, plan: what `race` found, and with which plan.
         options: of the loop; its steps follow from the plan.
     """
-    runs, m = preferences.shape
-    share = RUNS_OF_FEW if plan.few else 1 - raced.share
-    trainings = 0 if plan.few else runs * plan.training
-    steps = max(1, int((share * plan.budget - trainings) / (runs * (2 + m))))
-    method = raced.method(steps)
-    begun = method.prepare(problem, x0, y0)
-    states = [method.begin(begun, w) for w in preferences] * len(seeds)
-    run_seeds = [seed for seed in seeds for _ in range(runs)]
+    count, m = preferences.shape
+    left = plan.budget - raced.gradients
+    # Candidates between which the race has not decided are all run for one preference.
+    runs = count + len(raced.run) - 1
+    judged = count + (len(raced.run) if len(raced.run) > 1 else 0)
+    steps = (left - judged * raced.training) // (runs * (2 + m))
+    steps = max(1, min(steps, raced.steps) if plan.few else steps)
+    methods = raced.methods(steps)
+    start = methods[0].prepare(problem, x0, y0)
     options = replace(options, steps=steps)
     options = replace(options, record_every=min(options.block, steps))
-    run, batched = run_states(problem, method, states, run_seeds, m, options)
+    first = median_lopsided(preferences)
+
+    def run(states: list[State], seeds: list[int]) -> tuple[Run, bool]:
+        return run_states(problem, methods[0], states, seeds, m, options)
+
+    done, batched = run(
+        [f.begin(start, preferences[first]) for f in methods], [seeds[0]] * len(methods)
+    )
+    best = (
+        _trained(problem, done.state.x, y0, raced, seeds[0]).best(preferences[first])
+        if len(methods) > 1
+        else 0
+    )
+    rest = [(seed, i) for seed in seeds for i in range(count) if (seed, i) != (seeds[0], first)]
+    if rest:
+        more, batched = run(
+            [methods[best].begin(start, preferences[i]) for _, i in rest],
+            [seed for seed, _ in rest],
+        )
+        done = join_runs([done, more])
+    place = {pair: len(methods) + k for k, pair in enumerate(rest)} | {(seeds[0], first): best}
+    rows = [place[seed, i] for seed in seeds for i in range(count)]
+    done = rows_of(done, rows)
+    trainings = max(0, left - runs * steps * (2 + m)) // raced.training
     answers = []
     for k, seed in enumerate(seeds):
-        x = tree.select(run.state.x, slice(k * runs, (k + 1) * runs))
+        x = tree.select(done.state.x, slice(k * count, (k + 1) * count))
+        tried = _trained(problem, x, y0, raced, seed)
         if plan.few:
-            spent = raced.gradients + runs * steps * (2 + m)
-            rounds = max(0, (plan.budget - spent) // (runs * plan.training) - 2)
-            x = _refined(problem, x, y0, preferences, seed, raced, rounds)
-        answers.append(x)
-    x = tree.map_(lambda *leaves: torch.cat(leaves), *answers)
-    y = train(
-        problem, x, tree.expand(y0, len(run_seeds)), rate=raced.rate, steps=plan.training,
-        seed=seeds[0],
-    )  # fmt: skip
+            tried = _refined(problem, tried, y0, preferences, seed, raced, trainings - count)
+        answers.append(tried[:2])
+    x, y = tree.map_(lambda *leaves: torch.cat(leaves), *answers)
     wanted = preferences.double().repeat(len(seeds), 1)
-    x, y = no_worse_than_nothing(problem, x0, y0, x, y, wanted, raced, seeds[0])
-    state: Any = run.state
-    run = replace(run, state=state._replace(x=x, y=y))
-    return replace(front_of(problem, method, run, wanted, run_seeds, batched), race=raced)
+    x, y = no_worse_than_nothing(problem, x, y, wanted, raced)
+    state: Any = done.state
+    done = replace(done, state=state._replace(x=x, y=y))
+    run_seeds = [seed for seed in seeds for _ in range(count)]
+    found = front_of(problem, methods[best], done, wanted, run_seeds, batched)
+    return replace(found, race=raced)
+
+
+class _Trained(NamedTuple):
+    """Points x, their y trained on g (stacks of R) and the objectives (R, m) there."""
+
+    x: Tree
+    y: Tree
+    objectives: Tensor
+
+    def joined(self, other: _Trained) -> _Trained:
+        return tree.map_(lambda a, b: torch.cat([a, b]), self, other)
+
+    def with_y_on(self, device: torch.device | str) -> _Trained:
+        return self._replace(y=tree.map_(lambda leaf: leaf.to(device), self.y))
+
+    def best(self, preference: Tensor) -> int:
+        """The point with the smallest F."""
+        return int(value_of(self.objectives, preference).argmin())
+
+
+def _trained(problem: Problem, x: Tree, y0: Tree, raced: Race, seed: int) -> _Trained:
+    start = tree.expand(y0, tree.flat_axis(x))
+    y = train(problem, x, start, rate=raced.rate, steps=raced.training, seed=seed)
+    return _Trained(x, y, objectives_of(problem, x, y, problem.batch("upper", "full")))
 
 
 def _refined(
-    problem: Problem, x: Tree, y0: Tree, preferences: Tensor, seed: int, raced: Race, rounds: int
-) -> Tree:
-    """For each preference the best x of the race, the runs and `rounds` of proposed trainings."""
-    full, stream = problem.batch("upper", "full"), generator("refine", 0, seed)
-    like = tree.select(x, 0)
+    problem: Problem,
+    tried: _Trained,
+    y0: Tree,
+    preferences: Tensor,
+    seed: int,
+    raced: Race,
+    trainings: int,
+) -> _Trained:
+    """For each preference the best of the race, the runs (`tried`) and of `trainings` at points
+    that a model of all of them proposes.
+    """
+    device = tree.first_leaf(tried.y).device
+    # Trained networks wait in the main memory until one of them is taken.
+    pool = _Trained(raced.x, raced.y, raced.objectives).joined(tried).with_y_on("cpu")
+    if not len(_good(pool)):
+        return tried
+    stream, like = generator("refine", 0, seed), tree.select(tried.x, 0)
+    rows = preferences.cpu().double()
+    together = rows.repeat(-(-TOGETHER // len(rows)), 1)
+    model = None
+    for k in range(trainings // len(together)):
+        model = fit(*_finite(pool), before=model)
+        flat = propose(model, together, stream).to(tree.first_leaf(tried.x))
+        x = tree.stack([tree.unravel(row, like) for row in flat])
+        # Each round has draws of its own: what is good by the luck of one is not in the others.
+        more = _trained(problem, x, y0, raced, (seed + k + 1) % 2**63)
+        pool = pool.joined(more.with_y_on("cpu"))
+    expected = fit(*_finite(pool), before=model).expected()
+    best = _good(pool)[[int(value_of(expected, w).argmin()) for w in rows]]
+    chosen = _Trained(
+        tree.select(pool.x, best), tree.select(pool.y, best.cpu()), pool.objectives[best]
+    )
+    return chosen.with_y_on(device)
 
-    def trained(points: Tree) -> Tensor:
-        start = tree.expand(y0, tree.flat_axis(points))
-        y = train(problem, points, start, rate=raced.rate, steps=raced.training, seed=seed)
-        return objectives_of(problem, points, y, full)
 
-    points = [tree.ravel(raced.x, 1), tree.ravel(x, 1)]
-    values = [raced.objectives, trained(x)]
+def _good(pool: _Trained) -> Tensor:
+    points = tree.ravel(pool.x, 1)
+    good = torch.isfinite(pool.objectives).all(1) & torch.isfinite(points).all(1)
+    return good.nonzero().flatten()
 
-    def pool() -> tuple[Tensor, Tensor]:
-        every, f = torch.cat(points), torch.cat(values)
-        good = torch.isfinite(f).all(1) & torch.isfinite(every).all(1)
-        return every[good], f[good]
 
-    for _ in range(rounds):
-        flat = propose(fit(*pool()), preferences.cpu().double(), stream).to(points[0])
-        stack = tree.stack([tree.unravel(row, like) for row in flat])
-        points.append(flat)
-        values.append(trained(stack))
-    every, f = pool()
-    expected = fit(every, f).expected()
-    best = [int(value_of(expected, w).argmin()) for w in preferences.cpu().double()]
-    return tree.stack([tree.unravel(every[i], like) for i in best])
+def _finite(pool: _Trained) -> tuple[Tensor, Tensor]:
+    good = _good(pool)
+    return tree.ravel(pool.x, 1)[good], pool.objectives[good]
 
 
 def no_worse_than_nothing(
-    problem: Problem,
-    x0: Tree,
-    y0: Tree,
-    x: Tree,
-    y: Tree,
-    preferences: Tensor,
-    raced: Race,
-    seed: int,
+    problem: Problem, x: Tree, y: Tree, preferences: Tensor, raced: Race
 ) -> tuple[Tree, Tree]:
     """The answers (x, y); where doing nothing is better, the best of all answers and x0 in place.
 
     Says so of the runs for which x0, with y trained alike, is returned.
     """
     runs, full = len(preferences), problem.batch("upper", "full")
-    start = tree.expand(x0, 1)
-    own = train(
-        problem, start, tree.expand(y0, 1), rate=raced.rate, steps=raced.training, seed=seed
-    )
     every_x, every_y = (
-        tree.map_(lambda a, b: torch.cat([a, b]), *pair) for pair in ((x, start), (y, own))
+        tree.map_(lambda a, b: torch.cat([a, b[-1:]]), *pair)
+        for pair in ((x, raced.x), (y, raced.y))
     )
     values = value_of(objectives_of(problem, every_x, every_y, full)[:, None], preferences)
     index = torch.arange(runs, device=values.device)

@@ -25,10 +25,11 @@ from bipareto.methods.parts import envelope
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
+from bipareto.run.leak import Leak
 from bipareto.run.loop import solution_of
 from bipareto.run.race import Race
 from bipareto.run.results import Failure, Reason, Run, Solution
-from bipareto.run.training import TRAINING, train_on
+from bipareto.run.training import TRAINING, judged, train_on
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,9 +52,7 @@ def front_of(
         seeds: R of them.
         batched: whether the problem's functions can be batched by vmap.
     """
-    with torch.no_grad():
-        objectives = _objectives(problem, run.state.x, run.state.y, batched)
-        test = _on_test(problem, run.state.x, run.state.y, batched)
+    objectives, test = judged(problem, run.state.x, run.state.y, batched)
     return ParetoFront(
         x=run.state.x,
         y=run.state.y,
@@ -97,6 +96,8 @@ class ParetoFront(Tabular):
     lower_residual: Tensor | None = None
     #: what all objectives can still gain together, a share of the extent (R,): `fronts.arrival`
     remaining: Tensor | None = None
+    #: the objectives (R, m) at the y that the runs returned, where y has been replaced since
+    own: Tensor | None = None
     #: the objectives (R, m) on `test_data`, which no step has seen, where there is any
     test: Tensor | None = None
     #: what was tried before the runs, where the method was found by a race, else None
@@ -104,6 +105,12 @@ class ParetoFront(Tabular):
 
     def __len__(self) -> int:
         return self.objectives.shape[0]
+
+    @property
+    def leak(self) -> Leak:
+        """What y and x have learned of the upper level's data, in the mean over the runs."""
+        own, test = (None if f is None else f.mean(0) for f in (self.own, self.test))
+        return Leak(own, self.objectives.mean(0), test)
 
     @property
     def interrupted(self) -> bool:
@@ -131,7 +138,11 @@ class ParetoFront(Tabular):
                 "front.x, front.y and front.objectives"
             )
         found = solution_of(self.problem, self.method, self.run, i, int(self.seed[i]))
-        return replace(found, y=tree.select(self.y, i), objectives=self.objectives[i])
+        rows: dict[str, Any] = {
+            name: None if (v := getattr(self, name)) is None else v[i] for name in ("own", "test")
+        }
+        y, f = tree.select(self.y, i), self.objectives[i]
+        return replace(found, y=y, objectives=f, race=self.race, **rows)
 
     def point(self, index: int) -> tuple[Tree, Tree]:
         """(x, y) of one run; of any front, loaded and filtered ones included."""
@@ -140,7 +151,9 @@ class ParetoFront(Tabular):
 
     @property
     def oracles(self) -> dict[str, int]:
-        """What all runs have cost together: one warm-up of y for all, probes of `tuned` aside."""
+        """What all runs have cost together: one warm-up of y for all; probes of `tuned`, or a race
+        and its trainings, aside.
+        """
         if self.run is None or self.method is None:
             raise InvalidInput(
                 "this front holds no run states (it was loaded from a file or filtered), so its "
@@ -176,7 +189,7 @@ class ParetoFront(Tabular):
         if self.race is not None or (problem.draws is not None and self.batched):
             rate, steps = (self.race.rate, self.race.training) if self.race else TRAINING
             y = train_on(problem, self.x, self.y, rate=rate, steps=steps)
-            return self._with_y(problem, y, None)
+            return self.with_y(y, None, problem)
         solved = envelope.solve_lower(
             problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched
         )
@@ -192,13 +205,13 @@ class ParetoFront(Tabular):
                 stacklevel=2,
             )
         self._remind("their objectives are no answer, with the lower level solved or not")
-        return self._with_y(problem, solved.y, solved.residual)
+        return self.with_y(solved.y, solved.residual, problem)
 
-    def _with_y(self, problem: Problem, y: Tree, residual: Tensor | None) -> ParetoFront:
-        with torch.no_grad():
-            f = _objectives(problem, self.x, y, self.batched)
-        test = _on_test(problem, self.x, y, self.batched)
-        return replace(self, y=y, objectives=f, test=test, lower_residual=residual)
+    def with_y(self, y: Tree, residual: Tensor | None, problem: Problem) -> ParetoFront:
+        """The same x with another y (a stack), whose ||grad_y g|| (R,) are `residual`."""
+        f, test = judged(problem, self.x, y, self.batched)
+        own = self.objectives if self.own is None else self.own
+        return replace(self, y=y, objectives=f, own=own, test=test, lower_residual=residual)
 
     def hypervolume(self, reference: Any) -> float:
         """The volume of objective space that the front dominates, up to `reference` (m numbers,
@@ -248,6 +261,7 @@ class ParetoFront(Tabular):
             seed=self.seed[index],
             reason=tuple(self.reason[r] for r in rows),
             failure=tuple(self.failure[r] for r in rows),
+            own=None if self.own is None else self.own[index.to(self.own.device)],
             test=None if self.test is None else self.test[index.to(self.test.device)],
             lower_residual=None
             if self.lower_residual is None
@@ -290,7 +304,7 @@ class ParetoFront(Tabular):
             layout[name] = tree.layout(value)
             for i, leaf in enumerate(tree.leaves(value)):
                 arrays[f"{name}.{i}"] = leaf.detach().cpu().numpy()
-        for name in ("objectives", "preference", "seed", "lower_residual", "test"):
+        for name in ("objectives", "preference", "seed", "lower_residual", "own", "test"):
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name).detach().cpu().numpy()
         meta = {
@@ -362,6 +376,7 @@ class ParetoFront(Tabular):
             failure=tuple(None if f is None else Failure(*f) for f in meta["failure"]),
             seconds=float(meta["seconds"]),
             lower_residual=tensors.get("lower_residual"),
+            own=tensors.get("own"),
             test=tensors.get("test"),
         )
         runs, m = front.objectives.shape
@@ -378,20 +393,3 @@ class ParetoFront(Tabular):
         if set(front.reason) - set(get_args(Reason)):
             raise ValueError(front.reason)
         return front
-
-
-def _on_test(problem: Problem, x: Tree, y: Tree, batched: bool) -> Tensor | None:
-    with torch.no_grad():
-        return _objectives(problem, x, y, batched, "test") if problem.has_test else None
-
-
-def _objectives(problem: Problem, x: Tree, y: Tree, batched: bool, level: str = "upper") -> Tensor:
-    batch = problem.batch(level, "full")
-    if batched:
-        return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
-    return torch.stack(
-        [
-            problem.upper(tree.select(x, i), tree.select(y, i), batch)
-            for i in range(tree.flat_axis(x))
-        ]
-    )

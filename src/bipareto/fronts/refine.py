@@ -19,7 +19,7 @@ from bipareto.run.race import value_of
 __all__ = ["Model", "fit", "propose"]
 
 #: points that a draw of the model is looked at
-CLOUD = 600
+CLOUD = 300
 #: sizes of the moves around good points, in standard deviations of what was tried
 MOVES = (0.05, 0.15, 0.4, 1.0)
 #: good points of a preference that moves start from
@@ -67,9 +67,9 @@ class Model(NamedTuple):
         return (mean + (root @ noise)[..., 0]).T * self.spread + self.mean
 
 
-def fit(x: Tensor, objectives: Tensor, steps: int = 60) -> Model:
+def fit(x: Tensor, objectives: Tensor, before: Model | None = None) -> Model:
     """The model of n points x (n, d) with objectives (n, m), lengths and noise by marginal
-    likelihood with a broad prior.
+    likelihood with a broad prior; from a model of fewer points on, where there is one.
 
     Values far above the median count as that far only: a diverged training says "bad", not how bad.
     """
@@ -81,8 +81,13 @@ def fit(x: Tensor, objectives: Tensor, steps: int = 60) -> Model:
     n, d = points.shape
     m = values.shape[1]
     usual_length, usual_noise = 0.5 * math.log(d), math.log(0.05)
-    lengths = torch.full((m, d), usual_length, dtype=x.dtype, requires_grad=True)
-    noise = torch.full((m,), usual_noise, dtype=x.dtype, requires_grad=True)
+    lengths = torch.full((m, d), usual_length, dtype=x.dtype)
+    noise = torch.full((m,), usual_noise, dtype=x.dtype)
+    if before is not None:
+        # In units of the points, which have grown.
+        lengths = (before.lengths * before.scale / scale).log()
+        noise = (before.noise - 1e-4).clamp_min(1e-6).log()
+    lengths, noise = lengths.requires_grad_(), noise.requires_grad_()
     identity = torch.eye(n, dtype=x.dtype)
 
     def factorised() -> tuple[Tensor, Tensor]:
@@ -92,7 +97,7 @@ def fit(x: Tensor, objectives: Tensor, steps: int = 60) -> Model:
 
     optimizer = torch.optim.Adam([lengths, noise], lr=0.1)
     with torch.enable_grad():
-        for _ in range(steps):
+        for _ in range(60 if before is None else 15):
             factor, solved = factorised()
             fit_term = 0.5 * (values.T * solved).sum()
             volume = torch.diagonal(factor, dim1=1, dim2=2).log().sum()

@@ -20,12 +20,12 @@ from bipareto.fronts.plotted import interactive_front
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.notebook import frame, html_table, in_notebook
 from bipareto.problem.tree import Tree
-from bipareto.run.results import Run, Solution
+from bipareto.run.results import Run
 
-__all__ = ["Tabular", "write_csv", "write_history", "write_metrics"]
+__all__ = ["Tabular", "write_csv", "write_metrics"]
 
-#: the columns of a run folder's front.csv, which has had the same ones since its first version
-_KEPT = re.compile(r"run|seed|[wf]\d+")
+#: the columns of a run folder's front.csv; the last two are there with `test_data` only
+_KEPT = re.compile(r"run|seed|(w|f|own|test)\d+")
 
 
 class Tabular:
@@ -40,6 +40,7 @@ class Tabular:
     seed: Tensor
     reason: tuple[str, ...]
     problem: Problem | None
+    own: Tensor | None
     test: Tensor | None
     lower_residual: Tensor | None
     remaining: Tensor | None
@@ -47,13 +48,16 @@ class Tabular:
 
     def columns(self) -> dict[str, list[Any]]:
         """Column -> one value per run: run, seed, the preference w1..wm, the objectives f1..fm, and
-        what else is known of each (test1..testm, lower_residual, remaining, reason).
+        what else is known of each (test1..testm, and own1..ownm at the y that the run returned
+        where y was solved again, both with `test_data`; lower_residual, remaining, reason).
         """
+        own = None if self.test is None else self.own
         table: dict[str, list[Any]] = {
             "run": list(range(len(self.reason))),
             "seed": self.seed.tolist(),
         }
-        for name, values in (("w", self.preference), ("f", self.objectives), ("test", self.test)):
+        measured = (self.preference, self.objectives, own, self.test)
+        for name, values in zip(("w", "f", "own", "test"), measured, strict=True):
             for i, column in enumerate(() if values is None else values.detach().T.tolist(), 1):
                 table[f"{name}{i}"] = column
         for name in ("lower_residual", "remaining"):
@@ -115,7 +119,8 @@ class Tabular:
 
 def write_csv(front: Tabular, path: str | PathLike[str], distance: Tensor | None = None) -> None:
     """One row per run: run, seed, w1..wm, f1..fm, and the distance (R,) to a known front where
-    there is one.
+    there is one; where there is `test_data`, also own1..ownm at the y that the run returned (where
+    y was solved again) and test1..testm on it.
 
     Objectives are written as the front holds them; call `resolve_lower` first.
     """
@@ -123,20 +128,6 @@ def write_csv(front: Tabular, path: str | PathLike[str], distance: Tensor | None
     if distance is not None:
         shown["distance"] = distance.tolist()
     _write(path, list(shown), zip(*shown.values(), strict=True))
-
-
-def write_history(solution: Solution, path: str | PathLike[str]) -> None:
-    """One row per record: step, f1..fm, then what else the method reports (g, gap, residuals)."""
-    history = dict(solution.history)
-    steps, objectives = history.pop("step"), history.pop("objectives")
-    header = ["step", *(f"f{i + 1}" for i in range(objectives.shape[1])), *history]
-    rows = zip(
-        steps.tolist(),
-        objectives.tolist(),
-        *(values.tolist() for values in history.values()),
-        strict=True,
-    )
-    _write(path, header, ([step, *f, *rest] for step, f, *rest in rows))
 
 
 def write_metrics(front: Tabular, path: str | PathLike[str]) -> None:

@@ -26,7 +26,7 @@ __all__ = ["MBMOMEHA"]
 
 
 #: The draws of Algorithm 2 on which g is seen, and all the data of f.
-RHO_THETA, RHO_X, RHO_Y = (Role("lower", name) for name in ("theta", "x", "y"))
+RHO_THETA, RHO_X, RHO_Y = Role("lower", "theta"), Role("lower", "x"), Role("lower", "y")
 EVERYTHING = Role("upper", "full")
 
 

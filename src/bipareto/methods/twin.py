@@ -41,6 +41,7 @@ class TwinKnobs(NamedTuple):
     mu: Any
     beta: Any
     epsilon: Any
+    shared: Any
     ideal: Ideal
 
 
@@ -84,7 +85,8 @@ class Twin(Method):
     v+  = (1 - rho) v + alpha_y D^-1 ( grad_y F(x, y) - H v ),   no longer than (alpha_y/rho) ||D^-1
           grad_y F|| has been: where H is positive it never is
     y+  = y - alpha_y D^-1 grad_y g(x, y)
-    x+  = x - alpha_x h / (root of the mean square of h, coordinate by coordinate)
+    x+  = x - alpha_x h / (root of the mean square of h, coordinate by coordinate; or over all of
+          them where `shared` is 1)
 
     each direction passed through an average of weight beta.  At rest (H + rho D/alpha_y) v = grad_y
     F, so h is the implicit hypergradient of a lower level regularised by 1/gamma = rho/alpha_y in
@@ -102,6 +104,8 @@ class Twin(Method):
         alpha_x: how far a coordinate of x moves at a step at most, about; a number or a schedule.
         alpha_y: Adam's step of y, the same.
         mu, ideal, scalarization: as in `MOMEHA`.
+        shared: 0 gives every coordinate of x its own scale, as Adam does; 1 gives all the same one,
+            so that those with little to say move little; what lies between, a geometric mean.
         beta: weight of the averages.
         epsilon: distance of the twin, ||e v|| = epsilon ||y||.
     """
@@ -110,6 +114,7 @@ class Twin(Method):
     limits: ClassVar[Limits] = {
         "rho": {"above": 0, "most": 1},  # a share
         "beta": {"least": 0, "below": 1},
+        "shared": {"least": 0, "most": 1},
     }
 
     rho: float = 0.01
@@ -120,6 +125,7 @@ class Twin(Method):
     scalarization: str = "stch"
     beta: float = 0.9
     epsilon: float = 3e-3
+    shared: float = 0.0
 
     @classmethod
     def tuned(
@@ -148,6 +154,7 @@ class Twin(Method):
             mu=self.mu,
             beta=self.beta,
             epsilon=self.epsilon,
+            shared=self.shared,
             ideal=Fixed(()) if isinstance(ideal, Fixed) else ideal,
         )
         zero_x, zero_y = tree.zeros_like(start.x), tree.zeros_like(start.y)
@@ -213,9 +220,11 @@ class Twin(Method):
         m_x = tree.interpolate(pull_x, old.x, beta)
         stride = knobs.alpha_x(t) / first
         root = tree.map_(lambda s: (s / second).sqrt(), square_x)
+        typical = tree.norm(root) / _count(x) ** 0.5
         # A millionth of the typical coordinate: one that has no gradient stands still.
-        least = 1e-6 * tree.norm(root) / _count(x) ** 0.5 + TINY**4
-        new_x = tree.map_(lambda a, m, r: a - stride * m / (r + least), x, m_x, root)
+        least, own = 1e-6 * typical + TINY**4, 1 - knobs.shared
+        common = stride * (typical + TINY**4) ** -knobs.shared
+        new_x = tree.map_(lambda a, m, r: a - common * m / (r + least) ** own, x, m_x, root)
 
         new = state._replace(
             x=new_x,

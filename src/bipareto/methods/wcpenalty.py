@@ -29,8 +29,8 @@ __all__ = ["WCPenalty", "WcpenaltyState"]
 class WcpenaltyKnobs(NamedTuple):
     """The numbers of a run as 0-d tensors."""
 
-    u: Any
-    v: Any
+    u: Schedule
+    v: Schedule
     alpha_x: Schedule
     alpha_y: Schedule
     eta: Schedule
@@ -73,7 +73,9 @@ class WCPenalty(Method[WcpenaltyState]):
     scalarization: omega_i = 1/m + u (w_i f_i - mean).  Small v leaves the lower level unsolved.
 
     Args:
-        u, v: penalties of the epigraph and of the lower level.
+        u, v: penalties of the epigraph and of the lower level; numbers or schedules.  A constant v
+            leaves y off its solution by a distance of order 1/v; one that grows, with steps that
+            fall as fast, comes nearer within the same budget (`tuned`).
         alpha_x, alpha_y, eta: steps of x, of y, and of rho and delta; numbers or schedules.
         rho_init: the first rho, with delta = 0; None for the (rho, delta) that minimise P at the
             start, so that the weights omega begin where they belong instead of growing over 1/(u m
@@ -92,8 +94,8 @@ class WCPenalty(Method[WcpenaltyState]):
     )
     limits: ClassVar[Limits] = {"rho_init": {"above": -math.inf}}
 
-    u: float = 10.0
-    v: float = 10.0
+    u: Schedule | float = 10.0
+    v: Schedule | float = 10.0
     alpha_x: Schedule | float = 1e-3
     alpha_y: Schedule | float = 1e-3
     eta: Schedule | float = 1e-3
@@ -113,8 +115,8 @@ class WCPenalty(Method[WcpenaltyState]):
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
-        """u and v from the sizes of f and g and the budget, steps from the curvature of P: see
-        `methods.scales`.
+        """u and v from the sizes of f and g and from how far x can travel within the budget, steps
+        from the curvature of P: see `tuning.hypergradient_methods`.
         """
         steps, seed = cls.tuning_options(problem, steps, seed)
         return cls(**probe_penalty(problem, x0, y0, steps=steps, seed=seed))
@@ -138,15 +140,16 @@ class WCPenalty(Method[WcpenaltyState]):
     def begin(self, start: Start, preference: Any = None) -> WcpenaltyState:
         f = start.objectives
         w = self.checked_preference(preference, f)
+        knobs = common.knobs(WcpenaltyKnobs, self, start, difference=self.difference or 0.0)
+        u = knobs.u(common.zero(start))
         if self.rho_init is None:
             # The minimiser has omega_i = max(u w_i f_i - u rho, 0) with sum 1: a projection on the
             # simplex.
-            omega = simplex.project(self.u * w * f)
-            rho = (w * f - omega / self.u)[omega.argmax()]
+            omega = simplex.project(u * w * f)
+            rho = (w * f - omega / u)[omega.argmax()]
             delta = (rho - w * f).clamp_min(0)
         else:
             rho, delta = torch.full_like(common.zero(start), self.rho_init), torch.zeros_like(f)
-        knobs = common.knobs(WcpenaltyKnobs, self, start, difference=self.difference or 0.0)
         return WcpenaltyState(start.x, start.y, rho, delta, w, common.zero(start), knobs)
 
     def step(
@@ -154,7 +157,7 @@ class WCPenalty(Method[WcpenaltyState]):
     ) -> tuple[WcpenaltyState, Info]:
         x, y, rho, delta, w, t, knobs = state
         f, pull = pullback(common.upper_of(problem, draw, w.shape[-1]), x, y)
-        omega = knobs.u * (w * f + delta - rho)
+        omega = knobs.u(t) * (w * f + delta - rho)
         f_x, f_y = pull(omega * w)
         lower = common.lower_of(problem, draw)
         if self.difference is None:
@@ -163,10 +166,10 @@ class WCPenalty(Method[WcpenaltyState]):
             g_y = tree.ravel(oracle.grad(lambda y_: lower(x, y_), y))
             pair = difference_pair(lower, x, y, knobs.difference)
         in_x, in_y = pair(g_y.unsqueeze(0))
-        eta = knobs.eta(t)
+        eta, v = knobs.eta(t), knobs.v(t)
         new = WcpenaltyState(
-            x=common.toward(x, knobs.alpha_x(t), f_x + knobs.v * in_x[0]),
-            y=common.toward(y, knobs.alpha_y(t), f_y + knobs.v * in_y[0]),
+            x=common.toward(x, knobs.alpha_x(t), f_x + v * in_x[0]),
+            y=common.toward(y, knobs.alpha_y(t), f_y + v * in_y[0]),
             rho=rho - eta * (1 - omega.sum()),
             delta=(delta - eta * omega).clamp_min(0),
             preference=w,

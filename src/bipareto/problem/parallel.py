@@ -53,12 +53,18 @@ def join() -> torch.device:
         torch.cuda.set_device(device)
     if "RANK" in os.environ and not dist.is_initialized():
         dist.init_process_group("nccl" if cuda else "gloo", device_id=device if cuda else None)
-        atexit.register(leave)
+        _leave_at_exit()
     return device
 
 
+def _leave_at_exit() -> None:
+    atexit.unregister(leave)
+    atexit.register(leave)
+
+
 def leave() -> None:
-    """Leave the processes that `join` joined; it does so by itself when the program ends.
+    """Leave the processes that were joined, by `join` or otherwise; it happens by itself when a
+    program ends that has used either of the two functions here.
 
     Threads of a group that is still held by something would ask for the interpreter while it shuts
     down, which aborts the process; so the group goes, and what holds on to it, while all is there.
@@ -176,4 +182,6 @@ def data_parallel(problem: Problem, *, split: bool = True) -> Problem:
         )
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return problem
+    # Of a group that somebody else made, too: see `leave`.
+    _leave_at_exit()
     return DataParallel(problem, split)

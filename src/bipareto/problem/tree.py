@@ -52,7 +52,9 @@ T = TypeVar("T")
 
 def leaves(tree: Tree) -> list[Tensor]:
     """The tensors of a tree in a fixed order."""
-    return [tree] if isinstance(tree, Tensor) else pytree.tree_leaves(tree)
+    if isinstance(tree, Tensor):
+        return [tree]
+    return list(tree) if _plain(tree) else pytree.tree_leaves(tree)
 
 
 def structure(tree: Tree) -> str:
@@ -70,7 +72,14 @@ def map_(fn: Callable[..., Any], tree: T, *rest: T) -> T:
     """Apply `fn` leaf by leaf to trees of one structure."""
     if isinstance(tree, Tensor):
         return fn(tree, *rest)
+    if _plain(tree):
+        return tuple(fn(*each) for each in zip(tree, *rest, strict=True))  # type: ignore[return-value, call-overload]
     return pytree.tree_map(fn, tree, *rest)
+
+
+def _plain(tree: Any) -> bool:
+    """A pair (x, y) of tensors, say, which needs no walk through a tree."""
+    return type(tree) is tuple and all(isinstance(leaf, Tensor) for leaf in tree)
 
 
 def first_leaf(tree: Tree) -> Tensor:
@@ -173,11 +182,11 @@ def ravel(tree: Tree, batch_dims: int = 0) -> Tensor:
 
 def rebuild(like: Tree, new_leaves: list[Tensor]) -> Tree:
     """A tree with the structure of `like` and the given leaves."""
-    return (
-        new_leaves[0]
-        if isinstance(like, Tensor)
-        else pytree.tree_unflatten(new_leaves, pytree.tree_structure(like))
-    )
+    if isinstance(like, Tensor):
+        return new_leaves[0]
+    if _plain(like):
+        return tuple(new_leaves)
+    return pytree.tree_unflatten(new_leaves, pytree.tree_structure(like))
 
 
 def unravel(flat: Tensor, like: Tree) -> Tree:

@@ -25,6 +25,7 @@ from bipareto.fronts.drawing import COLOURS, styles
 from bipareto.fronts.measures import hypervolume, igd_plus
 from bipareto.problem import tree
 from bipareto.report.curves import Curves, read_curves
+from bipareto.run.leak import Leak
 from bipareto.sweep.durable import write_text
 from bipareto.sweep.reading import StoredRun
 
@@ -141,11 +142,18 @@ def _run(
             str(s): _number(hypervolume(f[front.seed == s], reference)) for s in sorted(set(seeds))
         },
         "igd_plus": None if target is None else _number(igd_plus(f, target)),
-        "resolved": front.lower_residual is not None,
+        # The y of a race was trained on g alone.
+        "resolved": front.lower_residual is not None or run.raced,
+        "leak": None if front.test is None else _leak(front.leak),
         "seconds": _number(front.seconds, 4),
         "curves": _curves(read_curves(run.sources, names)),
         "config": run.config,
     }
+
+
+def _leak(leak: Leak) -> list[tuple[str, list[float | None]]]:
+    """Objectives in the mean over the points: with y as returned, trained on g, on test data."""
+    return [(name, _rounded(row.tolist(), 4)) for name, row in leak.rows()]
 
 
 def _certificates(run: StoredRun, certified: bool | None) -> list[Report | None] | None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods import MBMOMEHA, MOMEHA, Method, Twin
@@ -28,16 +27,8 @@ from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.run.bars import bar
-from bipareto.run.race import comes_in_batches, plan_of, raced_or_rules
-from bipareto.run.results import (
-    Callback,
-    Iterate,
-    Record,
-    Run,
-    Snapshot,
-    Solution,
-    warn_of_failures,
-)
+from bipareto.run.race import comes_in_batches
+from bipareto.run.results import Callback, Iterate, Record, Run, Snapshot, Solution
 from bipareto.run.steppers import stepper
 from bipareto.run.watching import Watch
 
@@ -48,9 +39,9 @@ __all__ = [
     "as_method",
     "choose_method",
     "drive",
+    "method_kind",
     "not_begun",
     "solution_of",
-    "solve",
     "warn_of_runaways",
 ]
 
@@ -65,62 +56,6 @@ RETRIES = 40
 AWAY = 1e5
 #: Rows of a history; each holds what a step saw, for every run.
 MOST_RECORDS = 10**7
-
-
-def solve(
-    problem: Problem,
-    x0: Tree | nn.Module,
-    y0: Tree | nn.Module,
-    *,
-    preference: Any = None,
-    method: Method | None = None,
-    steps: int = 20_000,
-    seed: int = 0,
-    compile: bool | str | None = None,
-    record_every: int | None = None,
-    tol: float | None = None,
-    callbacks: Sequence[Callback] = (),
-    progress: bool | None = None,
-) -> Solution:
-    """Solve one problem for one preference.
-
-    Args:
-        problem: f and g.
-        x0, y0: where to start: a tensor, a tree of tensors, or a module.
-        preference: w, m numbers > 0 that sum to 1; None is equal weights.
-        method: None is `MOMEHA.tuned(problem, x0, y0, steps=steps)`; `MBMOMEHA.tuned` for a problem
-            with a sampler; and where that draws batches of data, `Twin` with the hyperparameters
-            that win a race (docs/networks.md).
-        steps: iterations.
-        seed: which draws a problem with a sampler makes.
-        compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on;
-            for a front, from 3,000).
-        record_every: record, look for trouble and call back every so many steps; None gives about
-            200 records.
-        tol: stop when the method's residual falls to it.
-        callbacks: functions of a `Record`; one that returns True ends the run.
-        progress: show a bar; None shows it when stderr is a terminal.
-
-    >>> import torch
-    >>> problem = Problem(
-    ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
-    ...     lower=lambda x, y: (y - x)**2,
-    ... )
-    >>> zero = torch.zeros((), dtype=torch.float64)
-    >>> answer = solve(problem, zero, zero, steps=2000)
-    >>> round(float(answer.x), 2)
-    0.5
-    """
-    options = LoopOptions(steps, compile, record_every, tol, callbacks, progress)
-    seed = validation.seed(seed)
-    method = choose_method(method, problem, x0, y0, steps)
-    start = method.prepare(problem, x0, y0)
-    state = method.begin(start, preference)
-    m = start.objectives.shape[0]
-    run = drive(problem, method, Begun(state, [seed], m, batched=False), options)
-    warn_of_failures(run.failure)
-    warn_of_runaways(start.y, run, batched=False)
-    return solution_of(problem, method, run, None, seed)
 
 
 def warn_of_runaways(y0: Tree, run: Run, *, batched: bool) -> None:
@@ -214,20 +149,20 @@ class Begun:
     batched: bool
 
 
-def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
-    """The given method, or one fitted to the problem: MOMEHA by probes, MB-MOMEHA where a sampler
-    draws, and `Twin` by a race where what is drawn are batches of data.
+def method_kind(problem: Problem) -> type[Method]:
+    """The method that suits a problem: MOMEHA; MB-MOMEHA where a sampler draws; `Twin` where what
+    is drawn are batches of data (`front` and `solve` race it, docs/networks.md).
     """
+    if comes_in_batches(problem):
+        return Twin
+    return MOMEHA if problem.sampler is None else MBMOMEHA
+
+
+def choose_method(method: Method | None, problem: Problem, x0: Any, y0: Any, steps: int) -> Method:
+    """The given method, or the one that suits the problem, with tuned hyperparameters."""
     if method is not None:
         return as_method(method)
-    as_problem(problem)
-    if comes_in_batches(problem):
-        x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
-        plan = plan_of(x, problem.check(x, y), 1, steps)
-        raced = raced_or_rules(problem, x, y, plan)
-        return Twin.tuned(problem, x, y, steps=steps) if raced is None else raced.method(steps)
-    kind = MOMEHA if problem.sampler is None else MBMOMEHA
-    return kind.tuned(problem, x0, y0, steps=steps)
+    return method_kind(as_problem(problem)).tuned(problem, x0, y0, steps=steps)
 
 
 def as_method(value: Any) -> Method:
@@ -248,8 +183,13 @@ def solution_of(
 
     i = index or 0
     state = pick(run.state)
+    levels = ("upper", "test") if problem.has_test else ("upper",)
     with torch.no_grad():
-        objectives = problem.upper(state.x, state.y, problem.batch("upper", "full", seed=seed))
+        objectives, *rest = (
+            problem.upper(state.x, state.y, problem.batch(level, "full", seed=seed))
+            for level in levels
+        )
+    test = rest[0] if rest else None
     best = Iterate(
         x=pick(run.best["x"]),
         y=pick(run.best["y"]),
@@ -278,6 +218,7 @@ def solution_of(
         method=method,
         state=state,
         problem=problem,
+        test=test,
     )
 
 

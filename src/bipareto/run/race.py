@@ -24,9 +24,9 @@ from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import Problem, tree
 from bipareto.problem.draws import draw
-from bipareto.problem.sampler import Minibatches, Role, generator
+from bipareto.problem.sampler import Minibatches
 from bipareto.problem.tree import Tree
-from bipareto.problem.wrapped import Wrapped
+from bipareto.run.heldout import HeldOut
 from bipareto.run.steppers import stepper
 from bipareto.run.training import objectives_of, train
 
@@ -36,23 +36,35 @@ __all__ = [
     "Plan",
     "Race",
     "comes_in_batches",
+    "median_lopsided",
     "plan_of",
     "race",
     "raced_or_rules",
     "value_of",
 ]
 
-#: Adam's rates that are tried on y with x at x0; a training's rate is the one with the smallest F.
+#: Adam's rates that are tried on y with x at x0.
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
-#: (rho, travel): what v forgets at a step, and how far a coordinate of x may go in a race, about.
-#: One step ahead suits x that acts at once (a weight per sample) and may go far; a hundred steps
-#: suit what acts slowly.  With few coordinates trainings refine what a race has begun.
-CANDIDATES = {
-    True: ((1.0, 3.0), (1.0, 10.0), (0.01, 1.0), (0.01, 3.0)),
-    False: ((1.0, 1.0), (1.0, 10.0), (1.0, 60.0), (0.01, 0.3), (0.01, 2.0)),
-}
+#: The smallest rate whose F is within this share of the best is taken: what is tuned at the edge of
+#: what trains at all does not survive another training.
+TIE = 0.05
+#: Trainings are doubled, up to the steps of a run, while that lowers F at x0 by this share.
+GAIN = 0.03
+#: The share of the budget that one look at a longer training may cost.
+LOOK = 0.05
+#: (rho, travel, shared): what v forgets at a step, how far a coordinate of x may go in a race,
+#: about, and whether all coordinates have one scale.  One step ahead suits x that acts at once (a
+#: weight per sample) and may go far; a hundred steps suit what acts slowly.  With few coordinates
+#: trainings refine what a race has begun.
+CANDIDATES: dict[bool, tuple[tuple[float, float, float], ...]] = {
+    True: ((1.0, 3.0, 0.0), (1.0, 10.0, 0.0), (0.01, 1.0, 0.0), (0.01, 3.0, 0.0)),
+    False: (
+        (1.0, 1.0, 0.0), (1.0, 10.0, 0.0), (1.0, 60.0, 0.0), (0.01, 0.3, 0.0), (0.01, 2.0, 0.0),
+        (1.0, 0.1, 1.0), (1.0, 1.0, 1.0),
+    ),
+}  # fmt: skip
 #: Where x has many coordinates and no candidate is better than x0 by this share, the race was too
-#: short to tell, and the second candidate, one step ahead and ten units far, is run.
+#: short to tell, and the second candidate, one step ahead and ten units far, is run as well.
 DECISIVE, UNDECIDED = 0.03, 1
 #: A joint run is longer than a training, and noisy steps of y drown the twin: half of the rate.
 JOINT_RATE = 0.5
@@ -63,34 +75,50 @@ TRAININGS = 0.1
 #: Up to so many coordinates x can hardly fit the upper level's data by heart, and a model of the
 #: objectives over x can be learned from trainings; beyond it a third of that data is held out.
 FEW = 20
+#: With few coordinates runs only give the model its first points: steps as a share of a training.
+SHORT = 0.25
 #: Races with shorter runs decide by noise.
 LEAST_STEPS = 20
 
 
 class Candidate(NamedTuple):
-    """What ran, (rho, travel), and F after y was trained; x0 has the travel 0."""
+    """What ran, (rho, travel, shared), and F after y was trained; x0 has the travel 0."""
 
     rho: float
     travel: float
+    shared: float
     value: float
 
 
 class Plan(NamedTuple):
     """How a budget of gradients is spent.
 
-    budget: what P runs of MB-MOMEHA with as many steps would cost; training: steps of a training of
-    y; race: steps of a candidate; few: whether x has few coordinates.
+    budget: what P runs of MB-MOMEHA with as many `steps` would cost; training: steps of a training
+    of y, before it is known whether longer ones are better; few: whether x has few coordinates.
     """
 
     budget: int
+    steps: int
     training: int
-    race: int
+    m: int
     few: bool
 
     @property
     def enough(self) -> bool:
         """Whether the budget allows a race."""
-        return self.race >= LEAST_STEPS and self.training >= LEAST_STEPS
+        return min(self.training, self.least_race) >= LEAST_STEPS
+
+    @property
+    def least_race(self) -> int:
+        """The steps of a candidate if trainings are as short as planned."""
+        return self.race(self.training, len(RATES) * self.training)
+
+    def race(self, training: int, spent: int) -> int:
+        """The steps of a candidate, where a training has so many and so much is spent already."""
+        candidates = len(CANDIDATES[self.few])
+        left = SHARE * self.budget - spent - (candidates + 1) * training
+        left = max(0, int(left / (candidates * (2 + self.m))))
+        return min(left, max(LEAST_STEPS, int(SHORT * training)) if self.few else 2 * training)
 
 
 @dataclass(frozen=True)
@@ -98,36 +126,60 @@ class Race:
     """What was tried before the runs began, and what won.
 
     candidates: all of them with x0 last, best values smallest; winner: the best of those that
-    move x, or what is run where none is clearly better than x0; rate:
-    Adam's rate for trainings of y, `rates` the values it was chosen by; steps: of each candidate;
-    gradients: what the race has cost, `share` of the budget.
+    move x; run: the winner, or, where none is clearly better than x0, another one beside it, and
+    what is better after a whole run is run for the other preferences; rate: Adam's rate for
+    trainings of y; rates: (rate, steps, F) of the trainings at x0 that it and `training`, their
+    length, were chosen by; steps: of each candidate; gradients: what the race has cost, `share` of
+    the budget.
     """
 
     candidates: tuple[Candidate, ...]
     winner: Candidate
+    run: tuple[Candidate, ...]
     rate: float
-    rates: tuple[tuple[float, float], ...]
+    rates: tuple[tuple[float, int, float], ...]
     steps: int
     training: int
     gradients: int
     share: float
-    #: the candidates' x (a stack, x0 last) and objectives (C, m), for those who go on from there
+    #: the candidates' x, their trained y (stacks, x0 last) and objectives (C, m), for those who go
+    #: on from there
     x: Tree = field(repr=False)
+    y: Tree = field(repr=False)
     objectives: Tensor = field(repr=False)
 
     def method(self, steps: int) -> Twin:
         """The winner for a run of `steps`: x travels as the root of the steps, as noise does."""
-        return _candidate(self.winner, self.rate, steps, self.steps)
+        return self.methods(steps)[0]
+
+    def methods(self, steps: int) -> tuple[Twin, ...]:
+        """What is run, for runs of `steps`; the winner first."""
+        return tuple(_candidate(c, self.rate, steps, self.steps) for c in self.run)
+
+    def summary(self) -> dict[str, Any]:
+        """What was tried and what won, as JSON."""
+        return {
+            "candidates": [c._asdict() for c in self.candidates],
+            "winner": self.winner._asdict(),
+            "run": [c._asdict() for c in self.run],
+            "rates": [list(pair) for pair in self.rates],
+            **{
+                name: getattr(self, name)
+                for name in ("rate", "steps", "training", "gradients", "share")
+            },
+        }
 
     def __str__(self) -> str:
         rows = [
-            f"{c.rho:8g} {c.travel:8g} {c.value:10.4f}{'  <' if c is self.winner else ''}"
+            f"{c.rho:8g} {c.travel:8g} {c.shared:8g} {c.value:10.4f}"
+            f"{'  <' if c in self.run else ''}"
             for c in self.candidates[:-1]
         ]
-        head = f"{'rho':>8} {'travel':>8} {'F trained':>10}"
-        nothing = f"{'x0':>8} {'':>8} {self.candidates[-1].value:10.4f}"
+        head = f"{'rho':>8} {'travel':>8} {'shared':>8} {'F trained':>10}"
+        nothing = f"{'x0':>8} {'':>8} {'':>8} {self.candidates[-1].value:10.4f}"
         cost = (
-            f"rate of y {self.rate:g}; {self.gradients} gradients, {self.share:.0%} of the budget"
+            f"y trained for {self.training} steps at rate {self.rate:g}; {self.gradients} "
+            f"gradients, {self.share:.0%} of the budget"
         )
         return "\n".join([head, *rows, nothing, cost])
 
@@ -143,10 +195,7 @@ def plan_of(x0: Tree, m: int, runs: int, steps: int) -> Plan:
     budget, count = runs * steps * (4 + 2 * m), len(RATES) + len(CANDIDATES[few]) + 1
     # A third of a run suits most networks; a single run's budget affords less.
     training = max(1, min(steps // 3, int(TRAININGS * budget / count)))
-    trainings = count * training
-    race_steps = int((SHARE * budget - trainings) / (len(CANDIDATES[few]) * (2 + m)))
-    # What refines takes the rest: with few coordinates a race is no longer than a training.
-    return Plan(budget, training, min(race_steps, training if few else 2 * training), few)
+    return Plan(budget, steps, training, m, few)
 
 
 def race(
@@ -167,46 +216,79 @@ def race(
         held = HeldOut.of(problem, seed)
         if held is not None:
             draws, judged_on = held, held.held_out
-    count = len(RATES)
-    start = tree.expand(x0, count)
-    y = train(problem, start, tree.expand(y0, count), rate=torch.tensor(RATES).to(
-        tree.first_leaf(y0)), steps=plan.training, seed=seed)  # fmt: skip
-    m = int(objectives_of(problem, start, y, problem.batch("upper", "full")).shape[1])
-    centre = torch.full((1, m), 1 / m)
-    values = value_of(objectives_of(problem, start, y, problem.batch("upper", "full")), centre)
-    rates = tuple(zip(RATES, values.tolist(), strict=True))
-    rate = RATES[int(values.argmin())]
+    m, centre = plan.m, torch.full((1, plan.m), 1 / plan.m)
+    rate, training, tried, spent = _trainings(problem, x0, y0, plan, seed, centre)
 
-    wanted = [Candidate(rho, travel, math.nan) for rho, travel in CANDIDATES[plan.few]]
-    methods = [_candidate(c, rate, plan.race, plan.race) for c in wanted]
+    wanted = [Candidate(*numbers, math.nan) for numbers in CANDIDATES[plan.few]]
+    steps = plan.race(training, spent)
+    methods = [_candidate(c, rate, steps, steps) for c in wanted]
     begun = methods[0].prepare(draws, x0, y0)
-    aim = centre if preferences is None else _lopsided(preferences)
+    aim = centre if preferences is None else preferences[median_lopsided(preferences)][None]
     state: State = tree.stack([method.begin(begun, aim[0]) for method in methods])
     step = stepper(draws, methods[0], batched=True)
-    for t in range(plan.race):
+    for t in range(steps):
         state, _ = step(state, draw(draws, methods[0].roles(m), t, [seed]))
     points = tree.map_(lambda a, b: torch.cat([a, b[None]]), state.x, x0)
     count = len(wanted) + 1
-    y = train(problem, points, tree.expand(y0, count), rate=rate, steps=plan.training, seed=seed)
+    y = train(problem, points, tree.expand(y0, count), rate=rate, steps=training, seed=seed)
     objectives = objectives_of(problem, points, y, judged_on)
     *judged, nothing = value_of(objectives, aim).tolist()
     raced = tuple(c._replace(value=v) for c, v in zip(wanted, judged, strict=True))
     winner = min(raced, key=lambda c: c.value)
+    run = [winner]
     if not plan.few and winner.value > (1 - DECISIVE) * nothing:
-        winner = raced[UNDECIDED]
-    gradients = (len(RATES) + count) * plan.training + len(wanted) * plan.race * (2 + m)
+        run = list(dict.fromkeys([winner, raced[UNDECIDED]]))
+    gradients = spent + count * training + len(wanted) * steps * (2 + m)
     return Race(
-        candidates=(*raced, Candidate(1.0, 0.0, nothing)),
+        candidates=(*raced, Candidate(1.0, 0.0, 0.0, nothing)),
         winner=winner,
+        run=tuple(run),
         rate=rate,
-        rates=rates,
-        steps=plan.race,
-        training=plan.training,
+        rates=tried,
+        steps=steps,
+        training=training,
         gradients=gradients,
         share=gradients / plan.budget,
         x=points,
+        y=y,
         objectives=objectives,
     )
+
+
+def _trainings(
+    problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int, centre: Tensor
+) -> tuple[float, int, tuple[tuple[float, int, float], ...], int]:
+    """How y is trained: (rate, steps, what was tried, its gradients).
+
+    The length of a training is doubled while that helps at x0, up to that of a run.
+    """
+    full = problem.batch("upper", "full")
+    tried: list[tuple[float, int, float]] = []
+
+    def best(rates: Sequence[float], steps: int) -> tuple[float, float]:
+        start, alpha = tree.expand(x0, len(rates)), torch.tensor(rates).to(tree.first_leaf(y0))
+        y = train(problem, start, tree.expand(y0, len(rates)), rate=alpha, steps=steps, seed=seed)
+        values = value_of(objectives_of(problem, start, y, full), centre).tolist()
+        tried.extend((rate, steps, value) for rate, value in zip(rates, values, strict=True))
+        good = min(values) + TIE * abs(min(values))
+        return next(pair for pair in zip(rates, values, strict=True) if not pair[1] > good)
+
+    rate, value = best(RATES, plan.training)
+    training, spent = plan.training, len(RATES) * plan.training
+    while training < plan.steps:
+        longer, at = min(2 * training, plan.steps), RATES.index(rate)
+        rates = RATES[max(0, at - 1) : at + 1]
+        cost = len(rates) * longer
+        # Many coordinates have nothing but the race: it must not become much shorter than that.
+        least = LEAST_STEPS if plan.few else max(LEAST_STEPS, longer // 2)
+        if cost > LOOK * plan.budget or plan.race(longer, spent + cost) < least:
+            break
+        spent += cost
+        slower, new = best(rates, longer)
+        if not new < (1 - GAIN) * value:
+            break
+        rate, value, training = slower, new, longer
+    return rate, training, tuple(tried), spent
 
 
 def raced_or_rules(
@@ -216,7 +298,7 @@ def raced_or_rules(
     if not plan.enough:
         warnings.warn(
             f"the budget of {plan.budget} gradients is too small for a race of "
-            f"{len(CANDIDATES[plan.few])} candidates (it would leave {max(plan.race, 0)} steps to "
+            f"{len(CANDIDATES[plan.few])} candidates (it would leave {plan.least_race} steps to "
             f"each, {LEAST_STEPS} are the least); going on with Twin.tuned, whose hyperparameters "
             "are the same for every problem: give more steps, or a method",
             BiparetoWarning,
@@ -245,87 +327,21 @@ def value_of(objectives: Tensor, preference: Tensor, mu: float = 4.0) -> Tensor:
     return torch.where(torch.isfinite(f).all(-1), value, math.inf)
 
 
-def _lopsided(preferences: Tensor) -> Tensor:
-    """The preference (1, m) whose distance from equal weights is the median of all.
+def median_lopsided(preferences: Tensor) -> int:
+    """The place of the preference (P, m) whose distance from equal weights is the median of all.
 
     At equal weights x0 is often nearly best already, and a race would compare noise.
     """
-    w = torch.as_tensor(preferences).reshape(-1, preferences.shape[-1])
-    distance = (w - 1 / w.shape[1]).norm(dim=1)
-    return w[distance.argsort()[len(w) // 2]][None]
+    distance = (preferences - 1 / preferences.shape[1]).norm(dim=1)
+    return int(distance.argsort()[len(preferences) // 2])
 
 
 def _candidate(candidate: Candidate, rate: float, steps: int, raced: int) -> Twin:
     travel = candidate.travel * math.sqrt(steps / raced)
     return Twin(
         rho=candidate.rho,
+        shared=candidate.shared,
         # The mean of a cosine that falls to zero is a half.
         alpha_x=Cosine(2 * travel / steps, float(steps)),
         alpha_y=Cosine(JOINT_RATE * rate, float(steps)),
     )
-
-
-class HeldOut(Wrapped):
-    """A problem whose draws of the upper level come from two thirds of its data; the last third,
-    `held_out`, judges.
-
-    With thousands of coordinates x learns the upper level's data by heart, and the step of x that
-    does it fastest would win.
-    """
-
-    def __init__(self, problem: Problem, seed: int, whole: Any, sizes: Sequence[int]) -> None:
-        super().__init__(problem, sampler=self._draw)
-        self._sizes, self._several = sizes, problem.per_objective
-        parts = list(whole.values()) if self._several else [whole]
-        orders = [
-            torch.randperm(tree.flat_axis(part), generator=generator(f"held-{i}", 0, seed))
-            for i, part in enumerate(parts)
-        ]
-        thirds = [len(order) // 3 for order in orders]
-        take = tree.select
-        self._kept = [
-            take(p, o[k:].to(tree.first_leaf(p).device))
-            for p, o, k in zip(parts, orders, thirds, strict=True)
-        ]
-        held = [
-            take(p, o[:k].to(tree.first_leaf(p).device))
-            for p, o, k in zip(parts, orders, thirds, strict=True)
-        ]
-        #: a draw of the role "full" on the rows that no step has seen
-        self.held_out = problem.with_key(Role("upper", "full"), 0, 0, self._together(held))
-
-    @classmethod
-    def of(cls, problem: Problem, seed: int) -> HeldOut | None:
-        """The problem with a third of its upper data held out; None where rows cannot be told."""
-        whole, one = (_data(problem.batch("upper", name, 0, seed)) for name in ("full", ""))
-        every = [whole, one] if not problem.per_objective else [*whole.values(), *one.values()]
-        for part in every:
-            leaves = tree.leaves(part)
-            if any(leaf.dim() == 0 or len(leaf) != len(leaves[0]) for leaf in leaves):
-                return None
-        parts = list(one.values()) if problem.per_objective else [one]
-        wholes = list(whole.values()) if problem.per_objective else [whole]
-        if min(tree.flat_axis(part) for part in wholes) < 3:
-            return None
-        return cls(problem, seed, whole, [tree.flat_axis(part) for part in parts])
-
-    def _together(self, parts: list[Any]) -> Any:
-        return dict(enumerate(parts)) if self._several else parts[0]
-
-    def _draw(self, role: Role, t: int, seed: int) -> Any:
-        if role.level != "upper":
-            return self.inner.sampler(role, t, seed)  # type: ignore[misc]  # it has data
-        rows = []
-        for i, (part, size) in enumerate(zip(self._kept, self._sizes, strict=True)):
-            order = torch.randperm(
-                tree.flat_axis(part), generator=generator(f"{role}-{i}", t, seed)
-            )
-            index = order if role.full else order[:size]
-            rows.append(tree.select(part, index.to(tree.first_leaf(part).device)))
-        return self.inner.with_key(role, t, seed, self._together(rows))
-
-
-def _data(batch: Any) -> Any:
-    """The rows of a draw, without the dropout key that may lie beside them."""
-    keyed = isinstance(batch, dict) and set(batch) == {"key", "batch"}
-    return batch["batch"] if keyed else batch

@@ -18,6 +18,8 @@ from bipareto.problem import Problem
 from bipareto.problem.modules import copy_into
 from bipareto.problem.notebook import frame, html_table
 from bipareto.problem.tree import Tree
+from bipareto.run.leak import Leak
+from bipareto.run.race import Race
 
 __all__ = [
     "Callback",
@@ -157,6 +159,17 @@ class Solution:
     method: Method
     state: State = field(repr=False)
     problem: Problem | None = field(default=None, repr=False)
+    #: the objectives (m,) at the y that the run returned, where y has been replaced since
+    own: Tensor | None = None
+    #: the objectives (m,) on `test_data`, which no step has seen, where there is any
+    test: Tensor | None = None
+    #: what was tried before the run, where the method was found by a race
+    race: Race | None = field(default=None, repr=False)
+
+    @property
+    def leak(self) -> Leak:
+        """What y and x have learned of the upper level's data."""
+        return Leak(self.own, self.objectives, self.test)
 
     def write_back(self, x: nn.Module | Tree | None, y: nn.Module | Tree | None) -> None:
         """Copy the answer into modules (or tensors) like those the run started from.

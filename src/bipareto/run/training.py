@@ -12,7 +12,7 @@ from bipareto.errors import NotBatchable
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["TRAINING", "objectives_of", "train", "train_on"]
+__all__ = ["TRAINING", "judged", "objectives_of", "train", "train_on"]
 
 #: Adam's rate and the steps of a round where no race has found better ones
 TRAINING = (0.01, 100)
@@ -95,7 +95,18 @@ def train_on(
     return y
 
 
-def objectives_of(problem: Problem, x: Tree, y: Tree, batch: Any) -> Tensor:
-    """f (R, m) of a stack of R points on one batch."""
+def objectives_of(problem: Problem, x: Tree, y: Tree, batch: Any, batched: bool = True) -> Tensor:
+    """f (R, m) of a stack of R points on one batch; one after the other where vmap cannot batch."""
     with torch.no_grad():
-        return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
+        if batched:
+            return torch.func.vmap(lambda a, b: problem.upper(a, b, batch))(x, y)
+        points = ((tree.select(x, i), tree.select(y, i)) for i in range(tree.flat_axis(x)))
+        return torch.stack([problem.upper(a, b, batch) for a, b in points])
+
+
+def judged(problem: Problem, x: Tree, y: Tree, batched: bool) -> tuple[Tensor, Tensor | None]:
+    """f (R, m) of a stack of R points on all data, and on `test_data` where there is any."""
+    f = objectives_of(problem, x, y, problem.batch("upper", "full"), batched)
+    if not problem.has_test:
+        return f, None
+    return f, objectives_of(problem, x, y, problem.batch("test", "full"), batched)

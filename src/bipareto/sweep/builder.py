@@ -19,12 +19,11 @@ from bipareto.methods.parts.preferences import as_preference, grid, named
 from bipareto.problem import Problem
 from bipareto.problem.tree import Tree
 from bipareto.problems import KnownProblem, get, options
-from bipareto.run.loop import choose_method
-from bipareto.run.race import comes_in_batches
+from bipareto.run.loop import method_kind
 from bipareto.sweep.config import MethodConfig, ProblemConfig, SweepConfig
 from bipareto.sweep.typed import check_options
 
-__all__ = ["Setup", "build", "foretold", "method_of", "preferences_of"]
+__all__ = ["Setup", "auto", "build", "chosen", "foretold", "method_of", "preferences_of", "races"]
 
 
 class Setup(NamedTuple):
@@ -130,10 +129,35 @@ def _user_problem(config: ProblemConfig) -> tuple[Problem, Tree, Tree]:
     return made
 
 
+def chosen(config: SweepConfig, setup: Setup) -> SweepConfig:
+    """The configuration with "auto" replaced by the method that suits the problem."""
+    if config.method.name != "auto":
+        return config
+    return replace(config, method=replace(config.method, name=auto(setup.problem)))
+
+
+def auto(problem: Problem) -> str:
+    """The name of the method that suits a problem."""
+    return next(name for name, kind in METHODS.items() if kind is method_kind(problem))
+
+
+def races(config: SweepConfig, setup: Setup) -> bool:
+    """Whether `front` finds the hyperparameters by a race: none are given, and data comes in
+    batches.  Such a front is made in one piece.
+    """
+    method = chosen(config, setup).method
+    given = method.hyperparameters != "tuned" or method.set
+    fixed = given or config.preferences.family == "adaptive"
+    return method.name == "twin" and not fixed and method_kind(setup.problem) is Twin
+
+
 def method_of(config: MethodConfig, setup: Setup, steps: int) -> Method:
     """The method, its hyperparameters tuned, plain or the paper's, with those of `set` on top."""
+    if config.name == "auto":
+        config = replace(config, name=auto(setup.problem))
     if config.name not in METHODS:
-        raise InvalidInput(f"method.name is {config.name!r}; choose one of {', '.join(METHODS)}")
+        known = ", ".join(METHODS)
+        raise InvalidInput(f"method.name is {config.name!r}; choose auto, or one of {known}")
     kind = METHODS[config.name]
     check_options(
         "method.set",
@@ -144,12 +168,7 @@ def method_of(config: MethodConfig, setup: Setup, steps: int) -> Method:
     x0, y0 = (setup.known.x0, setup.known.y0) if setup.known else setup.starts[0]
     with _naming(f"method.set (hyperparameters: {config.hyperparameters})", config.set):
         if config.hyperparameters == "tuned":
-            raced = kind is Twin and comes_in_batches(setup.problem)
-            start = (
-                choose_method(None, setup.problem, x0, y0, steps)
-                if raced
-                else kind.tuned(setup.problem, x0, y0, steps=steps)
-            )
+            start = kind.tuned(setup.problem, x0, y0, steps=steps)
         elif config.hyperparameters == "plain":
             start = kind()
         elif hasattr(kind, "paper"):

@@ -25,6 +25,9 @@ from bipareto.sweep.store import RunFolder
 
 __all__ = ["collect", "reference_of", "write_result"]
 
+#: what a result may hold of its runs beside x, y and the objectives
+_MEASURED = ("lower_residual", "own", "test")
+
 
 def write_result(plan: Plan, folder: RunFolder, index: int, run: Run, *, stacked: bool) -> None:
     """Solve the lower level of a slice's runs again, and write their end.
@@ -43,10 +46,12 @@ def write_result(plan: Plan, folder: RunFolder, index: int, run: Run, *, stacked
     found = _front(
         plan, state.x, state.y, runs, run.reason[: len(runs)], run.failure[: len(runs)], run.seconds
     )
+    found = replace(found.with_y(state.y, None, plan.setup.problem), own=None)
     with warnings.catch_warnings():
         # The residuals are stored, and the whole front warns once.
         warnings.simplefilter("ignore", BiparetoWarning)
-        solved = found.resolve_lower()
+        # The y of a race was trained on g alone already.
+        solved = found if "race" in plan.manifest else found.resolve_lower()
     tensors = {
         f"{name}.{i}": leaf
         for name in ("x", "y")
@@ -54,9 +59,9 @@ def write_result(plan: Plan, folder: RunFolder, index: int, run: Run, *, stacked
     }
     tensors |= {f"returned.{i}": leaf for i, leaf in enumerate(tree.leaves(state.y))}
     tensors |= {f"state.{i}": leaf.contiguous() for i, leaf in enumerate(tree.leaves(state))}
-    tensors |= {"objectives": solved.objectives}
-    if solved.lower_residual is not None:
-        tensors["lower_residual"] = solved.lower_residual
+    for name in ("objectives", *_MEASURED):
+        if (value := getattr(solved, name)) is not None:
+            tensors[name] = value
     failure = [None if f is None else [f.step, f.term] for f in found.failure]
     folder.slice(index).write_result(
         tensors,
@@ -117,9 +122,8 @@ def collect(folder: RunFolder) -> ParetoFront:
         failure,
         sum(meta["seconds"] for meta in metas),
     )
-    found = replace(
-        found, objectives=tensors["objectives"], lower_residual=tensors.get("lower_residual")
-    )
+    measured: dict[str, Any] = {name: tensors.get(name) for name in _MEASURED}
+    found = replace(found, objectives=tensors["objectives"], **measured)
     known = plan.setup.known
     distance = None if known is None else known.distance_to_front(found.objectives)
     write_atomic(folder.path / "front.csv", lambda partial: write_csv(found, partial, distance))

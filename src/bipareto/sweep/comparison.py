@@ -10,7 +10,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -20,14 +19,14 @@ from bipareto.certificate.certificate import certify
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.fronts.front import front
 from bipareto.fronts.pareto import ParetoFront
-from bipareto.methods import METHODS, Method
+from bipareto.methods import MBMOMEHA, METHODS, Method, Twin
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts.preferences import grid
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.problems.base import KnownProblem
 from bipareto.run.race import comes_in_batches
-from bipareto.run.training import objectives_of, train_on
+from bipareto.run.training import train_on
 from bipareto.sweep.builder import Setup, method_of
 from bipareto.sweep.config import MethodConfig
 from bipareto.sweep.contenders import Contender, reference_point, with_hypervolumes
@@ -125,15 +124,17 @@ def compare(
     begun = {} if kept is None else {name: kept.begun(name) for name in methods}
 
     def traced(name: str, method: Method, steps: int) -> tuple[ParetoFront, ParetoFront | None]:
+        # Without a method `front` races, and says by itself what won.
+        given = None if _raced(problem, name) else method
         if kept is not None:
-            return kept.front(name, method, steps, progress)
+            return kept.front(name, given, steps, progress)
         wanted = grid(m, preferences) if method.uses_preference else None
         raw = front(
             problem,
             *begin,
             preferences=wanted,
             seeds=seeds,
-            method=method,
+            method=given,
             steps=steps,
             compile=False if budget == "seconds" else compile,
             progress=progress,
@@ -175,6 +176,10 @@ def _begin(problem: Problem, begin: tuple[Tree, Tree] | None, start: int) -> tup
     return begin
 
 
+def _raced(problem: Problem, name: str) -> bool:
+    return METHODS[name] is Twin and comes_in_batches(problem)
+
+
 def _absent(name: str, seconds: float, reason: str) -> Contender:
     return Contender(
         name, None, None, 0, math.inf, math.inf, math.inf, 0.0, 0, 0, seconds, (reason,)
@@ -195,7 +200,9 @@ def _share(
     method = METHODS[name].tuned(problem, *begin)
     if budget == "oracles":
         before = sum(method.preparation(m).values())
-        steps = max(1, int((share - before) // gradient_cost(method, m)))
+        # A race counts its budget in steps of MB-MOMEHA.
+        cost = gradient_cost(MBMOMEHA() if _raced(problem, name) else method, m)
+        steps = max(1, int((share - before) // cost))
     else:
         clock = front(
             problem,
@@ -227,7 +234,8 @@ def _run(
         try:
             method, steps = tuned(name)
             raw, solved = traced(name, method, steps)
-            resolved = _resolved(problem, raw, solved, steps)
+            resolved = _resolved(problem, raw, solved, steps, _raced(problem, name))
+            method = raw.method or method
         except Interrupted as error:
             raise KeyboardInterrupt from error
         except BiparetoError as error:
@@ -239,7 +247,7 @@ def _run(
         small = sum(leaf.numel() for leaf in tree.leaves(begin)) <= CERTIFIED_SIZE
         certified = range(len(resolved)) if known or small else ()
         kkt = max((_kkt(problem, resolved, i) for i in certified), default=math.nan)
-    counts = method.cost(m, steps)
+    counts = (MBMOMEHA() if _raced(problem, name) else method).cost(m, steps)
     return Contender(
         name=name,
         method=method,
@@ -259,21 +267,17 @@ def _run(
 
 
 def _resolved(
-    problem: Problem, raw: ParetoFront, solved: ParetoFront | None, steps: int
+    problem: Problem, raw: ParetoFront, solved: ParetoFront | None, steps: int, raced: bool
 ) -> ParetoFront:
     """The lower level solved again, as it is already in `solved` where that is given; of networks,
     y trained on by Adam until g stops falling.
     """
-    if raw.race is not None or not comes_in_batches(problem):
+    if raced:  # its y was trained on g alone already
+        return raw if solved is None else solved
+    if not comes_in_batches(problem):
         return raw.resolve_lower() if solved is None else solved
     y = train_on(problem, raw.x, raw.y, rate=RATE, steps=max(20, steps // 3))
-    test = problem.batch("test", "full") if problem.has_test else None
-    return replace(
-        raw,
-        y=y,
-        objectives=objectives_of(problem, raw.x, y, problem.batch("upper", "full")),
-        test=None if test is None else objectives_of(problem, raw.x, y, test),
-    )
+    return raw.with_y(y, None, problem)
 
 
 def _kkt(problem: Problem, found: ParetoFront, i: int) -> float:

@@ -59,9 +59,11 @@ class ProblemConfig:
 
 @dataclass(frozen=True)
 class MethodConfig:
-    """Which method, where its hyperparameters come from, and those that are given."""
+    """Which method ("auto" is the one that `bipareto.front` would choose for the problem), where
+    its hyperparameters come from, and those that are given.
+    """
 
-    name: str = "momeha"
+    name: str = "auto"
     hyperparameters: Literal["tuned", "plain", "paper"] = "tuned"
     set: Mapping[str, Any] = field(default_factory=dict)
 

@@ -14,7 +14,6 @@ import platform
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,9 @@ from bipareto.sweep.store import RunFolder
 
 __all__ = ["Plan", "begin", "manifest_of", "read_plan", "versions"]
 
+#: Plans that are kept in memory.
+MOST_PLANS = 4
+_PLANS: dict[tuple[Path, str], Plan] = {}
 #: What a run needs at the height of a step, in multiples of its state: gradients, graph and
 #: records.
 PER_RUN = 40
@@ -95,9 +97,13 @@ class Plan:
             ]
 
 
-def begin(config: SweepConfig) -> Plan:
-    """Decide all that decides numbers."""
-    setup = build(config.problem, config.seeds)
+def begin(config: SweepConfig, setup: Setup) -> Plan:
+    """Decide all that decides numbers.
+
+    Args:
+        config: what was asked for, its method by name.
+        setup: the problem that `build` made of it.
+    """
     method = method_of(config.method, setup, config.steps)
     start = method.prepare(setup.problem, *setup.starts[0])
     m = start.objectives.shape[0]
@@ -185,17 +191,26 @@ def versions() -> dict[str, str]:
     return found
 
 
-def read_plan(folder: RunFolder) -> Plan:
-    """The plan of a run that was begun."""
+def read_plan(folder: RunFolder, setup: Setup | None = None) -> Plan:
+    """The plan of a run that was begun; kept, since compiled steps belong to the problem.
+
+    Args:
+        folder: of the run.
+        setup: its problem, where it has been built already.
+    """
     # The text is part of the key: a folder may be removed and made anew within one process.
-    return _plan_of(folder.path, (folder.path / "manifest.json").read_text("utf-8"))
+    text = (folder.path / "manifest.json").read_text("utf-8")
+    key = folder.path.resolve(), text
+    if key not in _PLANS:
+        while len(_PLANS) >= MOST_PLANS:
+            del _PLANS[next(iter(_PLANS))]
+        _PLANS[key] = _plan_of(folder, json.loads(text), setup)
+    return _PLANS[key]
 
 
-@lru_cache(maxsize=4)
-def _plan_of(path: Path, manifest_text: str) -> Plan:
-    """A plan read back from its folder; kept, since compiled steps belong to the problem."""
-    config, manifest = load(SweepConfig, RunFolder(path).config), json.loads(manifest_text)
-    setup = build(config.problem, config.seeds)
+def _plan_of(folder: RunFolder, manifest: dict[str, Any], setup: Setup | None) -> Plan:
+    config = load(SweepConfig, folder.config)
+    setup = build(config.problem, config.seeds) if setup is None else setup
     method = METHODS[config.method.name](
         **{name: load_number(value, name) for name, value in manifest["method"].items()}
     )

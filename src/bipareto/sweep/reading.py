@@ -16,13 +16,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from bipareto import problems
-from bipareto.doctor.evidence import Case
 from bipareto.errors import BiparetoError, InvalidInput
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.problem import tree
@@ -33,6 +32,9 @@ from bipareto.sweep.config import SweepConfig, load
 from bipareto.sweep.durable import Damaged, is_locked
 from bipareto.sweep.plan import Plan, read_plan
 from bipareto.sweep.store import RunFolder, SliceFolder
+
+if TYPE_CHECKING:
+    from bipareto.doctor.evidence import Case
 
 __all__ = [
     "Source",
@@ -66,6 +68,7 @@ class StoredRun:
     sources: files of what was recorded on the way.
     config: all that is known of how it was made.
     folder: the run folder; None for a file on its own.
+    raced: whether the method was found by a race, which trains y on g alone at its end.
     """
 
     name: str
@@ -78,6 +81,7 @@ class StoredRun:
     sources: tuple[Source, ...]
     config: str
     folder: Path | None
+    raced: bool = False
 
 
 def read_runs(path: Path) -> list[StoredRun]:
@@ -194,6 +198,7 @@ def _run(path: Path, name: str) -> StoredRun:
         sources=tuple(part for part in parts if part.path.exists()),
         config=(path / "config.yaml").read_text("utf-8") + "\n" + json.dumps(manifest, indent=2),
         folder=path,
+        raced="race" in manifest,
     )
 
 
@@ -239,15 +244,19 @@ def case(path: str | PathLike[str], *, trusted: bool = False) -> Case:
     """A finished run as the doctor takes it: the last states of all its runs, and their records;
     see `plan_of`.
     """
+    from bipareto.doctor.evidence import Case
+
     plan = plan_of(Path(path), trusted=trusted)
     read = _results(Path(path), plan)
     template = tree.stack(plan.states([0]))
+    parts = [f"state.{i}" for i in range(len(tree.leaves(template)))]
+    if any(parts[-1] not in tensors for tensors, _ in read):
+        raise InvalidInput(
+            f"{path} holds last states of an earlier version of bipareto, which the doctor of this "
+            "one cannot read; certify and report can, or run it again in a new folder"
+        )
     state = tree.rebuild(
-        template,
-        [
-            torch.cat([tensors[f"state.{i}"] for tensors, _ in read])
-            for i in range(len(tree.leaves(template)))
-        ],
+        template, [torch.cat([tensors[name] for tensors, _ in read]) for name in parts]
     )
     rows = [_rows(RunFolder(Path(path)).slice(i).path) for i in range(len(read))]
     records = min(map(len, rows))

@@ -27,7 +27,7 @@ from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Callback, Snapshot
 from bipareto.run.trackers import open_tracker, prepare_tracker
 from bipareto.sweep import engines
-from bipareto.sweep.builder import build, method_of, preferences_of
+from bipareto.sweep.builder import Setup, build, chosen, method_of, preferences_of, races
 from bipareto.sweep.collecting import collect, write_result
 from bipareto.sweep.config import EngineConfig, SweepConfig, dump, load
 from bipareto.sweep.durable import Damaged, Interrupted
@@ -41,6 +41,7 @@ def sweep(
     config: SweepConfig,
     path: str | PathLike[str],
     *,
+    setup: Setup | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
     told: Callable[[int, int], None] | None = None,
@@ -50,11 +51,13 @@ def sweep(
     Args:
         config: what to run.
         path: the folder; it must not hold a run yet.
+        setup: the problem, where it has been built already.
         callbacks: as in `solve`, with the local engine; they are forgotten when a run is resumed.
         progress: as in `solve`.
         told: called with (slices done, slices) whenever one is done.
 
-    Adaptive preferences are chosen in one piece: such a front is kept once it is whole.
+    A front with adaptive preferences, or whose method is found by a race, is made in one piece and
+    kept once it is whole.
     """
     if callbacks and config.engine.name != "local":
         raise InvalidInput(
@@ -62,15 +65,19 @@ def sweep(
             "engine local"
         )
     folder = RunFolder(Path(path))
-    if config.preferences.family == "adaptive":
-        _refuse_another(folder)
-        return keep(config, traced(config, callbacks=callbacks, progress=progress), path)
+    _refuse_another(folder)
+    setup = build(config.problem, config.seeds) if setup is None else setup
+    config = chosen(config, setup)
+    if config.preferences.family == "adaptive" or races(config, setup):
+        found = traced(config, setup, callbacks=callbacks, progress=progress)
+        return keep(config, found, path, setup)
     with folder.locked():
         _refuse_another(folder)
         if config.track is not None:
             prepare_tracker(config.track, folder.path)
-        plan = begin(config)
+        plan = begin(config, setup)
         folder.create(dump(config), plan.manifest)
+        read_plan(folder, setup)
         return _finish(folder, config.engine, progress, told, callbacks)
 
 
@@ -83,10 +90,20 @@ def _refuse_another(folder: RunFolder) -> None:
 
 
 def traced(
-    config: SweepConfig, *, callbacks: Sequence[Callback] = (), progress: bool | None = None
+    config: SweepConfig,
+    setup: Setup,
+    *,
+    callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
 ) -> ParetoFront:
-    """The front of a configuration without a folder, its lower level not solved again."""
-    setup = build(config.problem, config.seeds)
+    """The front of a configuration without a folder, its lower level not solved again.
+
+    Args:
+        config: what to run.
+        setup: the problem that `build` made of it.
+        callbacks, progress: as in `solve`.
+    """
+    config = chosen(config, setup)
     if any(start is not setup.starts[0] for start in setup.starts):
         raise InvalidInput("problem.starts differ by seed; such fronts are made in a folder, --out")
     method = method_of(config.method, setup, config.steps)
@@ -104,7 +121,7 @@ def traced(
         preferences=preferences,
         budget=config.preferences.budget,
         seeds=config.seeds,
-        method=method,
+        method=None if races(config, setup) else method,
         steps=config.steps,
         compile=config.compile,
         record_every=config.record_every,
@@ -114,7 +131,9 @@ def traced(
     )
 
 
-def keep(config: SweepConfig, found: ParetoFront, path: str | PathLike[str]) -> ParetoFront:
+def keep(
+    config: SweepConfig, found: ParetoFront, path: str | PathLike[str], setup: Setup | None = None
+) -> ParetoFront:
     """Write a front that is already there as a finished run folder; returns it with the lower
     level solved.
 
@@ -122,6 +141,7 @@ def keep(config: SweepConfig, found: ParetoFront, path: str | PathLike[str]) -> 
         config: how it was made.
         found: what `front` returned.
         path: the folder; it must not hold a run yet.
+        setup: the problem, where it has been built already.
     """
     if found.run is None or found.method is None:
         raise InvalidInput("this front holds no run states; keep what bipareto.front returned")
@@ -134,12 +154,14 @@ def keep(config: SweepConfig, found: ParetoFront, path: str | PathLike[str]) -> 
             "preferences": found.preference.tolist() if found.method.uses_preference else None,
             "seeds": found.seed.tolist(),
         }
+        if found.race is not None:
+            manifest["race"] = found.race.summary()
         folder.create(dump(config), manifest)
         part = folder.slice(0)
         with part.held():
             part.note_attempt(0)
             write_metrics(found, part.path / "metrics.jsonl")
-            write_result(read_plan(folder), folder, 0, found.run, stacked=True)
+            write_result(read_plan(folder, setup), folder, 0, found.run, stacked=True)
         return collect(folder)
 
 

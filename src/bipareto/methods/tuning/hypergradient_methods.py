@@ -11,6 +11,10 @@ The rules, each with its reason:
 - penalties grow with the budget, in the units of the problem: u beside 1/(w f), v beside the
   curvature of f over the squared one of g.  The theory's T^(1/4) belongs to steps that no probe has
   measured; with these, T^(1/2)/4 still converges within the budget and leaves less bias.
+- without noise, and where g bends in every direction, they also grow along the run, as (1 +
+  t)^(3/4), with steps that fall as fast: x travels while the valley is wide, and v ends as high as
+  the softest way that x must go allows, TRAVEL e-foldings of it in all.  The bias, of order 1/v,
+  ends several times smaller.
 - steps of a penalised function are inverses of its curvature u sum_i w_i^2 grad f_i grad f_i^T +
   sum_i omega_i w_i hess f_i + ..., which is convex in w and so largest at a corner of the simplex:
   w = omega = e_i.  One step serves all preferences, so it is taken there, at the start and at the
@@ -38,6 +42,8 @@ __all__ = ["Scales", "probe", "probe_penalty"]
 STEPS = 20_000
 #: products of the linear solves: what a well-conditioned lower level needs at most
 SOLVER_ITERATIONS = 20
+#: how penalties grow along a run, and e-foldings that x must be able to travel meanwhile
+GROWTH, TRAVEL = 0.75, 7.0
 
 
 class Scales(NamedTuple):
@@ -173,16 +179,53 @@ def probe_penalty(
             )
         )
 
-    # The blocks z and (rho, delta) each take half of the room that a step has.
-    alpha = 0.9 / max(
-        1e-12, *(corner(objective, here) for objective in objectives for here in (start, both))
-    )
-    eta = 0.9 / (u * (m + 1))
-    falling = problem.sampler is not None
-    return {"u": u, "v": v} | {
-        name: Power(value, -0.5) if falling else value
+    def steps_of() -> tuple[float, float]:
+        # The blocks z and (rho, delta) each take half of the room that a step has.
+        corners = [corner(objective, here) for objective in objectives for here in (start, both)]
+        return 0.9 / max(1e-12, *corners), 0.9 / (u * (m + 1))
+
+    if problem.sampler is not None or low < largest / 1000:
+        # A weak penalty would let noise, or a direction in which g is flat, carry y away.
+        alpha, eta = steps_of()
+        names = {"alpha_x": alpha, "alpha_y": alpha, "eta": eta}
+        power = -0.5 if problem.sampler is not None else 0.0
+        return {"u": u, "v": v} | {name: Power(value, power) for name, value in names.items()}
+    budget = steps or STEPS
+    scale = (1 + budget) ** -GROWTH
+    u, v = scale * u, scale * v
+    # sum_t alpha (1 + t)^-GROWTH e-foldings per curvature, and weights omega_i w_i of about 1/m^2
+    way = (1 + budget) ** (1 - GROWTH) / (1 - GROWTH) * _softest(problem, x, y) / m**2
+    alpha, eta = steps_of()
+    if alpha * way > TRAVEL:
+        stiff = curvature.lanczos(
+            curvature.hessian(
+                lambda p: 0.5 * torch.func.grad(lower)(p)[-flat.numel() :].square().sum(), both
+            ),
+            curvature.normal(both, stream),
+            SOLVER_ITERATIONS,
+        )[1]
+        v += max(0.0, (0.9 * way / TRAVEL - 0.9 / alpha) / max(stiff, 1e-12))
+        alpha, eta = steps_of()
+    return {"u": Power(u, GROWTH), "v": Power(v, GROWTH)} | {
+        name: Power(value, -GROWTH)
         for name, value in (("alpha_x", alpha), ("alpha_y", alpha), ("eta", eta))
     }
+
+
+def _softest(problem: Problem, x: Tree, y: Tree) -> float:
+    """The smallest curvature of an x -> f_i(x, y*(x)) along the hypergradient of one of them; 0
+    where one is not positive.
+    """
+    rows, flat = _hypergradients(problem, x, y), tree.ravel(x)
+    shift = torch.finfo(flat.dtype).eps ** (1 / 4) * max(1.0, float(flat.norm()))
+    seen = []
+    for row in rows:
+        if float(row.norm()) > 0:
+            d = row / row.norm()
+            moved = tree.unravel(flat + shift * d, x)
+            change = _hypergradients(problem, moved, _settle(problem, moved, y)) - rows
+            seen += ((change @ d) / shift).tolist()
+    return max(min(seen, default=0.0), 0.0)
 
 
 def _settle(problem: Problem, x: Tree, y: Tree) -> Tree:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from bipareto.problem.plugins import Registry
 from bipareto.sweep.config import EngineConfig
-from bipareto.sweep.engines.base import Engine
-from bipareto.sweep.engines.local import Local
+from bipareto.sweep.engines.base import Engine, Local
 from bipareto.sweep.engines.processes import Processes
 from bipareto.sweep.engines.ray import Ray
 

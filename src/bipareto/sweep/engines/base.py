@@ -1,4 +1,4 @@
-"""What every engine is."""
+"""What every engine is, and the one that needs nothing: this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from bipareto.sweep.config import EngineConfig
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Local"]
 
 T = TypeVar("T")
 
@@ -38,3 +38,11 @@ class Engine(ABC):
     def workers(self, items: int) -> int:
         """How many slices are worked on at a time."""
         return min(items, self.config.workers or max(1, (os.cpu_count() or 1) // self.threads))
+
+
+class Local(Engine):
+    """This process: each slice is one batch, so its runs are already side by side."""
+
+    def run(self, work: Callable[[int], T], items: Sequence[int]) -> Iterator[tuple[int, T]]:
+        for item in items:
+            yield item, work(item)

@@ -1,0 +1,182 @@
+"""Every constant of both theorems, written out once more from the formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import bipareto as bp
+from bipareto.methods.parts import envelope, scalarization
+from bipareto.methods.theory.constants import Deterministic
+from bipareto.methods.theory.smoothness import (
+    Smoothness,
+    estimate,
+    lower_bound,
+    scalarized_smoothness,
+    start_merit,
+)
+from bipareto.methods.theory.stochastic import Stochastic
+from helpers import DOUBLE, nonconvex
+
+L_G, RHO_Y, L_F, GAMMA, C0 = 5.0, 2.0, 3.0, 0.1, 2.0
+L_H, RHO_H = 15.0, 8.0
+L_THETA = L_H / RHO_H
+L_V = L_G * math.sqrt(1 + L_THETA**2) + (1 + L_THETA) / GAMMA
+L_I = L_F / C0 + L_G + L_V
+
+
+@pytest.mark.parametrize("T", [10, 1000])
+@pytest.mark.parametrize("p", [0.0, 0.25, 0.4])
+def test_the_rate_s_constant_of_theorem_1(T: int, p: float) -> None:
+    k = Deterministic(L_G, RHO_Y, L_F, GAMMA, C0, alpha_theta=0.05)
+    a_x, a_y, V = 0.003, 0.002, 7.0
+    C_V = L_G**2 + 100
+    C_D = 4 * max(
+        L_H**2 / (0.05**2 * RHO_H**2 * C_V),
+        4 * a_x * ((1 / a_x + L_THETA / GAMMA) ** 2 + L_I**2),
+        4 * a_y * ((L_I + 1 / a_y) ** 2 + L_I**2),
+    )
+    assert k.C_D(a_x, a_y) == pytest.approx(C_D)
+    # each of the three terms decides somewhere
+    assert k.C_D(1.0, 1.0) == pytest.approx(
+        16 * max((1 + L_THETA / GAMMA) ** 2, (L_I + 1) ** 2) + 16 * L_I**2
+    )
+    slow = Deterministic(L_G, RHO_Y, L_F, GAMMA, C0, alpha_theta=1e-6)
+    assert slow.C_D(a_x, a_y) == pytest.approx(4 * L_H**2 / (1e-12 * RHO_H**2 * C_V))
+    # sum over t <= T of (1 + t)^(-2p), from below by its integral from 1 to T + 2
+    travelled = ((T + 2) ** (1 - 2 * p) - 1) / (1 - 2 * p)
+    assert travelled <= sum((1 + t) ** (-2 * p) for t in range(T + 1))
+    bound = k.stationarity_bound(T, V, a_x, a_y, power=p, smallest_weight=0.25)
+    assert bound == pytest.approx(C0 * math.sqrt(C_D * V / travelled) / 0.25)
+
+
+@pytest.mark.parametrize("growing", [True, False])
+@pytest.mark.parametrize("average", [1.0, 0.5])
+def test_the_constants_of_theorem_2(growing: bool, average: float) -> None:
+    free = Stochastic(L_G, RHO_Y, L_F, GAMMA, C0, first_average=average, growing=growing)
+    assert free.alpha_theta == pytest.approx(0.99 * free.u_theta)
+    alpha = 0.5 * free.u_theta
+    k = Stochastic(
+        L_G, RHO_Y, L_F, GAMMA, C0, first_average=average, growing=growing, alpha_theta=alpha
+    )
+    beta = 1 - average
+    S, W = 2 * (1 + beta) / (1 - beta), 2 / (1 - beta)
+    N = S + 1
+    L2 = L_I**2 * (2 if growing else 1)
+    L_d2 = L_H**2 + 100
+    C_theta, C_e = L_G**2 + 200, 0.5 + 2 / RHO_H
+
+    def at(alpha: float, a_x: float, a_y: float) -> tuple[float, float, float, float]:
+        both = (a_x + a_y) * W * L2
+        Q = alpha**2 * N * (C_theta * C_e + 2 * both) / (1 - 2 * alpha**2 * W * L_d2)
+        own = W * Q * L_d2
+        return Q, own, N * W * a_x * L2 + own, N * both + own
+
+    def holds(alpha: float) -> bool:
+        step = alpha**2 * RHO_H / 8
+        K = N * W * 2 * step * L2 + at(alpha, step, step)[1]
+        return (
+            alpha <= min(RHO_H / (4 * L_H**2), 1)
+            and 4 * alpha**2 * L_d2 <= average / 2
+            and min(RHO_H * C_theta / (16 * L_H**2), C_theta * C_e / 4) >= K
+        )
+
+    assert holds(k.u_theta * (1 - 1e-9))
+    assert not holds(k.u_theta * (1 + 1e-9))
+    step = alpha**2 * RHO_H / 8
+    _, _, C_x, C_y = at(alpha, step, step)
+    move = L_I / 2 + C_theta * L_THETA**2 * (alpha + 8 / RHO_H)
+    C_1 = move + 2 * step * L_THETA**2 / GAMMA**2 + N * W * step * L2 + C_x
+    assert pytest.approx(C_1) == k.C_1
+    assert pytest.approx(move + C_y) == k.C_2
+    u_x, u_y = min(step, 1 / (4 * k.C_1)), min(step, 1 / (4 * k.C_2))
+    assert (k.u_x, k.u_y) == pytest.approx((u_x, u_y))
+    Q = at(alpha, u_x, u_y)[0]
+    assert pytest.approx(4 / N * (Q + N * (u_x + u_y)) / alpha**2) == k.C_sigma
+    found = k.coefficients(0.01, 0.002, 0.003, beta)
+    Q, own, C_x, C_y = at(0.01, 0.002, 0.003)
+    expected = (0.01 * C_theta, S * 1e-4 * C_theta * C_e, S * 0.002, S * 0.003, C_x, C_y, own, Q, N)
+    assert tuple(found) == pytest.approx(expected)
+
+
+def test_steps_outside_theorem_2_are_named_one_by_one() -> None:
+    k = Stochastic(L_G, RHO_Y, L_F, GAMMA, C0)
+    inside = k.u_theta, k.u_x * 0.5, k.u_x * 0.5
+    assert k.outside(*inside) == []
+    for i, name in enumerate(("alpha_theta,0", "alpha_x,0", "alpha_y,0")):
+        steps = [*inside]
+        steps[i] = 10 * (k.u_theta, k.u_x, k.u_y)[i]
+        wrong = k.outside(*steps)
+        assert any(sentence.startswith(f"{name} = ") for sentence in wrong)
+    (larger,) = k.outside(k.u_theta, 0.5 * k.u_x, 0.4 * k.u_x)
+    assert "exceeds alpha_y,0" in larger
+    for alpha in (0.0, 1.01 * k.u_theta):
+        with pytest.raises(bp.errors.InvalidInput, match="Theorem 2's merit"):
+            Stochastic(L_G, RHO_Y, L_F, GAMMA, C0, alpha_theta=alpha)
+    for average in (0.0, 1.1):
+        with pytest.raises(bp.errors.InvalidInput, match="first_average"):
+            Stochastic(L_G, RHO_Y, L_F, GAMMA, C0, first_average=average)
+
+
+def test_what_v_0_has_besides_f() -> None:
+    problem, x, y = nonconvex(d=2, seed=1)
+    star = envelope.proximal_point(problem, x[None], y[None], 0.2, tol=1e-12).y[0]
+    distance = float((star - y).square().sum())
+    gap = float(problem.lower(x, y) - problem.lower(x, star)) - distance / 0.4
+    assert start_merit(problem, x, y, 3.0, 0.2) == pytest.approx(gap + 34 * distance, rel=1e-6)
+
+
+def test_constants_of_a_quadratic_are_probed_exactly() -> None:
+    """With constant Hessians L_g, L_f and rho_y are extreme eigenvalues, and a quarter more."""
+    stream = torch.Generator().manual_seed(0)
+    H, P, Q = (a + a.T for a in torch.randn(3, 4, 4, generator=stream, dtype=DOUBLE))
+
+    def half(M: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        v = torch.cat([x, y])
+        return v @ M @ v / 2
+
+    problem = bp.Problem(
+        lambda x, y: torch.stack([half(P, x, y), half(Q, x, y)]) + 100, lambda x, y: half(H, x, y)
+    )
+    zero = torch.zeros(2, dtype=DOUBLE)
+    found = estimate(problem, zero, zero, count=2)
+    size = lambda M: float(torch.linalg.eigvalsh(M).abs().max())  # noqa: E731
+    assert found == pytest.approx(
+        Smoothness(
+            1.25 * size(H),
+            1.25 * max(size(P), size(Q)),
+            1.25 * max(0.0, -float(torch.linalg.eigvalsh(H[2:, 2:])[0])),
+        ),
+        rel=1e-6,
+    )
+
+
+def test_the_smoothness_of_stch_is_the_printed_one() -> None:
+    """max w L_f + (mu/4) (sqrt(2 L_f l) (sqrt(w_i) + sqrt(w_j)))^2 for the two largest weights."""
+    stch = scalarization.get("stch")
+    w, mu, level, L_f = [0.2, 0.5, 0.3], 1.7, 2.5, 3.0
+    spread = math.sqrt(2 * L_f * level) * (math.sqrt(0.5) + math.sqrt(0.3))
+    expected = 0.5 * L_f + mu / 4 * spread**2
+    assert scalarized_smoothness(stch, L_f, w, mu, level) == pytest.approx(expected)
+    assert scalarized_smoothness(stch, L_f, w, mu, level, spread=0.1) == pytest.approx(
+        0.5 * L_f + mu / 4 * 0.01
+    )
+    assert lower_bound(stch, 3, mu) == pytest.approx(math.log(3) / mu)
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.99])
+def test_admissible_steps_of_theorem_2_are_at_their_fraction(fraction: float) -> None:
+    problem = bp.problems.get("quadratic", dim=3)
+    method = bp.MBMOMEHA.admissible(
+        problem, problem.x0, problem.y0, constants=problem.constants, fraction=fraction, c0=3.0
+    )
+    bounds = method.bounds(problem, problem.x0, problem.y0, constants=problem.constants)
+    assert isinstance(bounds, Stochastic)
+    assert bounds.c0 == 3.0
+    scales = [getattr(method, f"alpha_{name}").scale for name in ("theta", "x", "y")]
+    y = fraction * bounds.u_y
+    expected = [fraction * bounds.u_theta, min(fraction * bounds.u_x, y), y]
+    assert scales == pytest.approx(expected, rel=1e-6)
+    assert bounds.outside(*scales) == []
