@@ -318,8 +318,9 @@ def test_warnings_reach_the_reader_and_the_object(run: Callable[..., Done]) -> N
 
 def test_a_run_that_leaves_the_finite_numbers_fails_in_words(run: Callable[..., Done]) -> None:
     done = run(
-        "solve", "quadratic", "--dim", "2", "--steps", "50", "--set", "alpha_x=1e200", "--json"
-    )
+        "solve", "quadratic", "--dim", "2", "--steps", "50", "--numbers", "plain",
+        "--set", "alpha_x=1e200", "--json",
+    )  # fmt: skip
     assert done.code == 1
     assert done.json["reason"] == "nonfinite"
     assert done.json["failure"]["step"] < 50
