@@ -55,7 +55,7 @@ problem: {name: pl-sin2, options: {dim: 20}}
 preferences: {count: 5}
 seeds: [0, 1]
 slice: 4
-steps: 400
+steps: 200
 record_every: 10
 compile: false
 threads: 1
@@ -74,9 +74,9 @@ FRONT = ("front.csv", "slices/*/metrics.jsonl")
 RESUME = ["resume", "RUN", "-q"]
 TINY = ["--tiny", "--out", "RUN", "-q"]
 SWEEP = ["sweep", "CONFIG", "--out", "RUN", "-q"]
-FRONTS = "front pl-sin2 --dim 10 --preferences 5 --steps 600 --no-compile"
-COMPARE = "compare quadratic --dim 4 --preferences 3 --methods momeha,wc-penalty --amount 3000"
-FEWSHOT = "experiment fewshot comparison --learner linear --methods momeha,moml --steps 40"
+FRONTS = "front pl-sin2 --dim 10 --preferences 5 --steps 400 --no-compile"
+COMPARE = "compare quadratic --dim 4 --preferences 3 --methods momeha,wc-penalty --amount 2000"
+FEWSHOT = "experiment fewshot comparison --learner linear --methods momeha,moml --steps 24"
 CASES = {
     "sweep": Case(SWEEP, RESUME, FRONT),
     "sweep, processes": Case([*SWEEP, "--engine", "processes", "--workers", "2"], RESUME, FRONT),

@@ -352,7 +352,10 @@ def correlation(part: dict[str, Any]) -> float:
     from scipy.stats import spearmanr
 
     w, f = preferences(part["m"]), torch.tensor(part["test"][0])
-    return statistics.mean(float(spearmanr(w[:, i], f[:, i]).statistic) for i in range(w.shape[1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # answers that are all the same follow nothing: zero
+        found = [float(spearmanr(w[:, i], f[:, i]).statistic) for i in range(w.shape[1])]
+    return statistics.mean(0.0 if math.isnan(value) else value for value in found)
 
 
 def together(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import pytest
 
 from bipareto.cli import main
 from bipareto.doctor.environment import environment
-from bipareto.sweep.comparison import Contender, verdicts
+from bipareto.sweep.contenders import Contender, verdicts
 
 #: On the front x = y in [0, 1]; a second function of the same, whose gradients are drawn.
 OWN = """
@@ -85,7 +85,7 @@ def test_seeds_give_errors_and_words(capsys: pytest.CaptureFixture[str]) -> None
 
 def contender(name: str, *volumes: float) -> Contender:
     nan = math.nan
-    return Contender(name, None, None, None, 1, nan, nan, nan, nan, 1, 0, 1.0, (), volumes)
+    return Contender(name, None, None, 1, nan, nan, nan, nan, 1, 0, 1.0, (), volumes)
 
 
 def test_who_is_ahead_is_said_beyond_two_errors_only() -> None:

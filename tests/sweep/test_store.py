@@ -143,7 +143,7 @@ def test_runs_that_ended_early_are_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert all(whole.failure)
     stop = max(failure.step for failure in whole.failure if failure)
     monkeypatch.setattr(
-        "bipareto.run.results.Watch.finished", lambda self: False
+        "bipareto.run.watching.Watch.finished", lambda self: False
     )  # so that the sweep goes on, to be stopped
     with monkeypatch.context() as patch:
         stop_at(patch, 0, stop // 4 * 4 + 8)

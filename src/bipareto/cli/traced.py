@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bipareto.cli.asked import problem_asked
-from bipareto.sweep.config import MethodConfig, PreferencesConfig, SweepConfig
+from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
 if TYPE_CHECKING:
     from bipareto.cli.output import Output
@@ -39,20 +39,15 @@ def folder_of(out: Output, asked: str, steps: int, option: list[str] | None) -> 
     if ":" not in asked or Path(asked).exists():
         yield Path(asked)
         return
-    from bipareto.run.race import comes_in_batches
     from bipareto.sweep import sweep
-    from bipareto.sweep.builder import build
+    from bipareto.sweep.builder import build, chosen
 
     problem = problem_asked(asked, option, None, 0.0)
-    batches = comes_in_batches(build(problem, [0]).problem)
-    config = SweepConfig(
-        problem=problem,
-        method=MethodConfig("twin" if batches else "momeha"),
-        preferences=PreferencesConfig(count=5),
-        steps=steps,
-    )
+    setup = build(problem, [0])
+    preferences = PreferencesConfig(count=5)
+    config = chosen(SweepConfig(problem=problem, preferences=preferences, steps=steps), setup)
     with TemporaryDirectory() as folder, out.listening():
         run = Path(folder) / "run"
-        sweep.sweep(config, run, progress=out.progress)
+        sweep.sweep(config, run, setup=setup, progress=out.progress)
         out.say(f"{asked}: a front of {steps} steps, {config.method.name}")
         yield run

@@ -31,8 +31,6 @@ __all__ = ["front_of_race", "no_worse_than_nothing", "raced_front"]
 
 #: Points that the model proposes at a time, at least.
 TOGETHER = 4
-#: Whether each round of trainings has draws of its own.
-FRESH = True
 
 
 def raced_front(
@@ -77,7 +75,8 @@ def front_of_race(
     left = plan.budget - raced.gradients
     # Candidates between which the race has not decided are all run for one preference.
     runs = count + len(raced.run) - 1
-    steps = (left - runs * raced.training) // (runs * (2 + m))
+    judged = count + (len(raced.run) if len(raced.run) > 1 else 0)
+    steps = (left - judged * raced.training) // (runs * (2 + m))
     steps = max(1, min(steps, raced.steps) if plan.few else steps)
     methods = raced.methods(steps)
     start = methods[0].prepare(problem, x0, y0)
@@ -134,6 +133,9 @@ class _Trained(NamedTuple):
     def joined(self, other: _Trained) -> _Trained:
         return tree.map_(lambda a, b: torch.cat([a, b]), self, other)
 
+    def with_y_on(self, device: torch.device | str) -> _Trained:
+        return self._replace(y=tree.map_(lambda leaf: leaf.to(device), self.y))
+
     def best(self, preference: Tensor) -> int:
         """The point with the smallest F."""
         return int(value_of(self.objectives, preference).argmin())
@@ -157,7 +159,11 @@ def _refined(
     """For each preference the best of the race, the runs (`tried`) and of `trainings` at points
     that a model of all of them proposes.
     """
-    pool = _Trained(raced.x, raced.y, raced.objectives).joined(tried)
+    device = tree.first_leaf(tried.y).device
+    # Trained networks wait in the main memory until one of them is taken.
+    pool = _Trained(raced.x, raced.y, raced.objectives).joined(tried).with_y_on("cpu")
+    if not len(_good(pool)):
+        return tried
     stream, like = generator("refine", 0, seed), tree.select(tried.x, 0)
     rows = preferences.cpu().double()
     together = rows.repeat(-(-TOGETHER // len(rows)), 1)
@@ -167,11 +173,14 @@ def _refined(
         flat = propose(model, together, stream).to(tree.first_leaf(tried.x))
         x = tree.stack([tree.unravel(row, like) for row in flat])
         # Each round has draws of its own: what is good by the luck of one is not in the others.
-        pool = pool.joined(_trained(problem, x, y0, raced, seed + k + 1 if FRESH else seed))
-    good = _good(pool)
+        more = _trained(problem, x, y0, raced, (seed + k + 1) % 2**63)
+        pool = pool.joined(more.with_y_on("cpu"))
     expected = fit(*_finite(pool), before=model).expected()
-    best = good[[int(value_of(expected, w).argmin()) for w in rows]]
-    return tree.select(pool, best)
+    best = _good(pool)[[int(value_of(expected, w).argmin()) for w in rows]]
+    chosen = _Trained(
+        tree.select(pool.x, best), tree.select(pool.y, best.cpu()), pool.objectives[best]
+    )
+    return chosen.with_y_on(device)
 
 
 def _good(pool: _Trained) -> Tensor:

@@ -151,7 +151,9 @@ class ParetoFront(Tabular):
 
     @property
     def oracles(self) -> dict[str, int]:
-        """What all runs have cost together: one warm-up of y for all, probes of `tuned` aside."""
+        """What all runs have cost together: one warm-up of y for all; probes of `tuned`, or a race
+        and its trainings, aside.
+        """
         if self.run is None or self.method is None:
             raise InvalidInput(
                 "this front holds no run states (it was loaded from a file or filtered), so its "

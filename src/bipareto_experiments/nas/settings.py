@@ -60,8 +60,8 @@ GAMMA, KAPPA = 300.0, 1.5
 
 #: Hyperparameters by method: steps of x and of the weights, the lower steps D of WC-MHGD, and c of
 #: MB-MOMEHA.  The best of nine trials (eight with twin draws) of each on validation images
-#: (docs/results/nas/trials), with a quarter of the trial's step of x: searches are several times as
-#: long.
+#: (docs/results/nas/trials-one-cell; the first two rows docs/results/nas/trials), with a quarter of
+#: the trial's step of x: searches are several times as long.
 STEPS: dict[str, dict[str, float]] = {
     "mb-momeha": {"alpha_x": 2.5, "alpha_y": 0.6, "c": 1.0},
     "mb-momeha, twin": {"alpha_x": 2.5, "alpha_y": 1.5, "c": 1.0},
@@ -216,7 +216,7 @@ class Settings:
 
 PRESETS = {
     "proxy": Settings(
-        steps=6000, side=16, margin=2, warmup=0.3, sampled=1.0, cooled=0.3, twin=True
+        steps=6000, side=16, margin=2, pretrain=0.3, sampled=1.0, cooled=0.3, twin=True
     ),
     "darts": Settings(space="darts", steps=3900, reading="paper", warmup=0.2),
     "paper": Settings(
