@@ -100,7 +100,12 @@ class Reached:
     ) -> None:
         self.problem, self.accuracy = problem, accuracy
         self.wanted = torch.stack(
-            [problem.solution(w, mu=method.mu, ideal=method.ideal).coordinates for w in preferences]
+            [
+                problem.solution(
+                    w, mu=method.mu, ideal=method.ideal, extent=method.extent
+                ).coordinates
+                for w in preferences
+            ]
         )
         self.found: dict[int, tuple[Tensor, Tensor, int]] = {}
 

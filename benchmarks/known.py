@@ -42,7 +42,9 @@ def defaults(dim: int, steps: int, seeds: list[int], noise: float = 0.0) -> dict
     seconds = time.perf_counter() - begin
     distance = problem.distance_to_front(found.objectives).reshape(len(seeds), 11).mean(0)
     position = (
-        problem.position_error(found.x, found.preference, mu=method.mu, ideal=method.ideal)
+        problem.position_error(
+            found.x, found.preference, mu=method.mu, ideal=method.ideal, extent=method.extent
+        )
         .reshape(len(seeds), 11)
         .mean(0)
     )

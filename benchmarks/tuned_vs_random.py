@@ -2,12 +2,12 @@
 
     python benchmarks/tuned_vs_random.py [--problem NAME ...] [--steps 20000] [--json FILE]
 
-Per problem one batch: tuned from the problem's own start and (one branch only) from five random
-starts, and 30 trials that draw gamma, c_0, p, the steps and mu log-uniformly, from the problem's
-own start; five preferences each.  Figures are the worst distance to the exact front over the
-preferences, relative to its extent, with the lower level solved again to 1e-13 (at 1e-8 the error
-of that solve, not the method, is what one sees on half of the problems).  Ratios count distances
-below 1e-12 as 1e-12.
+Per problem tuned from the problem's own start and (one branch only) from five random starts, and in
+one batch 30 trials in plain coordinates that draw gamma, c_0, p, the steps and mu log-uniformly,
+from the problem's own start; five preferences each.  Figures are the worst distance to the exact
+front over the preferences, relative to its extent, with the lower level solved again to 1e-13 (at
+1e-8 the error of that solve, not the method, is what one sees on half of the problems).  Ratios
+count distances below 1e-12 as 1e-12.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import bipareto as bp
 from bipareto.methods.parts import envelope
@@ -55,11 +56,37 @@ def trial(problem: Any, tuned: bp.MOMEHA, stream: random.Random) -> bp.MOMEHA:
         alpha_y=alpha,
         c=Power(log_uniform(0.3, 300), stream.uniform(0, 0.45)),
         ideal=tuned.ideal,
+        extent=tuned.extent,
     )
 
 
+def distances(
+    problem: Any, methods: list[bp.MOMEHA], x: Any, y: Any, weights: list[Tensor], steps: int
+) -> Tensor:
+    """The worst distance over the preferences for each of several methods with one state's
+    structure, as one batch.
+    """
+    starts = [method.prepare(problem, x, y) for method in methods]
+    states = [
+        method.begin(start, w)
+        for method, start in zip(methods, starts, strict=True)
+        for w in weights
+    ]
+    run = drive(
+        problem,
+        methods[0],
+        Begun(tree.stack(states), [0] * len(states), problem.m, batched=True),
+        LoopOptions(steps, compile=True),
+    )
+    y = envelope.solve_lower(problem, run.state.x, run.state.y, tol=1e-13).y
+    with torch.no_grad():
+        objectives = torch.func.vmap(problem.upper)(run.state.x, y)
+    worst = problem.distance_to_front(objectives).nan_to_num(nan=math.inf)
+    return worst.reshape(len(methods), len(weights)).amax(1)
+
+
 def measure(name: str, steps: int) -> dict[str, Any]:
-    """All runs of one problem as one batch."""
+    """All runs of one problem."""
     torch.set_num_threads(1)
     problem = bp.problems.get(name)
     weights = (
@@ -73,37 +100,21 @@ def measure(name: str, steps: int) -> dict[str, Any]:
     ]
     tuned = [bp.MOMEHA.tuned(problem, x, y, steps=steps) for x, y in starts]
     stream = random.Random(0)
-    methods = [
-        *zip(tuned, starts, strict=True),
-        *((trial(problem, tuned[0], stream), starts[0]) for _ in range(TRIALS)),
-    ]
-    states = []
-    for method, (x, y) in methods:
-        start = method.prepare(problem, x, y)
-        states += [method.begin(start, w) for w in weights]
-    run = drive(
-        problem,
-        tuned[0],
-        Begun(tree.stack(states), [0] * len(states), problem.m, batched=True),
-        LoopOptions(steps, compile=True),
+    trials = [trial(problem, tuned[0], stream) for _ in range(TRIALS)]
+    ours = torch.stack(
+        [
+            distances(problem, [method], *start, weights, steps)[0]
+            for method, start in zip(tuned, starts, strict=True)
+        ]
     )
-    y = envelope.solve_lower(problem, run.state.x, run.state.y, tol=1e-13).y
-    with torch.no_grad():
-        objectives = torch.func.vmap(problem.upper)(run.state.x, y)
-    distance = (
-        problem.distance_to_front(objectives)
-        .nan_to_num(nan=math.inf)
-        .reshape(len(methods), len(weights))
-        .amax(1)
-    )
-    ours, trials = distance[: len(starts)], distance[len(starts) :]
+    others = distances(problem, trials, *starts[0], weights, steps)
     return {
         "problem": name,
         "tuned": float(ours[0]),
         "tuned, worst of random starts": float(ours[1:].max()) if len(ours) > 1 else None,
-        "best of 30 trials": float(trials.min()),
-        "median of 30 trials": float(trials.median()),
-        "ratio to the best": max(float(ours[0]), ROUNDING) / max(float(trials.min()), ROUNDING),
+        "best of 30 trials": float(others.min()),
+        "median of 30 trials": float(others.median()),
+        "ratio to the best": max(float(ours[0]), ROUNDING) / max(float(others.min()), ROUNDING),
         "numbers": {
             "gamma": tuned[0].gamma,
             "mu": tuned[0].mu,

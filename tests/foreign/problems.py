@@ -31,6 +31,8 @@ class Case:
 
     reduced: x -> f(x, y*(x)) in float64, shape (m,).
     truth: points of the front (n, m), dense; its ends are the front's ends.
+    supported: for convex problems, weights (m,) -> f at the minimiser of their sum, exact: more
+        than two objectives have fronts that no sample is dense on.
     """
 
     problem: bp.Problem
@@ -38,6 +40,14 @@ class Case:
     y0: Any
     reduced: Callable[[Any], Tensor]
     truth: Tensor
+    supported: Callable[[Any], Any] | None = None
+
+    def distance(self, objectives: Tensor) -> Tensor:
+        """As `distance`; with more than two objectives to the front itself, not to a sample."""
+        if self.supported is None or self.truth.shape[1] == 2:
+            return distance(objectives, self.truth)
+        extent = (self.truth.amax(0) - self.truth.amin(0)).numpy()
+        return _tensor([_dominated(row, extent, self.supported) for row in objectives.numpy()])
 
 
 def distance(objectives: Tensor, truth: Tensor) -> Tensor:
@@ -50,6 +60,32 @@ def distance(objectives: Tensor, truth: Tensor) -> Tensor:
     extent = truth.amax(0) - truth.amin(0)
     gaps = (objectives[:, None] - truth[None]) / extent
     return gaps.amax(-1).amin(-1).clamp_min(0).nan_to_num(nan=math.inf)
+
+
+def _dominated(f: Any, extent: Any, supported: Callable[[Any], Any]) -> float:
+    """max over x of min_i (f_i - phi_i(x))/extent_i, by its dual: the maximum over weights v of
+    min_x sum_i v_i (phi_i(x) - f_i)/extent_i is minus that.
+    """
+    from scipy.optimize import minimize
+
+    if not np.isfinite(f).all():
+        return math.inf
+
+    def fun(v: Any) -> Any:
+        gaps = (supported(np.maximum(v, 1e-9) / extent) - f) / extent
+        return -float(v @ gaps), -gaps
+
+    m = len(f)
+    found = minimize(
+        fun,
+        np.full(m, 1 / m),
+        jac=True,
+        method="SLSQP",
+        bounds=[(0, 1)] * m,
+        constraints={"type": "eq", "fun": lambda v: v.sum() - 1, "jac": lambda v: np.ones(m)},
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    return max(float(found.fun), 0.0)
 
 
 def coverage(objectives: Tensor, truth: Tensor) -> Tensor:
@@ -140,6 +176,7 @@ def _quadratic(
         _tensor(y0, dtype),
         lambda x: _tensor(values(np.asarray(x, dtype=float))),
         _tensor(truth),
+        lambda v: values(best(np.asarray(v, dtype=float))),
     )
 
 
@@ -509,7 +546,7 @@ def ridge_strength() -> Case:
         torch.zeros(1, dtype=F64),
         torch.zeros(12, dtype=F64),
         values,
-        _swept(values, -12, 6),
+        _swept(values, -12, 20),
     )
 
 

@@ -1,5 +1,5 @@
-"""Other people's functions: runs in fitted coordinates do not depend on units, offsets, starts and
-precision.
+"""Other people's functions: the default call does not depend on units, offsets, starts and
+precision, and says what is wrong with a problem.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.certificate.remaining import remaining
-from bipareto.errors import BiparetoWarning
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.run.arrival import arrival
 from foreign.problems import CASES, _random_quadratic, coverage, distance
 
-#: steps that are enough for a front of a small problem to settle
-STEPS = 250
+#: steps that are enough for a front of a small problem to settle, and from anywhere
+STEPS, FAR = 120, 1000
 LOGS = st.floats(-3.0, 3.0)
+PAIR = st.tuples(LOGS, LOGS)
 #: in units of the front's extent, what may change with units, offsets, starts or precision
 SAME = 0.02
 
@@ -41,14 +43,11 @@ def nonlinear() -> bp.Problem:
 
 
 def front(problem: bp.Problem, x0: Any, y0: Any, steps: int = STEPS) -> Tensor:
-    """Objectives (3, m) of `MOMEHA.fitted` with the lower level solved."""
+    """Objectives (3, m) of the default call with the lower level solved."""
     weights = bp.preferences.covering(2)[[0, 5, 10]]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)
-        method = bp.MOMEHA.fitted(problem, x0, y0, steps=steps)
-        found = bp.front(
-            problem, x0, y0, preferences=weights, method=method, steps=steps, compile=False
-        )
+        found = bp.front(problem, x0, y0, preferences=weights, steps=steps, compile=False)
         return found.resolve_lower().objectives.double()
 
 
@@ -65,49 +64,53 @@ def apart(a: Tensor, b: Tensor) -> float:
     return float(((a - b) / (a.amax(0) - a.amin(0))).abs().max())
 
 
-@pytest.mark.slow
-@settings(max_examples=2)
-@given(st.tuples(LOGS, LOGS), st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3)))
-def test_units_and_offsets_of_objectives(
-    plain: Tensor, logs: tuple[float, float], offsets: tuple[float, float]
-) -> None:
-    a, b = 10 ** torch.tensor(logs).double(), torch.tensor(offsets).double()
+def _in_other_units(plain: Tensor, a: Any, b: Any, D: Any, E: Any, s: float) -> None:
+    """a f + b, D x, E y and s g in place of f, x, y and g; a, D, E and s are logarithms."""
+    a, D, E = (10 ** torch.tensor(logs, dtype=torch.float64) for logs in (a, D, E))
+    b = torch.tensor(b, dtype=torch.float64)
     problem = nonlinear()
-    changed = bp.Problem(lambda x, y: a * problem.upper(x, y) + b, problem.lower)
+    changed = bp.Problem(
+        lambda x, y: a * problem.upper(x / D, y / E) + b,
+        lambda x, y: 10**s * problem.lower(x / D, y / E),
+    )
     assert apart(plain, (front(changed, *START) - b) / a) < SAME
 
 
-@pytest.mark.slow
-@settings(max_examples=2)
-@given(st.tuples(LOGS, LOGS), st.tuples(LOGS, LOGS), st.floats(-8.0, 8.0))
-def test_units_of_x_of_y_and_of_g(
-    plain: Tensor, x_logs: tuple[float, float], y_logs: tuple[float, float], g_log: float
-) -> None:
-    D, E = (10 ** torch.tensor(logs).double() for logs in (x_logs, y_logs))
-    problem = nonlinear()
-    changed = bp.Problem(
-        lambda x, y: problem.upper(x / D, y / E),
-        lambda x, y: 10**g_log * problem.lower(x / D, y / E),
-    )
-    assert apart(plain, front(changed, *START)) < SAME
+OFFSETS = st.tuples(st.floats(-1e3, 1e3), st.floats(-1e3, 1e3))
+
+
+@settings(max_examples=1)
+@given(PAIR, OFFSETS, PAIR, PAIR, st.floats(-8.0, 8.0))
+def test_units_and_offsets(plain: Tensor, a: Any, b: Any, D: Any, E: Any, s: float) -> None:
+    _in_other_units(plain, a, b, D, E, s)
 
 
 @pytest.mark.slow
-@settings(max_examples=2)
-@given(st.tuples(st.floats(-2.0, 2.0), st.floats(-2.0, 2.0)))
+@settings(max_examples=25)
+@given(PAIR, OFFSETS, PAIR, PAIR, st.floats(-8.0, 8.0))
+def test_many_units_and_offsets(plain: Tensor, a: Any, b: Any, D: Any, E: Any, s: float) -> None:
+    _in_other_units(plain, a, b, D, E, s)
+
+
+@pytest.mark.parametrize("start", [(-2.0, 1.0)])
 def test_another_start_in_the_same_basin(plain: Tensor, start: tuple[float, float]) -> None:
     x = torch.tensor(start, dtype=torch.float64)
-    assert apart(plain, front(nonlinear(), x, 0.5 * x)) < SAME
+    assert apart(plain, front(nonlinear(), x, 0.5 * x, FAR)) < SAME
 
 
 @pytest.mark.slow
+@settings(max_examples=15)
+@given(st.tuples(st.floats(-2.0, 2.0), st.floats(-2.0, 2.0)))
+def test_many_starts_in_the_same_basin(plain: Tensor, start: tuple[float, float]) -> None:
+    x = torch.tensor(start, dtype=torch.float64)
+    assert apart(plain, front(nonlinear(), x, 0.5 * x, FAR)) < SAME
+
+
 def test_single_precision(plain: Tensor) -> None:
     assert apart(plain, front(nonlinear(), *(p.float() for p in START))) < SAME
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_readme_s_problem_in_both_precisions(dtype: torch.dtype) -> None:
+def test_the_readme_s_problem_in_both_precisions() -> None:
     def upper(x: Tensor, y: Tensor) -> Tensor:
         first = (x - 1).square().sum() + y.square().sum()
         return torch.stack([first, x.square().sum() + (y - 2).square().sum()])
@@ -118,10 +121,13 @@ def test_the_readme_s_problem_in_both_precisions(dtype: torch.dtype) -> None:
     # y* = x, and per coordinate the front is ((x - 1)^2 + x^2, x^2 + (x - 2)^2) over [1/2, 1].
     t = torch.linspace(0.5, 1, 4001, dtype=torch.float64)
     truth = 10 * torch.stack([(t - 1) ** 2 + t**2, t**2 + (t - 2) ** 2], 1)
-    x0, y0 = torch.zeros(2, 10, dtype=dtype)
-    found = front(bp.Problem(upper=upper, lower=lower), x0, y0, steps=1000)
-    assert float(distance(found, truth).max()) < 1e-3
-    assert float(coverage(found, truth).min()) > 0.95
+    problem = bp.Problem(upper=upper, lower=lower)
+    single, double = (
+        front(problem, *torch.zeros(2, 10, dtype=dtype)) for dtype in (torch.float32, torch.float64)
+    )
+    assert apart(double, single) < 1e-3
+    assert float(distance(double, truth).max()) < 1e-3
+    assert float(coverage(double, truth).min()) > 0.95
 
 
 def test_what_is_left_to_gain_is_the_distance_to_the_front() -> None:
@@ -149,10 +155,44 @@ def test_what_is_left_to_gain_is_the_distance_to_the_front() -> None:
 
 def test_at_the_front_nothing_is_left() -> None:
     case = _random_quadratic(3, 4, 2, 9)
-    method = bp.MOMEHA.fitted(case.problem, case.x0, case.y0, steps=400)
-    found = bp.front(case.problem, case.x0, case.y0, method=method, steps=400, compile=False)
+    weights = bp.preferences.covering(2)[[0, 5, 10]]
+    found = bp.front(
+        case.problem, case.x0, case.y0, preferences=weights, steps=STEPS, compile=False
+    )
     assert found.remaining is not None
     assert float(found.remaining.max()) < 1e-3
+    assert found[2].remaining == float(found.remaining[2])
+
+
+def test_a_run_that_is_too_short_says_so_and_how_many_steps_it_needs() -> None:
+    case = CASES["far_start"]()
+    with pytest.warns(
+        BiparetoWarning, match=r"not converged: .* about [\d,]+ steps would be"
+    ) as seen:
+        answer = bp.solve(case.problem, case.x0, case.y0, steps=16, record_every=1)
+    assert answer.remaining is not None
+    assert answer.remaining > 0.01
+    assert len([w for w in seen if "not converged" in str(w.message)]) == 1
+    (diagnosis,) = bp.diagnose(answer)
+    assert diagnosis.name == "not-converged"
+    assert "steps would be needed" in diagnosis.remedy
+
+
+def said(upper: Any, lower: Any, steps: int = 60) -> tuple[bp.ParetoFront, str]:
+    """A front of the default call from (0.1, 0.2), and all that was said."""
+    start = torch.full((2,), 0.1, dtype=torch.float64), torch.full((2,), 0.2, dtype=torch.float64)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BiparetoWarning)
+        found = bp.front(bp.Problem(upper, lower), *start, steps=steps, compile=False)
+    return found, "\n".join(str(w.message) for w in caught)
+
+
+def near(x: Tensor, y: Tensor) -> Tensor:
+    return (y - x).square().sum()
+
+
+def pair(x: Tensor, y: Tensor) -> Tensor:
+    return torch.stack([(x - 1).square().sum() + y.square().sum(), (y + 1).square().sum()])
 
 
 def test_objectives_that_agree_are_said_to() -> None:
@@ -160,11 +200,70 @@ def test_objectives_that_agree_are_said_to() -> None:
         loss = (x - 1).square().sum() + (y - 1).square().sum()
         return torch.stack([loss, 3 * loss])
 
-    zero = torch.zeros(2, dtype=torch.float64)
-    problem = bp.Problem(upper, lambda x, y: (y - x).square().sum())
-    method = bp.MOMEHA.fitted(problem, zero, zero, steps=STEPS)
-    with pytest.warns(BiparetoWarning, match="all preferences end at one point"):
-        bp.front(problem, zero, zero, method=method, steps=STEPS, compile=False)
+    assert "end at one point: the objectives do not conflict" in said(upper, near, STEPS)[1]
+
+
+@pytest.mark.parametrize(
+    ("upper", "lower", "words"),
+    [
+        (
+            lambda x, y: torch.stack([0 * x.sum() + 1, y.square().sum()]),
+            near,
+            "objective 0 depends",
+        ),
+        (pair, lambda x, y: 0 * y.sum(), "lower does not depend on y"),
+        (
+            lambda x, y: torch.stack([(y - 1).square().sum(), (y + 1).square().sum()]),
+            lambda x, y: y.square().sum(),
+            "depends on x",
+        ),
+    ],
+)
+def test_what_leaves_nothing_to_choose_is_refused(upper: Any, lower: Any, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        said(upper, lower)
+
+
+@pytest.mark.parametrize("lower", [lambda x, y: -near(x, y), lambda x, y: (y * (1 + x * x)).sum()])
+def test_a_lower_level_without_a_minimum_is_named(lower: Any) -> None:
+    assert "lower has no minimum in y" in said(pair, lower)[1]
+
+
+def test_an_objective_that_is_undefined_somewhere_harms_no_other_run() -> None:
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([(x - 1).square().sum() + y.square().sum(), torch.sqrt(x + 0.3).sum()])
+
+    found, words = said(upper, near, 150)
+    failed = [failure is not None for failure in found.failure]
+    assert "left the finite numbers" in words
+    assert 0 < sum(failed) < len(found)
+    # f_2 falls with x: what is left of the front is x between its edge and f_1's minimum, 1/2.
+    good = found.subset(torch.tensor(failed).logical_not()).resolve_lower()
+    x = torch.linspace(-0.3, 0.5, 2001, dtype=torch.float64)
+    truth = torch.stack([2 * (x - 1) ** 2 + 2 * x**2, 2 * (x + 0.3).sqrt()], 1)
+    assert float(distance(good.objectives, truth).max()) < 0.02
+
+
+def test_a_lower_level_without_curvature_is_named() -> None:
+    case = CASES["quartic_valley"]()
+    with pytest.warns(BiparetoWarning, match="g has no curvature at"):
+        bp.front(case.problem, case.x0, case.y0, steps=20, compile=False)
+
+
+def test_answers_in_another_basin_are_named() -> None:
+    # f_2 = (x^2 - 1)^2 + (x - 1)^2/10 has a second, higher valley; f_1 is least at 0.2.
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        wells = (x * x - 1).square() + 0.1 * (x - 1).square()
+        return torch.stack([(y - 0.2).square().sum(), wells.sum()])
+
+    # f_2' = (x - 1)(4 x (x + 1) + 1/5) vanishes there.
+    valley = -(1 + 0.8**0.5) / 2
+    x = torch.tensor([[0.2], [0.6], [1.0], [valley]], dtype=torch.float64)
+    seen = arrival(bp.Problem(upper, near), None, x, x.clone(), [None] * 4)
+    assert seen.remaining is not None
+    assert float(seen.remaining.max()) < 1e-6
+    (sentence,) = seen.said
+    assert sentence.startswith("1 of 4 answers are dominated by another of these runs")
 
 
 @pytest.mark.parametrize(

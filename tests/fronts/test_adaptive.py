@@ -141,7 +141,7 @@ def test_the_budget_is_kept_and_more_points_come_back() -> None:
     # The aim is good: every warm run ends near the exact point of its preference, as the cold ones
     # do.
     error = problem.position_error(
-        resolved.x, resolved.preference, mu=method.mu, ideal=method.ideal
+        resolved.x, resolved.preference, mu=method.mu, ideal=method.ideal, extent=method.extent
     )
     assert float(error.max()) < 0.02
 

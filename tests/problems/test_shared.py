@@ -304,7 +304,9 @@ def test_solution_takes_the_tuned_question(case: str) -> None:
             asked.x, known.exact(w[0], "linear", torch.zeros(known.m, dtype=torch.float64), 2.0).x
         )
         tuned = bp.MOMEHA.tuned(known, known.x0, known.y0, steps=100)
-        assert torch.equal(x[0], known.solution(w[0], mu=tuned.mu, ideal=tuned.ideal).x)
+        assert torch.equal(
+            x[0], known.solution(w[0], mu=tuned.mu, ideal=tuned.ideal, extent=tuned.extent).x
+        )
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])

@@ -29,7 +29,7 @@ MOST = {
     "moco": 764,
     "wc-mhgd": 1262,
     "wc-penalty": 124,
-    "twin": 176,
+    "twin": 182,
 }
 
 

@@ -19,7 +19,7 @@ from bipareto.methods.tuning import local
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["remaining"]
+__all__ = ["DENSE", "remaining", "values"]
 
 #: variables up to which curvature is written down
 DENSE = 256
@@ -43,7 +43,7 @@ def remaining(problem: Problem, x: Tree, y: Tree, extent: Tensor) -> Tensor:
     y = local.settle(problem, x, y)
     begun = values(problem, x, y)
     begin, best, unit = x, begun, extent.double().to(begun)
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS if count <= DENSE else 1):
         if count <= DENSE:
             step, follow = _newton(problem, x, y, unit)
         else:

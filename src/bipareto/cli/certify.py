@@ -89,8 +89,10 @@ def _certified(
     problem, name = plan.setup.problem, plan.config.problem.name
     if index is not None and not 0 <= index < len(found):
         raise InvalidInput(f"--index {index}: the front in {run} has runs 0 to {len(found) - 1}")
-    # Other methods have a gamma of another meaning.
-    own = plan.method.gamma if isinstance(plan.method, MOMEHA) else None
+    # Other methods have a gamma of another meaning, and so have fitted coordinates.
+    own = None
+    if isinstance(plan.method, MOMEHA) and plan.method.coordinates == "plain":
+        own = plan.method.gamma
     envelope_gamma = own if gamma is None else gamma
     certificates = {}
     for i in range(len(found)) if index is None else [index]:

@@ -172,6 +172,7 @@ def front(
         "distance_to_front_mean": None if distance is None else float(distance.mean()),
         "position_error": shown.worst(position),
         "position_error_mean": None if position is None else float(position.mean()),
+        "remaining": shown.worst(found.remaining),
         "nondominated": len(found.nondominated()),
         "reasons": {reason: found.reason.count(reason) for reason in sorted(set(found.reason))},
         "seconds": seconds,

@@ -43,7 +43,7 @@ def position_error(
         # One objective has one exact point, whatever the scalarization.
         return known.position_error(x, x.new_ones(len(x), 1)) if known.m == 1 else None
     question: dict[str, Any] = {
-        name: getattr(method, name, None) for name in ("scalarization", "ideal", "mu")
+        name: getattr(method, name, None) for name in ("scalarization", "ideal", "mu", "extent")
     }
     if question["scalarization"] is None or not isinstance(question["ideal"], Fixed):
         return None
@@ -69,6 +69,7 @@ def front_table(
         *names,
         *([f"{name}, test" for name in names] if found.test is not None else []),
         *(["distance", "position error"] if known else []),
+        *(["left to gain"] if found.remaining is not None else []),
         "stopped by",
     ]
     rows = []
@@ -81,6 +82,8 @@ def front_table(
         if distance is not None:
             row.append(f"{float(distance[run]):.2e}")
             row.append("-" if position is None else f"{float(position[run]):.2e}")
+        if found.remaining is not None:
+            row.append(f"{float(found.remaining[run]):.2e}")
         rows.append([*row, found.reason[run]])
     out.table(f"{title}: objectives with the lower level solved", header, rows, left=0)
 

@@ -29,7 +29,9 @@ def tune(
     ],
     method: Annotated[
         str | None,
-        typer.Option("--method", metavar="NAME", help="Of package.module:function; else momeha."),
+        typer.Option(
+            "--method", metavar="NAME", help="Of package.module:function; else what suits it."
+        ),
     ] = None,
     space: Annotated[
         list[str] | None,
@@ -86,7 +88,7 @@ def tune(
     out = Output(as_json, quiet)
     with out.listening():
         if ":" in config and not Path(config).exists():
-            asked = _own(config, method or "momeha", space or [], steps, trials, option)
+            asked = _own(config, method, space or [], steps, trials, option)
         else:
             asked = load(TuneConfig, config)
             out.foretell(foretold(asked.sweep.problem))
@@ -103,12 +105,17 @@ def tune(
 
 
 def _own(
-    name: str, method: str, space: list[str], steps: int, trials: int, option: list[str] | None
+    name: str,
+    method: str | None,
+    space: list[str],
+    steps: int,
+    trials: int,
+    option: list[str] | None,
 ) -> TuneConfig:
     """The search for a problem of one's own: five preferences, ranges that are given or surround
     the tuned hyperparameters.
     """
-    from bipareto.sweep.builder import build, method_of
+    from bipareto.sweep.builder import auto, build, method_of
     from bipareto.sweep.config import (
         MethodConfig,
         PreferencesConfig,
@@ -118,6 +125,8 @@ def _own(
     )
 
     problem = problem_asked(name, option, None, 0.0)
+    setup = build(problem, [0])
+    method = method or auto(setup.problem)
     ranges = {}
     for text in space:
         key, _, values = text.partition("=")
@@ -127,7 +136,7 @@ def _own(
             raise InvalidInput(f"--space {text!r} is not of the form key=low:high") from error
         ranges[key.strip()] = SearchConfig(low=low, high=high, log=low > 0)
     if not ranges:
-        tuned = method_of(MethodConfig(method), build(problem, [0]), steps)
+        tuned = method_of(MethodConfig(method), setup, steps)
         ranges = {
             key: SearchConfig(low=value / FACTOR, high=value * FACTOR, log=True)
             for key, value in vars(tuned).items()

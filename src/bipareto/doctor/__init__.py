@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from bipareto.doctor import networks as _networks  # noqa: F401 (enters its looks)
-from bipareto.doctor.checks import LOOKS
+from bipareto.doctor.convergence import LOOKS
 from bipareto.doctor.evidence import Case, Diagnoses, Diagnosis, Look, looks
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.pareto import ParetoFront
@@ -190,15 +190,18 @@ class Watch:
             self.start,
             batched,
         )
-        for diagnosis in examine(case):
+        for diagnosis in examine(case, ended=False):
             if diagnosis.name not in self.found:
                 self.found[diagnosis.name] = diagnosis
                 warnings.warn(f"at step {record.step}, {diagnosis}", BiparetoWarning, stacklevel=2)
 
 
-def examine(case: Case) -> Diagnoses:
+def examine(case: Case, *, ended: bool = True) -> Diagnoses:
     """All diagnoses of a case, most urgent first.  What a trouble found earlier explains is not
     reported again for the same run.
+
+    Args:
+        ended: whether the runs have; some troubles are none on the way.
     """
     if case.alive and not len(
         case.history.get("objectives", ())
@@ -210,6 +213,8 @@ def examine(case: Case) -> Diagnoses:
     found = Diagnoses()
     rest = case  # one object as long as nothing is found: it keeps what it has computed
     for look in looks():
+        if look.at_end and not ended:
+            continue
         if seen := look.examine(rest):
             found += seen
             rest = replace(

@@ -215,11 +215,14 @@ def diagnosed(
 
 
 class Look(NamedTuple):
-    """One kind of trouble: its name, what it is in a sentence, and what finds it in a case."""
+    """One kind of trouble: its name, what it is in a sentence, what finds it in a case, and whether
+    it is none before the run has ended.
+    """
 
     name: str
     disease: str
     examine: Callable[[Case], list[Diagnosis]]
+    at_end: bool = False
 
 
 #: in the order of urgency: what an earlier one explains is not looked at again
@@ -239,16 +242,17 @@ def _sentence(examine: Callable[[Case], list[Diagnosis]]) -> str:
 
 
 def look(
-    name: str,
+    name: str, *, at_end: bool = False
 ) -> Callable[[Callable[[Case], list[Diagnosis]]], Callable[[Case], list[Diagnosis]]]:
     """Enter a function of a case among the looks; its docstring says what the trouble is.
 
     Args:
         name: of its diagnoses.
+        at_end: look at runs that have ended only.
     """
 
     def enter(examine: Callable[[Case], list[Diagnosis]]) -> Callable[[Case], list[Diagnosis]]:
-        LOOKS.append(Look(name, _sentence(examine), examine))
+        LOOKS.append(Look(name, _sentence(examine), examine, at_end))
         return examine
 
     return enter

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +15,7 @@ from bipareto.methods.base import State
 from bipareto.problem import Problem, tree
 from bipareto.problem.draws import draw
 from bipareto.run.loop import Begun, LoopOptions, drive, not_begun
-from bipareto.run.results import Run
+from bipareto.run.results import Run, as_batch
 from bipareto.run.steppers import stepper
 
 __all__ = ["MOST_RUNS", "join_runs", "rows_of", "run_states"]
@@ -56,7 +55,7 @@ def run_states(
                 if _interrupted(single)
                 else drive(problem, method, begun_one, options)
             )
-        return join_runs([_as_batch(run) for run in single]), False
+        return join_runs([as_batch(run) for run in single]), False
     size = min(SLICE, len(states))
     parts: list[Run] = []
     for begin in range(0, len(states), size):
@@ -75,16 +74,6 @@ def run_states(
 
 def _interrupted(runs: list[Run]) -> bool:
     return bool(runs) and runs[-1].interrupted
-
-
-def _as_batch(run: Run) -> Run:
-    def lead(value: Any) -> Any:
-        return tree.map_(lambda leaf: leaf[None], value)
-
-    history = {
-        name: values if name == "step" else values[:, None] for name, values in run.history.items()
-    }
-    return replace(run, state=lead(run.state), best=lead(run.best), history=history)
 
 
 def rows_of(run: Run, rows: list[int]) -> Run:

@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
+from bipareto.certificate.remaining import DENSE
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.adaptive import trace
-from bipareto.fronts.arrival import missing, warn_of_missing
 from bipareto.fronts.batch import MOST_RUNS, run_states
 from bipareto.fronts.networks import raced_front
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.methods import Method, Twin
 from bipareto.methods.parts.preferences import as_preference, covering, named
-from bipareto.problem import Problem, validation
+from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
+from bipareto.run.arrival import arrival, warn_of_missing
 from bipareto.run.loop import LoopOptions, choose_method, method_kind, warn_of_runaways
 from bipareto.run.results import Callback, warn_of_failures
 
@@ -56,9 +57,9 @@ def front(
             draws.
         others: as in `solve`.
 
-    A front of `MOMEHA.fitted` is looked at when it is there: runs that have not converged, a lower
-    level that cannot be solved, preferences that all end at one point and ends that are not reached
-    are warned of, and `front.remaining` is what is left to gain.
+    A front of the default is looked at when it is there, as one in fitted coordinates is: runs that
+    have not converged, a lower level that cannot be solved, preferences that all end at one point
+    and ends that are not reached are warned of, and `front.remaining` is what is left to gain.
 
     Returns:
         a `ParetoFront` of R = P * len(seeds) runs, seed by seed; of as many as the budget allows
@@ -83,6 +84,7 @@ def front(
             "budget=N go together"
         )
     raced = method is None and budget is None and method_kind(problem) is Twin
+    looked_at = method is None or getattr(method, "coordinates", "plain") == "fitted"
     method = choose_method(method, problem, x0, y0, steps)
     if budget is not None:
         return trace(problem, [(x0, y0)], budget, method, seeds, options)
@@ -111,7 +113,8 @@ def front(
         rows = torch.stack([w for w in wanted if w is not None])
         found = raced_front(problem, start, rows, seeds, options)
         if found is not None:
-            return found
+            small = tree.ravel((start.x, start.y)).numel() <= DENSE
+            return _looked_at(problem, found) if small else found
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)  # zeros were warned of above, once for all
         begun = [method.begin(start, w) for w in wanted]
@@ -124,9 +127,15 @@ def front(
     ).repeat(len(seeds), 1)
     warn_of_failures(run.failure)
     found = front_of(problem, method, run, preference, run_seeds, batched)
-    looked_at = getattr(method, "coordinates", "plain") == "fitted"
-    if not looked_at or not batched or "interrupted" in run.reason:
+    return _looked_at(problem, found) if looked_at else found
+
+
+def _looked_at(problem: Problem, found: ParetoFront) -> ParetoFront:
+    """The front with what is left to gain, after warnings of what is missing."""
+    if not found.batched or found.interrupted:
         return found
-    remaining, said = missing(problem, method, run, preference)
-    warn_of_missing(said)
-    return replace(found, remaining=remaining)
+    seen = arrival(
+        problem, found.method, found.x, found.y, found.failure, found.preference, found.run
+    )
+    warn_of_missing(seen.said, stacklevel=4)
+    return replace(found, remaining=seen.remaining)

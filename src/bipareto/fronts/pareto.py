@@ -94,7 +94,7 @@ class ParetoFront(Tabular):
     batched: bool = True
     #: ||grad_y g|| (R,) after `resolve_lower`, else None
     lower_residual: Tensor | None = None
-    #: what all objectives can still gain together, a share of the extent (R,): `fronts.arrival`
+    #: what all objectives can still gain together, a share of the extent (R,): `run.arrival`
     remaining: Tensor | None = None
     #: the objectives (R, m) at the y that the runs returned, where y has been replaced since
     own: Tensor | None = None
@@ -141,6 +141,7 @@ class ParetoFront(Tabular):
         rows: dict[str, Any] = {
             name: None if (v := getattr(self, name)) is None else v[i] for name in ("own", "test")
         }
+        rows["remaining"] = None if self.remaining is None else float(self.remaining[i])
         y, f = tree.select(self.y, i), self.objectives[i]
         return replace(found, y=y, objectives=f, race=self.race, **rows)
 
@@ -199,8 +200,8 @@ class ParetoFront(Tabular):
             worst = float(solved.residual[missed].max())
             warnings.warn(
                 f"the lower level of {len(missed)} of {len(self)} runs was not solved to {tol:g} "
-                f"in {max_iter} Newton steps "
-                f"(worst ||grad_y g|| = {worst:.3g}); allow more with max_iter, or a larger tol",
+                f"in {max_iter} Newton steps (worst ||grad_y g|| = {worst:.3g}); allow more with "
+                "max_iter, or a larger tol",
                 BiparetoWarning,
                 stacklevel=2,
             )
@@ -252,6 +253,10 @@ class ParetoFront(Tabular):
         """
         rows = places(index, len(self))
         index = torch.tensor(rows, dtype=torch.int64)
+        measured: dict[str, Any] = {
+            name: None if (v := getattr(self, name)) is None else v[index.to(v.device)]
+            for name in ("own", "test", "lower_residual", "remaining")
+        }
         return replace(
             self,
             x=tree.select(self.x, index.to(tree.first_leaf(self.x).device)),
@@ -261,12 +266,7 @@ class ParetoFront(Tabular):
             seed=self.seed[index],
             reason=tuple(self.reason[r] for r in rows),
             failure=tuple(self.failure[r] for r in rows),
-            own=None if self.own is None else self.own[index.to(self.own.device)],
-            test=None if self.test is None else self.test[index.to(self.test.device)],
-            lower_residual=None
-            if self.lower_residual is None
-            else self.lower_residual[index.to(self.lower_residual.device)],
-            remaining=None if self.remaining is None else self.remaining[index],
+            **measured,
             run=None,
         )
 
@@ -304,7 +304,8 @@ class ParetoFront(Tabular):
             layout[name] = tree.layout(value)
             for i, leaf in enumerate(tree.leaves(value)):
                 arrays[f"{name}.{i}"] = leaf.detach().cpu().numpy()
-        for name in ("objectives", "preference", "seed", "lower_residual", "own", "test"):
+        names = ("objectives", "preference", "seed", "lower_residual", "own", "test", "remaining")
+        for name in names:
             if getattr(self, name) is not None:
                 arrays[name] = getattr(self, name).detach().cpu().numpy()
         meta = {
@@ -378,6 +379,7 @@ class ParetoFront(Tabular):
             lower_residual=tensors.get("lower_residual"),
             own=tensors.get("own"),
             test=tensors.get("test"),
+            remaining=tensors.get("remaining"),
         )
         runs, m = front.objectives.shape
         columns: list[Any] = [

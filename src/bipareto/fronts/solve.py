@@ -12,6 +12,7 @@ from bipareto.methods import Method, Twin
 from bipareto.problem import Problem, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
+from bipareto.run.arrival import looked_over
 from bipareto.run.loop import (
     Begun,
     LoopOptions,
@@ -74,6 +75,7 @@ def solve(
     options = LoopOptions(steps, compile, record_every, tol, callbacks, progress)
     seed = validation.seed(seed)
     raced = method is None and method_kind(as_problem(problem)) is Twin
+    looked_at = method is None or getattr(method, "coordinates", "plain") == "fitted"
     method = choose_method(method, problem, x0, y0, steps)
     start = method.prepare(problem, x0, y0)
     state = method.begin(start, preference)
@@ -85,4 +87,5 @@ def solve(
     run = drive(problem, method, Begun(state, [seed], m, batched=False), options)
     warn_of_failures(run.failure)
     warn_of_runaways(start.y, run, batched=False)
-    return solution_of(problem, method, run, None, seed)
+    answer = solution_of(problem, method, run, None, seed)
+    return looked_over(problem, answer, run) if looked_at and not run.interrupted else answer

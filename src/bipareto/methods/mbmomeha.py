@@ -17,7 +17,7 @@ from bipareto.methods.base import Draw, Info, Limits, Start, Traits
 from bipareto.methods.momeha import MOMEHA, MomehaState, Momentum, towards
 from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
 from bipareto.methods.theory import admissible
-from bipareto.methods.tuning import envelope_methods
+from bipareto.methods.tuning import functions
 from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
@@ -81,11 +81,11 @@ class MBMOMEHA(MOMEHA):
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
-        """As `MOMEHA.tuned`, with steps that fall as Theorem 2 asks for when gradients are
-        noisy.
+        """As `MOMEHA.tuned`, in plain coordinates and with steps that fall as Theorem 2 asks for
+        when gradients are noisy.
         """
         steps, seed = cls.tuning_options(problem, steps, seed)
-        return cls(**envelope_methods.tune_mbmomeha(problem, x0, y0, steps=steps, seed=seed))
+        return cls(**functions.tune_mbmomeha(problem, x0, y0, steps=steps, seed=seed))
 
     @classmethod
     def admissible(  # type: ignore[override]

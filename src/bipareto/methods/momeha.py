@@ -26,7 +26,7 @@ from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
 from bipareto.methods.theory import admissible
 from bipareto.methods.theory.constants import Deterministic
 from bipareto.methods.theory.stochastic import Stochastic
-from bipareto.methods.tuning import envelope_methods, functions, units
+from bipareto.methods.tuning import functions, units
 from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
@@ -39,7 +39,7 @@ class MOMEHA(Method[MomehaState]):
     """Algorithm 1: single-loop, Hessian-free, with preferences, for a nonconvex lower level.
 
     With the defaults this is the algorithm as it is written below; `MOMEHA.tuned(problem, x0, y0)`
-    fits the hyperparameters to a problem, `MOMEHA.fitted` coordinates as well.
+    fits hyperparameters and coordinates to a problem.
 
     theta+ = theta - alpha_theta [ grad_y g(x, theta) + (theta - y)/gamma ]
     x+     = x - alpha_x [ grad_x F(x, y)/c_t + grad_x g(x, y) - grad_x g(x, theta+) ]
@@ -110,19 +110,12 @@ class MOMEHA(Method[MomehaState]):
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
-        """Numbers from probes of g and f at the start and from the step budget: see
-        `bipareto.methods.tuning.envelope_methods`.
-        """
-        steps, seed = cls.tuning_options(problem, steps, seed)
-        return cls(**envelope_methods.tune_momeha(problem, x0, y0, steps=steps, seed=seed))
+        """Hyperparameters that know no units: objectives are measured by their own range over the
+        front, x and y run in coordinates fitted to the curvature met on the way
+        (`bipareto.methods.tuning.units`).
 
-    @classmethod
-    def fitted(
-        cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
-    ) -> Self:
-        """In fitted coordinates and with objectives measured by their own range, where the problem
-        is small enough (`bipareto.methods.tuning.units`); units, offsets and condition numbers then
-        do not matter.  Else as `tuned`.
+        Problems that are drawn from or too large to be looked at whole get plain coordinates and
+        probes along single directions (`bipareto.methods.tuning.envelope_methods`).
         """
         steps, seed = cls.tuning_options(problem, steps, seed)
         return cls(**functions.tune_momeha(problem, x0, y0, steps=steps, seed=seed))
@@ -186,8 +179,13 @@ class MOMEHA(Method[MomehaState]):
 
         `method.bounds(...).outside(alpha_theta, alpha_x, alpha_y)` names the steps that are too
         large.  Of the method's steps alpha_theta alone has a say, where it is admissible: u_x and
-        u_y depend on it.  Arguments as in `admissible`.
+        u_y depend on it.  Arguments as in `admissible`.  Runs in fitted coordinates are refused.
         """
+        if self.coordinates != "plain":
+            raise InvalidInput(
+                "these hyperparameters are for fitted coordinates, and the proofs speak of plain "
+                "ones; take MOMEHA.admissible(...), or MOMEHA(...) with numbers of your own"
+            )
         return admissible.bounds(
             problem,
             x0,

@@ -13,7 +13,7 @@ from torch import Tensor
 from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.scalarization import Scalarization, as_ideal
-from bipareto.methods.tuning.envelope_methods import smoothing
+from bipareto.methods.tuning.functions import Question, question
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.oracle import noisy
 from bipareto.problem.sampler import generator
@@ -246,14 +246,23 @@ class KnownProblem(Problem, ABC):
         scalarization: str = "stch",
         mu: float | None = None,
         ideal: Any = None,
+        extent: Any = None,
     ) -> Point:
         """The exact point of a preference.
 
-        Without `mu` and `ideal` these are what `MOMEHA.tuned` takes at this problem's own start, so
-        that `front(problem, problem.x0, problem.y0)` and this agree on the question.
+        Args:
+            preference: w (m,).
+            scalarization: "stch", "tchebycheff" or "linear".
+            mu, ideal: smoothing and the ideal point z.
+            extent: s, one number or m; F is taken of (f_i - z_i)/s_i.
+
+        Without mu, ideal and extent these are what `MOMEHA.tuned` takes at this problem's own
+        start, so that `front(problem, problem.x0, problem.y0)` and this agree on the question; an
+        extent that is left out beside a given ideal point is 1.
         """
-        mu, z = self._question(mu, ideal)
-        return self.exact(torch.as_tensor(preference, dtype=torch.float64), scalarization, z, mu)
+        asked = self._question(mu, ideal, extent)
+        w = torch.as_tensor(preference, dtype=torch.float64)
+        return self._answer(w, scalarization, asked)
 
     def position_error(
         self,
@@ -263,25 +272,39 @@ class KnownProblem(Problem, ABC):
         scalarization: str = "stch",
         mu: float | None = None,
         ideal: Any = None,
+        extent: Any = None,
     ) -> Tensor:
         """max |coordinates(x) - coordinates of the exact point| for each run, shape (R,).
 
         Args:
             x: stacked over R runs.
             preference: (R, m).
-            scalarization, mu, ideal: as in `solution`.
+            scalarization, mu, ideal, extent: as in `solution`.
         """
-        mu, z = self._question(mu, ideal)
-        wanted = torch.stack([self.exact(w, scalarization, z, mu).coordinates for w in preference])
+        asked = self._question(mu, ideal, extent)
+        wanted = torch.stack(
+            [self._answer(w, scalarization, asked).coordinates for w in preference]
+        )
         return (self.coordinates(x) - wanted).abs().amax(-1)
 
-    def _question(self, mu: float | None, ideal: Any) -> tuple[float, Tensor]:
-        """mu and the ideal point (m,), each tuned where it is not given."""
-        rule = None if ideal is None else as_ideal(ideal)
-        if mu is None or rule is None:
-            tuned_mu, tuned_rule = smoothing(self, self.x0, self.y0)
-            mu, rule = tuned_mu if mu is None else mu, rule or tuned_rule
-        return float(mu), rule.start(torch.zeros(self.m, dtype=torch.float64))
+    def _answer(self, w: Tensor, scalarization: str, asked: Question) -> Point:
+        z = as_ideal(asked.ideal).start(torch.zeros(self.m, dtype=torch.float64))
+        return self.exact(w / asked.extent, scalarization, z, asked.mu)
+
+    def _question(self, mu: float | None, ideal: Any, extent: Any) -> Question:
+        """mu, z and s, as they were given or as `MOMEHA.tuned` has them."""
+        if mu is None or ideal is None:
+            tuned = self._tuned_question
+            if ideal is None and extent is None:
+                extent = tuned.extent
+            mu = tuned.mu if mu is None else mu
+            ideal = tuned.ideal if ideal is None else ideal
+        s = torch.as_tensor(1.0 if extent is None else extent, dtype=torch.float64)
+        return Question(float(mu), as_ideal(ideal), s.expand(self.m))
+
+    @cached_property
+    def _tuned_question(self) -> Question:
+        return question(self, self.x0, self.y0)
 
 
 def at_least(name: str, value: float, least: float) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from bipareto.errors import BiparetoWarning
 from bipareto.methods import Method
 from bipareto.methods.base import Info, State
-from bipareto.problem import Problem
+from bipareto.problem import Problem, tree
 from bipareto.problem.modules import copy_into
 from bipareto.problem.notebook import frame, html_table
 from bipareto.problem.tree import Tree
@@ -31,6 +31,7 @@ __all__ = [
     "Run",
     "Snapshot",
     "Solution",
+    "as_batch",
     "warn_of_failures",
 ]
 
@@ -140,7 +141,8 @@ class Solution:
     x, y, theta: the last iterate (theta is None for methods without one); objectives: f(x, y) on
     all data, shape (m,); best: the recorded iterate with the smallest residual, for which the
     theory's rates hold; history: what was recorded, name -> tensor with one row per record,
-    `history["step"]` the step of each row.
+    `history["step"]` the step of each row; remaining: what all objectives can still gain together,
+    a share of the front's extent, None where it was not looked at (`bipareto.certify` does).
     """
 
     x: Tree
@@ -159,6 +161,7 @@ class Solution:
     method: Method
     state: State = field(repr=False)
     problem: Problem | None = field(default=None, repr=False)
+    remaining: float | None = None
     #: the objectives (m,) at the y that the run returned, where y has been replaced since
     own: Tensor | None = None
     #: the objectives (m,) on `test_data`, which no step has seen, where there is any
@@ -228,3 +231,15 @@ class Run:
     def interrupted(self) -> bool:
         """Whether somebody pressed Ctrl-C before all runs had ended."""
         return "interrupted" in self.reason
+
+
+def as_batch(run: Run) -> Run:
+    """A single run as a batch of one: a first axis is put before all that has none."""
+
+    def lead(value: Any) -> Any:
+        return tree.map_(lambda leaf: leaf[None], value)
+
+    history = {
+        name: values if name == "step" else values[:, None] for name, values in run.history.items()
+    }
+    return replace(run, state=lead(run.state), best=lead(run.best), history=history)

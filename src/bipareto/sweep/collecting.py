@@ -18,6 +18,7 @@ from bipareto.fronts.tables import write_csv
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 from bipareto.problems import KnownProblem
+from bipareto.run.arrival import arrival, warn_of_missing
 from bipareto.run.results import Failure, Run
 from bipareto.sweep.durable import write_atomic
 from bipareto.sweep.plan import Plan, read_plan
@@ -124,6 +125,10 @@ def collect(folder: RunFolder) -> ParetoFront:
     )
     measured: dict[str, Any] = {name: tensors.get(name) for name in _MEASURED}
     found = replace(found, objectives=tensors["objectives"], **measured)
+    if getattr(plan.method, "coordinates", "plain") == "fitted" and found.batched:
+        seen = arrival(plan.setup.problem, plan.method, x, y, failure, found.preference)
+        warn_of_missing(seen.said)
+        found = replace(found, remaining=seen.remaining)
     known = plan.setup.known
     distance = None if known is None else known.distance_to_front(found.objectives)
     write_atomic(folder.path / "front.csv", lambda partial: write_csv(found, partial, distance))

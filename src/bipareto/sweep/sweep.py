@@ -162,7 +162,10 @@ def keep(
             part.note_attempt(0)
             write_metrics(found, part.path / "metrics.jsonl")
             write_result(read_plan(folder, setup), folder, 0, found.run, stacked=True)
-        return collect(folder)
+        with warnings.catch_warnings():
+            # What is missing was said when the front was made.
+            warnings.simplefilter("ignore", BiparetoWarning)
+            return collect(folder)
 
 
 def resume(

@@ -167,7 +167,12 @@ def _recorded(step: Callable[[], None]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(kept: Callable[[], None] = step) -> None:
+        # `kept` holds the tensors that the graph reads where they lie
+        graph.replay()
+
+    return replay
 
 
 def _ours(problem: Problem, method: MOMEHA, state: Any, batched: bool, compile: bool | str) -> Any:
@@ -185,13 +190,15 @@ def _ours(problem: Problem, method: MOMEHA, state: Any, batched: bool, compile: 
 def _timed(batch: int, seconds: float, figures: Figures) -> Times:
     method = MOMEHA(gamma=1.0, alpha_theta=0.01, alpha_x=0.01, alpha_y=0.01, c=1.0)
     problem, x0, y0, net = problem_of(batch, "cuda")
-    w = grid(2, PREFERENCES).float().cuda()
+    w = grid(2, PREFERENCES)
     start = method.prepare(problem, x0, y0)
     states = [method.begin(start, row) for row in w]
     builders: dict[str, Callable[[], Callable[[], object]]] = {
         "ours, replayed": lambda: _ours(problem, method, states[0], False, "replay"),
         "ours, eager": lambda: _ours(problem, method, states[0], False, False),
-        "CUDA graph by hand": lambda: _recorded(hand_made(net, method, w[0], batch, "cuda")[0]),
+        "CUDA graph by hand": lambda: _recorded(
+            hand_made(net, method, w[0].float().cuda(), batch, "cuda")[0]
+        ),
     }
     twin = problem_of(batch, "cuda")[0]
     if batch == BATCHES[0]:

@@ -284,6 +284,8 @@ def _draw(axes: Sequence[Any], curves: dict[str, list[tuple[float, float]]]) -> 
         last = points[-1]
         for (a, _), (b, _) in pairwise(points):
             axis.plot([a, b], [last[1] * a / last[0], last[1] * b / last[0]], ":", color="grey")
+        axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
+        axis.xaxis.minorticks_off()
         axis.set_xlabel(LABELS[name], fontsize=8)
         axis.set_ylabel("seconds of a step" if name != "processes" else "seconds", fontsize=8)
         axis.set_title(f"{name} (dotted: slope 1)", fontsize=9)

@@ -97,8 +97,10 @@ def bench(
     with out.listening():
         figures = suites.run(suite, each, numbers, names, out_dir, out.say)
     figures.show(out)
-    said = [word for word in sys.argv[1:] if word != "--here"]
-    path = figures.write(out_dir, " ".join(["bipareto", *said]), numbers)
+    # without folders, which are nobody else's
+    command = f"bipareto bench {suite} --seconds {each:g} --seeds {seeds}"
+    command += "" if only is None else f" --only {only}"
+    path = figures.write(out_dir, command, numbers)
     out.say(f"written to {path} and {path.with_suffix('.png').name}")
     out.result({"suite": suite, "claims": [[c.text, c.value, c.met] for c in figures.claims]})
 

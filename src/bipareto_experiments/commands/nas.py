@@ -234,9 +234,9 @@ def _study(out: Output, options: SearchOptions, seeds: list[int], **more: Any) -
 
 def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
     """The hypervolume of a search's own objectives."""
-    from bipareto_experiments.nas.judging import dearest
+    from bipareto_experiments.nas.judging import reference_point
 
-    corner = dearest(task.settings.objectives, task.problem.network.classes)
+    corner = reference_point(task.settings.objectives, task.problem.network.classes)
     if find_spec("moocore") is None:
         return {"hypervolume": None, "reference": corner}
     from bipareto.fronts.measures import hypervolume

@@ -12,7 +12,7 @@ import torch
 
 from bipareto.errors import InvalidInput
 from bipareto.fronts.drawing import COLOURS, MARKERS, save, styles
-from bipareto_experiments.nas.judging import dearest, points_of, summary
+from bipareto_experiments.nas.judging import points_of, reference_point, summary
 from bipareto_experiments.nas.known import KnownCells
 from bipareto_experiments.nas.settings import METHODS
 
@@ -27,7 +27,7 @@ Records = list[dict[str, Any]]
 _SCALES = {"loss": 1.0, "flops": 0.67, "skip": 2.0, "pooling": 1.0}
 _LABELS = {
     "loss": "validation loss",
-    "flops": "FLOPs (share of the dearest)",
+    "flops": "FLOPs (share of the most expensive)",
     "skip": "skip density",
     "pooling": "pooling density",
 }
@@ -185,7 +185,7 @@ def _plane(result: dict[str, Any], known: KnownCells | None) -> Figure | None:
         return None
     import moocore
 
-    corner = dearest(names, result["data"]["classes"])
+    corner = reference_point(names, result["data"]["classes"])
     figure, (axis,) = _figure(8.0, 5.2)
     methods, outside = _methods(records), 0
     unseen = all("test" in r for r in records)

@@ -32,11 +32,11 @@ __all__ = [
     "DRAWS",
     "best_trials",
     "correlations",
-    "dearest",
     "favoured",
     "linked",
     "operations",
     "points_of",
+    "reference_point",
     "references",
     "summary",
     "volumes",
@@ -146,9 +146,9 @@ def summary(result: dict[str, Any], known: KnownCells, dataset: str = "cifar10")
     }
 
 
-def dearest(objectives: Sequence[str], classes: int) -> list[float]:
+def reference_point(objectives: Sequence[str], classes: int) -> list[float]:
     """The reference point of objectives, which the paper does not give: the loss of a guess, and 1
-    for shares of the dearest.
+    for shares of the most expensive.
     """
     return [math.log(classes) if name == "loss" else 1.0 for name in objectives]
 
@@ -161,7 +161,7 @@ def volumes(result: dict[str, Any]) -> dict[str, Any]:
     weights; both on validation images, which y has partly followed.  test_mixture, test_discrete:
     on images that neither level saw, where records have them.
     """
-    corner = dearest(result["objectives"], result["data"]["classes"])
+    corner = reference_point(result["objectives"], result["data"]["classes"])
     found: dict[str, Any] = {}
     for name in dict.fromkeys(r["method"] for r in result["records"]):
         own = [r for r in result["records"] if r["method"] == name]

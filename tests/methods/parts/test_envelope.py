@@ -94,3 +94,15 @@ def test_the_solution_does_not_depend_on_units(unit: float, scale: float) -> Non
     )
     assert bool(found.converged.all())
     torch.testing.assert_close(found.y[0] / unit, center, rtol=1e-7, atol=1e-7)
+
+
+def test_an_ill_conditioned_quadratic_takes_few_newton_steps() -> None:
+    """Its inner solves are conjugate gradients: with 24 curvatures over four decades steepest
+    descent would need thousands of products.
+    """
+    h = torch.logspace(0, -4, 24, dtype=DOUBLE)
+    problem = bp.Problem(lambda x, y: y.square().sum()[None], lambda x, y: (h * (y - x) ** 2).sum())
+    zero, one = torch.zeros(1, 24, dtype=DOUBLE), torch.ones(1, 24, dtype=DOUBLE)
+    found = envelope.solve_lower(problem, one, zero, tol=1e-9, max_iter=12)
+    assert bool(found.converged.all())
+    torch.testing.assert_close(found.y, one, rtol=1e-4, atol=1e-4)

@@ -253,3 +253,19 @@ def test_counts_must_be_positive(kind: type[Hypergradient]) -> None:
 def test_a_difference_over_no_distance_is_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidInput, match=r"(eps|difference) = 0.0; it must be > 0"):
         make()
+
+
+def test_the_flattest_curvature_that_cg_reports_has_no_length_in_it() -> None:
+    """A Rayleigh quotient: 2 for the matrix 2 I and between the ends of any spectrum, whatever the
+    right-hand side's size.
+    """
+    spectrum = torch.tensor([1.0, 2.0, 3.0, 10.0], dtype=DOUBLE)
+    for size in (1e-3, 1.0, 1e3):
+        rhs = torch.full((1, 4), size, dtype=DOUBLE)
+        solution, flattest = CG(3)._solve(lambda: lambda rows: 2 * rows, rhs, (1e-10,))
+        torch.testing.assert_close(solution, rhs / 2)
+        assert flattest is not None
+        assert float(flattest) == pytest.approx(2.0)
+        flattest = CG(4)._solve(lambda: lambda rows: spectrum * rows, rhs, (1e-10,))[1]
+        assert flattest is not None
+        assert 1 <= float(flattest) <= 4  # at most the mean

@@ -19,6 +19,7 @@ from bipareto.methods.theory.smoothness import (
     scalarized_smoothness,
 )
 from bipareto.methods.theory.stochastic import Stochastic
+from bipareto.methods.tuning.envelope_methods import tune_momeha
 from helpers import DOUBLE
 
 STCH = scalarization.get("stch")
@@ -241,7 +242,9 @@ def test_admissible_presets_are_at_their_fraction_of_the_bounds() -> None:
     steps = [getattr(method, name).value for name in ("alpha_theta", "alpha_x", "alpha_y")]
     assert steps == pytest.approx([0.99 * bounds.u_theta, 0.99 * bounds.u_x, 0.99 * bounds.u_y])
     assert not bounds.outside(*steps)
-    tuned = bp.MOMEHA.tuned(problem, *start)
+    with pytest.raises(InvalidInput, match="fitted coordinates"):
+        bp.MOMEHA.tuned(problem, *start).bounds(problem, *start, constants=problem.constants)
+    tuned = bp.MOMEHA(**tune_momeha(problem, *start))
     assert isinstance(tuned.alpha_theta, Constant)
     wrong = tuned.bounds(problem, *start, constants=problem.constants).outside(
         tuned.alpha_theta.value, 0.5, tuned.alpha_theta.value

@@ -11,6 +11,7 @@ import torch
 import bipareto as bp
 from bipareto.methods.parts.scalarization import Fixed, Tracked
 from bipareto.methods.tuning.envelope_methods import _separability, smoothing
+from bipareto.methods.tuning.envelope_methods import tune_momeha as tune_plain
 from bipareto_experiments.digits import digits_problem
 from helpers import DOUBLE, nonconvex
 
@@ -29,7 +30,9 @@ def test_pl_sin2_is_solved_with_defaults() -> None:
     method = found.method
     assert isinstance(method, bp.MOMEHA)
     assert (
-        problem.position_error(found.x, found.preference, mu=method.mu, ideal=method.ideal).max()
+        problem.position_error(
+            found.x, found.preference, mu=method.mu, ideal=method.ideal, extent=method.extent
+        ).max()
         < 0.02
     )
     # Asked without smoothing and ideal point, the exact answer is that of the same question.
@@ -59,16 +62,30 @@ def test_the_weak_penalty_of_the_theorem_is_trapped_there() -> None:
     assert (found.y - found.resolve_lower().y).norm(dim=1).max() > 1.0
 
 
-def test_numbers_respect_the_theory_and_the_bound_that_repels_maxima() -> None:
-    for name in ("pl-sin2", "sin", "mo-sin"):
-        problem = bp.problems.get(name)
-        method = bp.MOMEHA.tuned(problem, problem.x0, problem.y0)
-        rho = problem.constants.rho_y
-        assert 0.5 * problem.constants.gamma_max < method.gamma < 1.05 * problem.constants.gamma_max
-        alpha = float(method.alpha_y[0])
-        assert method.alpha_y == method.alpha_theta
-        h = rho / 2
-        assert alpha < 2 * method.gamma**2 * h / (1 - (method.gamma * h) ** 2)
+def assert_theory(gamma: float, alpha: float, rho: float) -> None:
+    """gamma is at most about 1/(2 rho_y), and alpha repels lower maxima of half that curvature."""
+    assert 0.25 < gamma * rho < 0.525
+    h = rho / 2
+    assert alpha < 2 * gamma**2 * h / (1 - (gamma * h) ** 2)
+
+
+@pytest.mark.parametrize("name", ["pl-sin2", "sin", "mo-sin"])
+def test_numbers_respect_the_theory_and_the_bound_that_repels_maxima(name: str) -> None:
+    problem = bp.problems.get(name)
+    probed = tune_plain(problem, problem.x0, problem.y0)
+    assert probed["alpha_y"] == probed["alpha_theta"]
+    assert_theory(probed["gamma"], probed["alpha_y"], problem.constants.rho_y)
+
+
+@pytest.mark.parametrize(("name", "shift"), [("pl-sin2", 0.0), ("sin", 2.0), ("mo-sin", 2.0)])
+def test_in_coordinates_too_where_the_run_meets_negative_curvature(name: str, shift: float) -> None:
+    problem = bp.problems.get(name)
+    method = bp.MOMEHA.tuned(problem, problem.x0, problem.y0 - shift)
+    assert method.alpha_y == method.alpha_theta
+    # In fitted coordinates g has curvature one in y at the lower solution.
+    y = problem.lower_solution(problem.x0)
+    unit = torch.func.hessian(lambda v: problem.lower(problem.x0, v))(y).diagonal().mean()
+    assert_theory(method.gamma, float(method.alpha_y[0]), problem.constants.rho_y / float(unit))
 
 
 def ends_at_a_minimum(seeds: range, steps: int) -> bool:
@@ -151,7 +168,7 @@ def test_the_step_of_x_asks_for_the_penalty_and_not_for_what_f_does_through_y() 
     )
     steeper = bp.Problem(lambda x, y: 100 * through_y.upper(x, y), lower)
     direct = bp.Problem(lambda x, y: through_y.upper(x, y) + 50 * x.square().sum(), lower)
-    alpha = [bp.MOMEHA.tuned(problem, x, y).alpha_x[0] for problem in (through_y, steeper, direct)]
+    alpha = [tune_plain(problem, x, y)["alpha_x"] for problem in (through_y, steeper, direct)]
     # gamma = 4 and L = ||g_xy|| = 1: the penalty's curvature in x is 4/5, and a separable level
     # takes twice its inverse.
     assert alpha[0] == pytest.approx(2.5, rel=1e-3)

@@ -146,7 +146,8 @@ def _trust_region(
     residual = begun = r.norm(dim=1)
     # The first radius is the length of an exact step along the gradient: the scale on which g is
     # known to be quadratic.
-    curvature = (r * product(v, r)).sum(1).abs() / residual.pow(2).clamp_min(tiny_number)
+    way = r / residual.clamp_min(tiny_number)[:, None]
+    curvature = (way * product(v, way)).sum(1).abs()
     radius = 2 * residual / curvature.clamp_min(eps * residual)
     largest, smallest = curvature, curvature
 
@@ -190,7 +191,7 @@ def _trust_region(
         largest, smallest = torch.maximum(largest, met), torch.minimum(smallest, met)
         goal = limit()
     stacked = torch.func.vmap(lambda row: tree.unravel(row, like))(v)
-    return LowerSolution(stacked, residual, residual <= goal, iterations)
+    return LowerSolution(stacked, residual, (residual <= goal) & goal.isfinite(), iterations)
 
 
 def _steihaug(

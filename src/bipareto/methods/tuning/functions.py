@@ -1,11 +1,13 @@
-"""MOMEHA's hyperparameters for a function: in coordinates, with objectives measured by their own
-range, where the problem is small enough; else by probes along single directions.
+"""Hyperparameters of MOMEHA and MB-MOMEHA for a function.
 
-The rules are told in `units` and in `envelope_methods`.
+Where the problem is small enough to be looked at whole, objectives are measured by their own range
+over the front, and without noise x and y run in coordinates; the rules are told in `units`.  Else
+probes along single directions serve, as told in `envelope_methods`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -17,8 +19,10 @@ from bipareto.methods.tuning import envelope_methods as rules
 from bipareto.methods.tuning import local, units
 from bipareto.methods.tuning.units import Survey
 from bipareto.problem import Problem, tree
+from bipareto.problem.tree import Tree
+from bipareto.problem.wrapped import Wrapped
 
-__all__ = ["Question", "question", "tune_momeha"]
+__all__ = ["Question", "question", "tune_mbmomeha", "tune_momeha"]
 
 #: p in c_t = c_0 (1 + t)^p of runs in coordinates
 POWER = 0.4
@@ -32,10 +36,10 @@ class Question(NamedTuple):
     extent: Tensor
 
 
-def question(problem: Problem, x0: Any, y0: Any, steps: int | None = None) -> Question:
+def question(problem: Problem, x0: Any, y0: Any) -> Question:
     """The question that `MOMEHA.tuned` puts to a problem from this start."""
     x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
-    if found := _surveyed(problem, x, y, steps or rules.STEPS):
+    if found := _surveyed(problem, x, y):
         return _measured(found)
     mu, ideal = rules.smoothing(problem, x, y)
     f = problem.upper(x, y, problem.batch("upper", "full"))
@@ -49,20 +53,71 @@ def tune_momeha(
     x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     problem.check(x, y)
     steps = steps or rules.STEPS
-    if found := _surveyed(problem, x, y, steps):
+    found = _surveyed(problem, x, y)
+    if found and problem.sampler is None:
         return _in_coordinates(found, steps, seed, local.FLOOR[tree.first_leaf(x).dtype])
-    return rules.tune_momeha(problem, x, y, steps=steps, seed=seed)
+    return _in_plain_ones(rules.tune_momeha, problem, found, x, y, steps, seed)
 
 
-def _surveyed(problem: Problem, x: Any, y: Any, steps: int) -> Survey | None:
-    if not units.affordable(problem, x, y, steps):
+def tune_mbmomeha(
+    problem: Problem, x0: Any, y0: Any, *, steps: int | None = None, seed: int = 0
+) -> dict[str, Any]:
+    """Keyword arguments for `MBMOMEHA`, which runs in plain coordinates: a draw does not show the
+    curvatures that fitted ones follow.
+    """
+    x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
+    problem.check(x, y)
+    found = _surveyed(problem, x, y)
+    return _in_plain_ones(rules.tune_mbmomeha, problem, found, x, y, steps, seed)
+
+
+def _in_plain_ones(
+    rule: Callable[..., dict[str, Any]],
+    problem: Problem,
+    found: Survey | None,
+    x: Tree,
+    y: Tree,
+    steps: int | None,
+    seed: int,
+) -> dict[str, Any]:
+    """A rule for plain coordinates, with objectives in units of their extent where it is known."""
+    if found is None:
+        return rule(problem, x, y, steps=steps, seed=seed)
+    mu, ideal, extent = _measured(found)
+    tuned = rule(_InUnits(problem, ideal.start(extent), extent), x, y, steps=steps, seed=seed)
+    return tuned | {"mu": mu, "ideal": ideal, "extent": tuple(extent.tolist())}
+
+
+class _InUnits(Wrapped):
+    """A problem with the objectives (f - z)/s."""
+
+    def __init__(self, problem: Problem, z: Tensor, s: Tensor) -> None:
+        super().__init__(problem)
+        self.z, self.s = z, s
+
+    def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        f = self.inner.upper(x, y, batch)
+        return (f - self.z.to(f)) / self.s.to(f)
+
+    def objective(self, i: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
+        f = self.inner.objective(i, x, y, batch)
+        return (f - self.z[i].to(f)) / self.s[i].to(f)
+
+
+def _surveyed(problem: Problem, x: Any, y: Any) -> Survey | None:
+    if not units.affordable(x, y):
         return None
     try:
         found = units.survey(problem, x, y)
     except RuntimeError:  # losses that vmap cannot batch or autograd cannot differentiate twice
         return None
     seen = [value for view in found.views for value in view.at]
-    return found if all(bool(torch.isfinite(value).all()) for value in seen) else None
+    seen += [found.extent, torch.tensor(found.ideal.value)]
+    if not all(bool(torch.isfinite(value).all()) for value in seen):
+        return None  # an objective without a least value, or a point where one is undefined
+    # A lower level that curves downwards in all directions is at a maximum, or has no minimum.
+    highest = [float(torch.linalg.eigvalsh(view.at.g_yy).max()) for view in found.views]
+    return found if min(highest) > 0 else None
 
 
 def _measured(found: Survey) -> Question:

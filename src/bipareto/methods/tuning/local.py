@@ -145,7 +145,7 @@ def inverse(A: Tensor, floor: float, *, flat: bool = False) -> tuple[Tensor, Ten
         flat: ... or as the largest itself: directions in which nothing is known are not stretched.
     """
     scale = _equilibrator(A)
-    values, vectors = torch.linalg.eigh(scale[..., :, None] * A * scale[..., None, :])
+    values, vectors = _eigh(scale[..., :, None] * A * scale[..., None, :])
     values = values.abs()
     most = values.amax(-1, keepdim=True)
     values = torch.where(values > floor * most, values, most if flat else floor * most)
@@ -162,10 +162,20 @@ def _equilibrator(A: Tensor) -> Tensor:
     return torch.where(size > 0, size, torch.ones_like(size)).rsqrt()
 
 
+def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (..., n) and eigenvectors; NaN for a matrix that is not finite, which LAPACK is
+    not to see.
+    """
+    good = A.isfinite().all(-1).all(-1)
+    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
+    values, vectors = torch.linalg.eigh(torch.where(good[..., None, None], A, eye))
+    return torch.where(good[..., None], values, torch.nan), vectors
+
+
 def absolute(A: Tensor) -> Tensor:
     """|A| of symmetric matrices (..., n, n) in equilibrated units."""
     scale = _equilibrator(A)
-    values, vectors = torch.linalg.eigh(scale[..., :, None] * A * scale[..., None, :])
+    values, vectors = _eigh(scale[..., :, None] * A * scale[..., None, :])
     vectors = vectors / scale[..., :, None]
     return (vectors * values.abs()[..., None, :]) @ vectors.mT
 
@@ -195,9 +205,11 @@ def minimise(
             move = torch.where(done, 0.0, length)[:, None] * step
             trial_x, trial_y = at.x + move, at.y + (at.follow @ move[..., None])[..., 0]
             trees = as_trees(trial_x, like[0]), as_trees(trial_y, like[1])
-            solved = tree.ravel(settle(problem, *trees, max_iter=20), batch_dims=1).double()
-            new = (weights * _values(problem, trees[0], as_trees(solved, like[1]))).sum(1)
-            good = ~done & (new <= value - 2e-4 * length * promise)
+            lower = envelope.solve_lower(problem, *trees, tol=1e-9, max_iter=20)
+            solved = tree.ravel(lower.y, batch_dims=1).double()
+            new = (weights * _values(problem, trees[0], lower.y)).sum(1)
+            # Where the lower level is not solved the objectives are not those of any answer.
+            good = ~done & lower.converged & (new <= value - 2e-4 * length * promise)
             x, y = torch.where(good[:, None], trial_x, x), torch.where(good[:, None], solved, y)
             done = done | good
             if bool(done.all()):
@@ -329,7 +341,7 @@ def fit(
 
 def _spectrum(root: Tensor, A: Tensor) -> Tensor:
     """Eigenvalues of R' A R, (..., n)."""
-    return torch.linalg.eigvalsh(root.mT @ A @ root)
+    return _eigh(root.mT @ A @ root)[0]
 
 
 def _differences(values: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from bipareto.methods.parts.coordinates import Coordinates
 from bipareto.methods.parts.scalarization import Fixed
+from bipareto.methods.parts.schedule import Power
 from bipareto.methods.tuning import local
 from bipareto.methods.tuning.local import Local
 from bipareto.problem import Problem, tree
@@ -32,17 +33,15 @@ __all__ = ["RENEWALS", "Survey", "View", "affordable", "begin", "largest", "rene
 
 #: the ideal point's distance below the best values seen, as a share of the extent
 MARGIN = 0.02
-#: variables at most, and steps of the budget per variable at least: pictures shall cost a small
-#: share of the run
-MOST, STEPS_PER_VARIABLE = 256, 50
+#: variables up to which Hessians are written down
+MOST = 256
 #: shares of a run after which coordinates are made anew: often while x travels, seldom later
 RENEWALS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
 
 
-def affordable(problem: Problem, x: Tree, y: Tree, steps: int) -> bool:
-    """Whether Hessians of this size are worth a run of so many steps."""
-    count = tree.ravel(x).numel() + tree.ravel(y).numel()
-    return problem.sampler is None and count <= min(MOST, steps // STEPS_PER_VARIABLE)
+def affordable(x: Tree, y: Tree) -> bool:
+    """Whether Hessians of this size can be written down, on all the data."""
+    return tree.ravel((x, y)).numel() <= MOST
 
 
 class View(NamedTuple):
@@ -142,7 +141,9 @@ def renew(problem: Problem, state: Any) -> Any:
     valley of g than the one it is in, keeps what it has.
     """
     frame, knobs, like = state.coordinates, state.knobs, tree.select((state.x, state.y), 0)
-    growth = (1 + state.t.double()).pow(knobs.c.power.double())
+    # A penalty that is no power of t was somebody's choice, and is left alone.
+    power = isinstance(knobs.c, Power)
+    penalty = knobs.c(state.t).double().expand(state.t.shape)
     zero = torch.zeros_like(state.t)
     try:
         solved = local.settle(problem, state.x, state.y)
@@ -168,7 +169,7 @@ def renew(problem: Problem, state: Any) -> Any:
             mu=float(knobs.mu[first]),
             gamma=gamma,
             largest=largest(alpha, gamma),
-            penalty=(knobs.c.scale.double() * growth)[good],
+            penalty=penalty[good],
             pace=float(knobs.alpha_x(zero)[first]),
             floor=local.FLOOR[tree.first_leaf(like).dtype],
             kept=None if convex else frame.y.double()[good],
@@ -179,9 +180,11 @@ def renew(problem: Problem, state: Any) -> Any:
     frame = Coordinates(
         *(old.index_copy(0, good, new.to(old)) for old, new in zip(frame, made, strict=True))
     )
-    penalty = (found.penalty / growth[good]).to(knobs.c.scale)
-    c = knobs.c._replace(scale=knobs.c.scale.index_copy(0, good, penalty))
-    return state._replace(coordinates=frame, knobs=knobs._replace(c=c))
+    state = state._replace(coordinates=frame)
+    if not power:
+        return state
+    scale = knobs.c.scale * (penalty.index_copy(0, good, found.penalty) / penalty).to(knobs.c.scale)
+    return state._replace(knobs=knobs._replace(c=knobs.c._replace(scale=scale)))
 
 
 def _finite(at: Local) -> Tensor:
