@@ -85,6 +85,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "scalarization": "stch",
         "beta": 0.9,
         "epsilon": 0.003,
+        "shared": 0.0,
     },
 }
 #: what the papers' presets change
