@@ -318,7 +318,7 @@ def test_warnings_reach_the_reader_and_the_object(run: Callable[..., Done]) -> N
 
 def test_a_run_that_leaves_the_finite_numbers_fails_in_words(run: Callable[..., Done]) -> None:
     done = run(
-        "solve", "quadratic", "--dim", "2", "--steps", "50", "--numbers", "plain",
+        "solve", "quadratic", "--dim", "2", "--steps", "50", "--hyperparameters", "plain",
         "--set", "alpha_x=1e200", "--json",
     )  # fmt: skip
     assert done.code == 1

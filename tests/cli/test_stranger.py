@@ -125,7 +125,7 @@ def test_what_resume_imports_is_said_before_it_happens(
     from bipareto.sweep import plan
 
     monkeypatch.delitem(sys.modules, "own_problem")
-    plan._plan_of.cache_clear()
+    plan._PLANS.clear()
     assert call("resume", own_run, "-q") == 0
     said = capsys.readouterr().err
     assert said.index("note: the problem is code: own_problem") < said.index("(imported)")

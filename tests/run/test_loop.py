@@ -421,7 +421,9 @@ def test_what_fails_uncompiled_too_is_raised_as_it_is() -> None:
         )
 
 
-@pytest.mark.filterwarnings("ignore:.*not converged", "ignore:.*end at one point")
+@pytest.mark.filterwarnings(
+    "ignore:.*not converged", "ignore:.*end at one point", "ignore:.*dominated by another"
+)
 def test_a_sampler_without_a_method_gets_algorithm_2() -> None:
     data = torch.ones(8, 2, dtype=DOUBLE)
     problem = bp.Problem(

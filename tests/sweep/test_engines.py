@@ -20,6 +20,7 @@ import pytest
 
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.sweep import engines, plan, sweep
+from bipareto.sweep.builder import build
 from bipareto.sweep.config import EngineConfig, SweepConfig, TuneConfig, dump, load
 from bipareto.sweep.durable import StoreError
 from bipareto.sweep.engines import ENGINES, Local, Processes
@@ -88,6 +89,7 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     code = f"""
 from sweep import engine_work
 from functools import partial
+from bipareto.sweep.builder import build
 from bipareto.sweep.config import EngineConfig
 from bipareto.sweep.engines import Processes
 if __name__ == "__main__":
@@ -125,11 +127,12 @@ def test_slices_fit_the_memory_and_the_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = replace(CONFIG, slice=None)
-    assert plan.begin(free).manifest["slice"] == 6
+    setup = build(free.problem, free.seeds)
+    assert plan.begin(free, setup).manifest["slice"] == 6
     processes = replace(free, engine=EngineConfig("processes", workers=2))
-    assert plan.begin(processes).manifest["slice"] == 3
+    assert plan.begin(processes, setup).manifest["slice"] == 3
     monkeypatch.setattr("bipareto.sweep.plan.PER_RUN", 10**15)
-    assert plan.begin(free).manifest["slice"] == 1
+    assert plan.begin(free, setup).manifest["slice"] == 1
 
 
 def test_a_problem_of_ones_own(tmp_path: Path) -> None:

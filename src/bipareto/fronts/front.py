@@ -67,7 +67,7 @@ def front(
 
     >>> import torch
     >>> problem = Problem(
-    ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
+    ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y + 1)**2]),
     ...     lower=lambda x, y: (y - x)**2,
     ... )
     >>> zero = torch.zeros((), dtype=torch.float64)

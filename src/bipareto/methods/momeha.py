@@ -212,7 +212,8 @@ class MOMEHA(Method[MomehaState]):
 
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
-        if self.coordinates == "plain":
+        # A measured range goes with a measured ideal; y_0, which solves nothing, may lie below it.
+        if self.coordinates == "plain" and not isinstance(self.extent, tuple):
             self._warn_of_ideal(start.objectives)
         x, y, f = start.x, start.y, start.objectives
         frame: Coordinates | Plain = Plain()

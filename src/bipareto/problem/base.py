@@ -80,6 +80,8 @@ class Problem:
     per_objective = False
     #: Whether there is data of the level "test", which no step sees.
     has_test = False
+    #: Whether losses are evaluated in a coarser precision than that of x and y.
+    mixed = False
 
     def __init__(
         self,
@@ -196,7 +198,7 @@ class Problem:
         )
         problem = cls(upper, lower, sampler=calls.keyed(draws), names=names, calls=calls)
         problem.per_objective, problem.draws = per_objective, draws
-        problem.has_test = test_data is not None
+        problem.has_test, problem.mixed = test_data is not None, autocast is not None
         return problem, x0, y0
 
     def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:

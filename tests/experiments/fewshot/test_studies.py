@@ -18,7 +18,7 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.measures import hypervolume
 from bipareto.problem import tree
 from bipareto.sweep.store import SliceFolder
-from bipareto_experiments.fewshot import figures, studies, task
+from bipareto_experiments.fewshot import figures, studies, tables, task
 from bipareto_experiments.fewshot.figures import draw
 from bipareto_experiments.fewshot.settings import MOVING, TRIALS, adaptation, configured
 from bipareto_experiments.fewshot.studies import Study, comparison, refinement
@@ -230,7 +230,7 @@ def test_tuning_without_validation_classes_is_refused_before_any_training(
 def test_a_method_whose_trials_all_diverge_keeps_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(studies, "train", untaught)
+    monkeypatch.setattr("bipareto_experiments.fewshot.tuning.train", untaught)
     monkeypatch.setitem(TRIALS, "momeha", [{"alpha_x": 66.0}, {"alpha_x": 66.0, "c": 1.0}])
     monkeypatch.setitem(TRIALS, "moml", [{"alpha_x": 66.0}, {"alpha_x": 0.1}])
     with pytest.warns(BiparetoWarning, match="every trial of momeha diverged"):
@@ -251,7 +251,7 @@ def test_a_method_whose_trials_all_diverge_keeps_its_numbers(
 def test_the_tune_command_writes_what_the_comparison_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(studies, "train", untaught)
+    monkeypatch.setattr("bipareto_experiments.fewshot.tuning.train", untaught)
     monkeypatch.setattr(task, "build", lambda *_, **__: with_validation())
     monkeypatch.setitem(
         TRIALS, "momeha", [{"alpha_x": 66.0, "c": 0.5}, {"alpha_x": 0.125, "c": 0.7}]
@@ -403,10 +403,7 @@ def test_preferred_domains_are_drawn_beside_those_trained_alone() -> None:
 
 
 def test_tables_hold_the_summary(tmp_path: Path) -> None:
-    assert figures.write_tables(result(), tmp_path, "run") == [
-        "run-methods.csv",
-        "run-response.csv",
-    ]
+    assert tables.write_tables(result(), tmp_path, "run") == ["run-methods.csv", "run-response.csv"]
     methods, answers = (
         list(csv.DictReader((tmp_path / f"run-{name}.csv").read_text().splitlines()))
         for name in ("methods", "response")
@@ -422,9 +419,9 @@ def test_tables_hold_the_summary(tmp_path: Path) -> None:
     ] == [(name, d + 1, 0.04) for name in ("momeha", "wc-penalty") for d in range(4)]
     only = result()
     only["records"] = [r for r in only["records"] if r["preference"] is None]
-    assert figures.write_tables(only, tmp_path, "only") == ["only-methods.csv"]
+    assert tables.write_tables(only, tmp_path, "only") == ["only-methods.csv"]
     only["records"] = [record("momeha", None, 0, [0.4] * 4, trained_on=1)]
-    assert figures.write_tables(only, tmp_path, "none") == []
+    assert tables.write_tables(only, tmp_path, "none") == []
 
 
 def test_all_figures_of_a_comparison_are_drawn_and_missing_results_are_named(
