@@ -45,6 +45,9 @@ __all__ = [
 #: on a supernet whose weights alone are trained.
 METHODS = ("mb-momeha-joint", "mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts", "random")
 
+#: MB-MOMEHA in both.
+FORMS: dict[str, type[MBMOMEHA]] = {"mb-momeha-joint": JointMBMOMEHA, "mb-momeha": MBMOMEHA}
+
 #: A step of MB-MOMEHA runs the network six times, one of its joint form three times, one of
 #: first-order DARTS twice, one of the weights alone once and a half: by that many more steps they
 #: take about as long.
@@ -271,11 +274,10 @@ def configured(name: str, settings: Settings, **chosen: float) -> Method:
         return FirstOrder(alpha_x=x, alpha_y=y)
     shift = SHIFT_IN_HALF if settings.half else SHIFT
     one_step = FiniteDifference(terms=1, eta=own["alpha_y"], eps=shift, relative=True)
-    if name.startswith("mb-momeha"):
+    if name in FORMS:
         gamma, kappa = (own["alpha_y"] * settings.steps, 1.0) if twin else (GAMMA, KAPPA)
         theta = _falling(kappa * own["alpha_y"], settings)
-        form = JointMBMOMEHA if name == "mb-momeha-joint" else MBMOMEHA
-        return form(
+        return FORMS[name](
             gamma=gamma,
             mu=own.get("mu", 4.0),
             alpha_theta=theta,
@@ -322,9 +324,8 @@ def _paper(name: str) -> Method:
     """The paper's hyperparameters; alpha_theta, which it does not give here, is that of its
     other experiment.
     """
-    if name.startswith("mb-momeha"):
-        form = JointMBMOMEHA if name == "mb-momeha-joint" else MBMOMEHA
-        return replace(form.paper("nas"), alpha_theta=0.05)
+    if name in FORMS:
+        return replace(FORMS[name].paper("nas"), alpha_theta=0.05)
     if name == "darts":
         return FirstOrder()
     if name == "random":

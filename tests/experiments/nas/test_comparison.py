@@ -27,6 +27,7 @@ from bipareto_experiments.nas.settings import STEPS, TRIALS, configured, default
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
 from bipareto_experiments.nas.studies import Study, compared, tuned
 from bipareto_experiments.nas.task import generated
+from bipareto_experiments.trials import Trial
 
 SMALL = replace(preset("tiny"), channels=2, batch=6, steps=2)
 
@@ -434,6 +435,10 @@ def test_searches_begin_with_weights_that_were_trained_once(
         assert torch.equal(began[name][3], alone)
     start = task.problem.start(3)[1]
     assert not torch.equal(alone, start)
+    once = task.lasting(1, "moco")
+    trial = Trial(configured("moco", once.settings), None, 3)
+    y = tree.select(plain(once, [trial], begin={3: alone}, progress=False).y, 0)
+    assert (y - alone).norm() < 0.5 * (y - start).norm()
     # Half of the passes go to the weights: 0.5 * 6 steps of MB-MOMEHA, four of the weights each.
     assert study.weights.steps[-1] == 0.5 * 6 * studies.PASSES["random"]
     assert {r["steps"] for r in study.records if r["method"] == "moco"} == {3}
