@@ -59,7 +59,7 @@ CORE = (
     "problem/sampler.py",
 )
 #: Folders of tests that may kill a mutant.
-TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "battery", "foreign")
+TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "foreign")
 #: A mutant's tests may be expected to take this long together; slower ones are left out.
 PATIENCE = 100.0
 #: A file of tests is watched for at most this long; what it has not reached is left out.
