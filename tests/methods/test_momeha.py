@@ -5,6 +5,7 @@ symmetries.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import bipareto as bp
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods import Method
 from bipareto.methods.base import State
 from bipareto.methods.parts.scalarization import Tracked
@@ -234,3 +235,14 @@ def test_structure_forgets_numbers_and_keeps_the_rest() -> None:
     assert method.structure() != dataclasses.replace(method, scalarization="linear").structure()
     assert method.structure() != dataclasses.replace(method, alpha_x=Power(0.1, 0.1)).structure()
     assert method.structure() != dataclasses.replace(method, ideal=Tracked(0.1)).structure()
+
+
+def test_an_ideal_above_the_start_is_warned_of_unless_it_was_measured_with_a_range() -> None:
+    problem = bp.problems.get("quadratic", dim=2)
+    f = problem.upper(problem.x0, problem.y0)
+    above = tuple((f + 1).tolist())
+    with pytest.warns(BiparetoWarning, match="ideal point is above the objectives at the start"):
+        bp.MOMEHA(ideal=above).prepare(problem, problem.x0, problem.y0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BiparetoWarning)
+        bp.MOMEHA(ideal=above, extent=(1.0, 1.0)).prepare(problem, problem.x0, problem.y0)
