@@ -257,9 +257,9 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
             if renewed < done and any(done - block < mark <= done for mark in renewals):
                 state = _renewed(problem, method, state, batched)
             renewed = done
-            first, packed = state, step.pack(state, draws(done))
-            if large:
-                first = state = None
+            first: Any = None if large else state
+            packed = step.pack(state, draws(done))
+            del state
             try:
                 # The block's first step has torch.compile check that its graph still fits; the
                 # others take its word.
