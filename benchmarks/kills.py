@@ -13,7 +13,8 @@ Of two Ray nodes on this machine one is killed, its raylet and its workers, in t
 sweep, which goes on by itself on the other; the next sweep has two again.
 
 The seconds lost per kill are those of all attempts together, less those of the unkilled command, by
-the number of kills: wall, and of the processor.
+the number of kills: wall, and of the processor.  In a FILE that holds kills of another seed the
+new ones are added to them.
 """
 
 from __future__ import annotations
@@ -288,6 +289,23 @@ def kill_nodes(home: Path, kills: int, seed: int) -> dict[str, Any]:
     }
 
 
+def add(before: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Kills of several seeds as one row: counts added, seconds per kill averaged over kills."""
+    if not before:
+        return new
+    if set(before["seeds"]) & set(new["seeds"]):
+        raise SystemExit(f"the kills of seeds {new['seeds']} are in the file already")
+    found = before | new
+    for key in ("kills", "SIGKILL", "SIGTERM", "SIGINT", "raylet", "ends", "bit-identical"):
+        if key in found:
+            found[key] = before.get(key, 0) + new.get(key, 0)
+    for key in ("seconds lost per kill", "processor seconds lost per kill"):
+        if key in found:
+            both = before[key] * before["kills"] + new[key] * new["kills"]
+            found[key] = round(both / found["kills"], 2)
+    return found | {"seeds": before["seeds"] + new["seeds"]}
+
+
 def main() -> None:
     """Kill, print and write."""
     names = [*CASES, "sweep, two Ray nodes"]
@@ -310,11 +328,13 @@ def main() -> None:
                     found = kill(name, Path(home), given.kills or 18, given.seed)
                 else:
                     found = kill_nodes(Path(home), given.kills or 6, given.seed)
-            data[name] = found | {
+            found |= {
+                "seeds": [given.seed],
                 "date": time.strftime("%Y-%m-%d"),
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
                 f"torch {torch.__version__}",
             }
+            data[name] = add(data.get(name, {}), found)
             print(name, json.dumps(data[name]), flush=True)
             if target is not None:
                 target.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
