@@ -4,6 +4,7 @@
         [--seed N]
 
 The cases are those of tests/misuse and tests/damage; `make slow` asserts what is counted here.
+FILE keeps what was counted before.
 """
 
 from __future__ import annotations
@@ -89,12 +90,15 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as home:
                 begin = time.perf_counter()
                 found = part(Path(home))
-            data[name] = found | {
+            found |= {
+                "seed": given.seed,
                 "seconds": round(time.perf_counter() - begin),
                 "date": time.strftime("%Y-%m-%d"),
-                "machine": f"{platform.machine()}, torch {torch.__version__}",
+                "machine": f"{platform.machine()}, Python {platform.python_version()}, "
+                f"torch {torch.__version__}",
             }
-            print(name, data[name])
+            data[name] = [*data.get(name, []), found]
+            print(name, found)
             if target is not None:
                 target.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
 
