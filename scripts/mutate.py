@@ -11,17 +11,26 @@ has a copy of the tree of its own; the tree itself is never touched.
 A mutant that no input can tell from the original is *equivalent*: such are judged by hand and
 listed with their reason in scripts/equivalent.json.  The share that is reported is killed /
 (killed + survived), with them left out.  Not mutated, since no assertion about mathematics could
-tell: messages and annotations; tolerances and guards (floats of at most 1e-3 or at least 1e3, and
-what multiplies a machine epsilon); caps on iterations (integers above 12).  The rules of thumb in
-methods/tuning are judged on foreign problems (benchmarks/foreign.py) instead.
+tell: messages, tables for people and annotations; seeds, `strict` of a zip and the line that a
+warning names; tolerances and guards (floats of at most 1e-3 or at least 1e3, and what multiplies a
+machine epsilon); caps on iterations (integers above 12).  The rules of thumb in methods/tuning are
+judged on foreign problems (benchmarks/foreign.py) instead.
+
+Weighed against kept tools: mutmut 3 finds the tests of a function and forks too, but judges all
+mutants of a file (no draw), leaves modules and classes alone outside functions (hyperparameters,
+presets), and wraps functions whose signatures this package reads and which it compiles.  cosmic-ray
+runs one command for every mutant, here an interpreter with torch and the whole suite.  Neither
+drops a term of a sum, which is how formulas go wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
 import difflib
+import importlib
 import json
 import os
 import random
@@ -61,9 +70,11 @@ CORE = (
 #: Folders of tests that may kill a mutant.
 TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "foreign")
 #: A mutant's tests may be expected to take this long together; slower ones are left out.
-PATIENCE = 100.0
+PATIENCE = 60.0
 #: A file of tests is watched for at most this long; what it has not reached is left out.
 WATCHED = 150.0
+#: What a worker finds loaded: other people's packages, never this one.
+LOADED = ("torch._dynamo", "torch.func", "moocore", "hypothesis", "matplotlib.pyplot", "typer")
 #: What is copied for a worker.
 TREE = ("src", "tests", "benchmarks", "pyproject.toml")
 
@@ -88,6 +99,11 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
+#: arguments that any value would do for: a seed; or that change nothing where all is well: whether
+#: zip counts, and which line a warning names
+ARBITRARY = ("seed", "strict", "stacklevel")
+#: functions that make words for people
+WORDS = ("__str__", "__repr__", "_repr_html_", "_rows")
 #: what a tolerance is made of
 GUARDS = ("eps", "tiny", "TINY", "rounding")
 SWAPPED_NAMES = {"min": "max", "amin": "amax", "clamp_min": "clamp_max", "all": "any"}
@@ -166,11 +182,17 @@ class Changes(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """Keep the qualified name; leave decorators and annotations alone."""
-        if node.name in ("__str__", "__repr__", "_repr_html_"):
+        if node.name in WORDS:
             return
-        defaults = [value for value in node.args.kw_defaults if value is not None]
-        for value in node.args.defaults + defaults:
-            self.visit(value)
+        given = node.args
+        named = [*given.posonlyargs, *given.args][-len(given.defaults) or None :]
+        pairs = [
+            *zip(named, given.defaults, strict=False),
+            *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+        ]
+        for argument, value in pairs:
+            if value is not None and argument.arg not in ARBITRARY:
+                self.visit(value)
         self._enter(node, node.name + ".<locals>.", [*node.body])
 
     def _enter(self, node: ast.AST, name: str, body: list[ast.stmt]) -> None:
@@ -262,6 +284,8 @@ class Changes(ast.NodeVisitor):
         """The first two arguments swapped; min for max."""
         if isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "cast", "getattr"):
             return
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "manual_seed":
+            return
         plain = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
         if len(plain) >= 2 and plain == node.args and not symmetric(node):
             changed = copy.copy(node)
@@ -277,6 +301,11 @@ class Changes(ast.NodeVisitor):
                 changed.func.attr = SWAPPED_NAMES[name]
             self._add(node, "swapped function", ast.unparse(changed))
         self.generic_visit(node)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """Leave alone what is arbitrary."""
+        if node.arg not in ARBITRARY:
+            self.generic_visit(node)
 
     def visit_arg(self, node: ast.arg) -> None:
         """Leave annotations alone."""
@@ -343,7 +372,7 @@ class Watch:
 
 
 class Selection:
-    """A pytest plugin: only these tests, in this order."""
+    """A pytest plugin: only these tests, in this order; a failing example is not made small."""
 
     def __init__(self, order: list[str]) -> None:
         self.order = {name: place for place, name in enumerate(order)}
@@ -351,6 +380,12 @@ class Selection:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Select and sort."""
+        from hypothesis import Phase, settings
+
+        settings.register_profile(
+            "mutants", settings.default, phases=(Phase.explicit, Phase.generate)
+        )
+        settings.load_profile("mutants")
         items[:] = sorted(
             (item for item in items if item.nodeid in self.order),
             key=lambda item: self.order[item.nodeid],
@@ -368,8 +403,8 @@ def in_child(tree: Path, log: Path, arguments: list[str], plugin: object) -> int
     os.dup2(handle, 2)
     os.chdir(tree)
     paths = [str(tree / "src"), os.environ.get("PYTHONPATH", "")]
-    os.environ |= {"PYTHONPATH": ":".join(filter(None, paths)), "PYTHONDONTWRITEBYTECODE": "1"}
-    sys.dont_write_bytecode = True
+    os.environ["PYTHONPATH"] = ":".join(filter(None, paths))
+    sys.dont_write_bytecode = False
     sys.path[:0] = [str(tree / "src"), str(tree / "tests")]
     code = 3
     try:
@@ -379,6 +414,7 @@ def in_child(tree: Path, log: Path, arguments: list[str], plugin: object) -> int
                     *("-q", "-x", "--no-header", "-p", "no:cacheprovider"),
                     # what another Python or torch deprecates is not judged here
                     *("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"),
+                    *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # loaded before
                     *(f"--rootdir={tree}", f"--config-file={tree / 'pyproject.toml'}"),
                     *arguments,
                 ],
@@ -471,14 +507,16 @@ def chosen_tests(mutant: Mutant, tests: dict[str, Any]) -> list[str]:
     function = mutant.function.removesuffix(".<locals>.").removesuffix(".")
     called = f"{mutant.module}:{function}" if "<locals>" in mutant.function else mutant.module
     namesake = f"/test_{Path(mutant.module).stem}.py::"
-    covering = sorted(
-        (row["seconds"], name)
+    covering = [
+        name
         for name, row in tests.items()
         if namesake in name or any(item.startswith(called) for item in row["functions"])
-    )
+    ]
+    # A test that calls little else is likely to be about this.
+    covering.sort(key=lambda name: tests[name]["seconds"] * (5 + len(tests[name]["functions"])))
     order, total = [], 0.0
-    for seconds, name in covering:
-        total += seconds
+    for name in covering:
+        total += tests[name]["seconds"]
         if total > PATIENCE:
             break
         order.append(name)
@@ -491,6 +529,13 @@ def difference(mutant: Mutant, source: str) -> str:
         source.splitlines(), mutant.applied(source).splitlines(), lineterm="", n=0
     )
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
+
+
+def put(path: Path, source: str) -> None:
+    """Write a module; what was compiled of it within the same second would pass for fresh."""
+    path.write_text(source, "utf-8")
+    for old in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
+        old.unlink()
 
 
 def judged(
@@ -509,15 +554,12 @@ def judged(
         log = trees[0].with_name(f"mutant-{number}.log")
 
         def begin(tree: Path) -> int:
-            path = tree / PACKAGE / mutant.module
-            path.write_text(mutant.applied(source), "utf-8")
-            for old in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
-                old.unlink()
+            put(tree / PACKAGE / mutant.module, mutant.applied(source))
             files = sorted({name.split("::")[0] for name in order})
             return in_child(tree, log, files or ["tests/test_package.py"], Selection(order))
 
         def end(tree: Path, code: int | None, seconds: float) -> None:
-            (tree / PACKAGE / mutant.module).write_text(source, "utf-8")
+            put(tree / PACKAGE / mutant.module, source)
             outcome = "survived" if code == 0 else "uncovered" if not order else "killed"
             killer = re.findall(
                 r"^(?:FAILED|ERROR) (\S+)", log.read_text(errors="replace"), re.MULTILINE
@@ -594,6 +636,9 @@ def main() -> None:
         mutants = random.Random(options.seed).sample(every, min(options.count, len(every)))
     print(f"{len(every)} mutants in {len(modules)} modules; {len(mutants)} drawn", flush=True)
 
+    for name in LOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     import torch
 
     torch.set_num_threads(1)
