@@ -30,6 +30,7 @@ import ast
 import contextlib
 import copy
 import difflib
+import hashlib
 import importlib
 import json
 import os
@@ -69,6 +70,7 @@ CORE = (
 )
 #: Folders of tests that may kill a mutant.
 TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "foreign")
+DOCTEST = ">>> "
 #: A mutant's tests may be expected to take this long together; slower ones are left out.
 PATIENCE = 60.0
 #: A file of tests is watched for at most this long; what it has not reached is left out.
@@ -468,10 +470,12 @@ def work(tasks: Iterator[Task], trees: list[Path], until: float) -> None:
 
 
 def watched(
-    trees: list[Path], folder: Path, modules: list[str], chosen: Sequence[str]
+    trees: list[Path], folder: Path, modules: list[str], chosen: Sequence[str], kept: dict[str, Any]
 ) -> dict[str, Any]:
-    """Every test that passes: its seconds and the functions that it calls."""
-    tests: dict[str, Any] = {}
+    """File of tests -> its digest, and of every test that passes the seconds and the functions that
+    it calls; of files that are as they were, what was kept.
+    """
+    found: dict[str, Any] = {}
     files = [
         path.relative_to(ROOT).as_posix()
         for name in chosen
@@ -480,23 +484,29 @@ def watched(
     ]
     files.sort(key=lambda file: -(ROOT / file).stat().st_size)
 
-    def task(number: int, files: list[str]) -> Task:
+    def task(number: int, file: str, digest: str) -> Task:
         out = folder / f"watch-{number}.jsonl"
 
         def begin(tree: Path) -> int:
             plugin = Watch(str(tree / PACKAGE) + "/", out)
-            return in_child(tree, out.with_suffix(".log"), ["--maxfail=10000", *files], plugin)
+            return in_child(tree, out.with_suffix(".log"), ["--maxfail=10000", file], plugin)
 
         def end(tree: Path, code: int | None, seconds: float) -> None:
             rows = map(json.loads, out.read_text().splitlines() if out.exists() else [])
-            tests.update((row.pop("test"), row) for row in rows)
-            print(f"  {files[0]}: exit {code}, {seconds:.0f} s", file=sys.stderr, flush=True)
+            found[file] = {"digest": digest, "tests": {row.pop("test"): row for row in rows}}
+            print(f"  {file}: exit {code}, {seconds:.0f} s", file=sys.stderr, flush=True)
 
         return Task(begin, end, WATCHED)
 
-    groups = [[file] for file in files] + [[f"{PACKAGE}/{module}" for module in modules]]
-    work(iter([task(i, group) for i, group in enumerate(groups)]), trees, float("inf"))
-    return tests
+    tasks = []
+    for file in files + [f"{PACKAGE}/{module}" for module in modules if DOCTEST in text(module)]:
+        digest = hashlib.sha256((ROOT / file).read_bytes()).hexdigest()
+        if kept.get(file, {}).get("digest") == digest:
+            found[file] = kept[file]
+        else:
+            tasks.append(task(len(tasks), file, digest))
+    work(iter(tasks), trees, float("inf"))
+    return found
 
 
 def chosen_tests(mutant: Mutant, tests: dict[str, Any]) -> list[str]:
@@ -531,6 +541,11 @@ def difference(mutant: Mutant, source: str) -> str:
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
+def text(module: str) -> str:
+    """A module as it is."""
+    return (ROOT / PACKAGE / module).read_text("utf-8")
+
+
 def put(path: Path, source: str) -> None:
     """Write a module; what was compiled of it within the same second would pass for fresh."""
     path.write_text(source, "utf-8")
@@ -550,7 +565,7 @@ def judged(
 
     def task(number: int, mutant: Mutant) -> Task:
         order = chosen_tests(mutant, tests)
-        source = (ROOT / PACKAGE / mutant.module).read_text("utf-8")
+        source = text(mutant.module)
         log = trees[0].with_name(f"mutant-{number}.log")
 
         def begin(tree: Path) -> int:
@@ -630,8 +645,7 @@ def main() -> None:
     if options.again:
         old = json.loads(options.again.read_text())["survivors"]
         wanted = {(row["module"], row["diff"]) for row in old}
-        texts = {name: path.read_text("utf-8") for path, name in zip(paths, modules, strict=True)}
-        mutants = [m for m in every if (m.module, difference(m, texts[m.module])) in wanted]
+        mutants = [m for m in every if (m.module, difference(m, text(m.module))) in wanted]
     else:
         mutants = random.Random(options.seed).sample(every, min(options.count, len(every)))
     print(f"{len(every)} mutants in {len(modules)} modules; {len(mutants)} drawn", flush=True)
@@ -654,12 +668,12 @@ def main() -> None:
                     shutil.copytree(source, target, ignore=ignored)
                 elif source.exists():
                     shutil.copy2(source, target)
-        if options.watch and options.watch.exists():
-            tests = json.loads(options.watch.read_text())
-        else:
-            tests = watched(trees, folder, modules, options.tests)
-        if options.watch and not options.watch.exists():
-            options.watch.write_text(json.dumps(tests))
+        known = options.watch and options.watch.exists()
+        kept = json.loads(options.watch.read_text()) if known else {}
+        seen = watched(trees, folder, modules, options.tests, kept)
+        if options.watch:
+            options.watch.write_text(json.dumps(kept | seen))
+        tests = {name: row for file in seen.values() for name, row in file["tests"].items()}
         print(f"{len(tests)} tests, after {time.monotonic() - begin:.0f} s", flush=True)
         facts = {
             "seed": options.seed,
