@@ -106,6 +106,8 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 #: arguments that any value would do for: a seed; or that change nothing where all is well: whether
 #: zip counts, and which line a warning names
 ARBITRARY = ("seed", "strict", "stacklevel")
+#: calls whose first two arguments may be swapped without effect, or whose effect is no mathematics
+SYMMETRIC = ("min", "max", "zip", "maximum", "minimum", "range", "stack", "squares", "hypot")
 #: functions that make words for people
 WORDS = ("__str__", "__repr__", "_repr_html_", "_rows")
 #: what a tolerance is made of
@@ -324,7 +326,7 @@ def symmetric(node: ast.Call) -> bool:
     """Whether the order of a call's first two arguments says nothing."""
     name = node.func.id if isinstance(node.func, ast.Name) else None
     name = node.func.attr if isinstance(node.func, ast.Attribute) else name
-    return name in ("min", "max", "zip", "maximum", "minimum", "range", "stack")
+    return name in SYMMETRIC
 
 
 def mutants_of(path: Path, module: str) -> Iterator[Mutant]:
@@ -727,6 +729,8 @@ def main() -> None:
                 )
             (folder / "tests.json").write_text(json.dumps(tests))
             print(f"{len(tests)} tests, after {time.monotonic() - begin:.0f} s", flush=True)
+            left_out = [item.nodeid for item in items if item.nodeid not in tests]
+            print(f"left out, since they fail or take long: {left_out}", flush=True)
             facts = {"seed": options.seed, "modules": len(modules), "possible": len(every)}
             facts |= {"tests": len(tests), "python": sys.version.split()[0]}
             facts |= {"torch": torch.__version__, "begin": begin}
