@@ -224,17 +224,17 @@ def copies(device: str) -> dict[str, float]:
 PARTS: dict[str, Callable[[float, str], Any]] = {
     "parameters": parameters,
     "objectives": objectives,
-    "parameters, replayed": partial(parameters, how="replay"),
-    "objectives, replayed": partial(objectives, how="replay"),
+    "replayed-parameters": partial(parameters, how="replay"),
+    "replayed-objectives": partial(objectives, how="replay"),
     "preferences": preferences,
     "processes": processes,
 }
 #: parts where there is no GPU, and where there is one
 CPU_PARTS = ("parameters", "objectives", "preferences", "processes", "memory")
-GPU_PARTS = ("parameters", "memory", "parameters, replayed", "objectives, replayed")
+GPU_PARTS = ("parameters", "memory", "replayed-parameters", "replayed-objectives")
 LABELS = {
-    "parameters, replayed": "coordinates of x and y",
-    "objectives, replayed": "objectives m",
+    "replayed-parameters": "coordinates of x and y",
+    "replayed-objectives": "objectives m",
     "parameters": "coordinates of x and y",
     "objectives": "objectives m",
     "preferences": "preferences side by side",
@@ -262,7 +262,7 @@ def run(
         rows = [(f"{int(a):,}", f"{1e3 * b:.4g}") for a, b in curves[name]]
         figures.tables[f"{name}, {device}"] = ((LABELS[name], "ms"), rows)
     for name, points in curves.items():
-        of = name.partition(",")[0]
+        of = name.rpartition("-")[2]
         if of in ("parameters", "objectives"):
             least, words = (BEYOND, "beyond 1e5 parameters") if of == "parameters" else (8, "of m")
             figures.data[f"slope, {name}"] = steepness = slope([p for p in points if p[0] >= least])
