@@ -109,7 +109,7 @@ def descend(a: Tree, step: Tensor, b: Tree) -> Tree:
 
 def interpolate(a: Tree, b: Tree, weight: Tensor | float) -> Tree:
     """(1 - weight) * a + weight * b."""
-    return map_(lambda u, v: u + weight * (v - u), a, b)
+    return map_(lambda u, v: torch.lerp(u, v, weight), a, b)
 
 
 def dot(a: Tree, b: Tree) -> Tensor:

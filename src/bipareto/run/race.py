@@ -8,6 +8,7 @@ nothing, x0, is judged with them.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Sequence
@@ -60,12 +61,12 @@ CANDIDATES: dict[bool, tuple[tuple[float, float, float], ...]] = {
     True: ((1.0, 3.0, 0.0), (1.0, 10.0, 0.0), (0.01, 1.0, 0.0), (0.01, 3.0, 0.0)),
     False: (
         (1.0, 1.0, 0.0), (1.0, 10.0, 0.0), (1.0, 60.0, 0.0), (0.01, 0.3, 0.0), (0.01, 2.0, 0.0),
-        (1.0, 0.1, 1.0), (1.0, 1.0, 1.0),
+        (1.0, 1.0, 1.0), (1.0, 30.0, 1.0),
     ),
 }  # fmt: skip
 #: Where x has many coordinates and no candidate is better than x0 by this share, the race was too
-#: short to tell, and the second candidate, one step ahead and ten units far, is run as well.
-DECISIVE, UNDECIDED = 0.03, 1
+#: short to tell, and these, one step ahead with one scale for all of x, are run as well.
+DECISIVE, UNDECIDED = 0.03, (5,)
 #: A joint run is longer than a training, and noisy steps of y drown the twin: half of the rate.
 JOINT_RATE = 0.5
 #: The share of the budget that a race may cost.
@@ -225,9 +226,16 @@ def race(
     begun = methods[0].prepare(draws, x0, y0)
     aim = centre if preferences is None else preferences[median_lopsided(preferences)][None]
     state: State = tree.stack([method.begin(begun, aim[0]) for method in methods])
-    step = stepper(draws, methods[0], batched=True)
+    # On a GPU all candidates are one graph; elsewhere too few steps are taken to record them.
+    on_gpu = tree.first_leaf(y0).is_cuda
+    step = stepper(
+        draws, methods[0], batched=True, compile="replay" if on_gpu else False, folded=True
+    )
+    drawn = functools.partial(draw, draws, methods[0].roles(m), seeds=[seed])
+    packed = step.pack(state, drawn(0))
     for t in range(steps):
-        state, _ = step(state, draw(draws, methods[0].roles(m), t, [seed]))
+        packed, _ = step.advance(packed, drawn(t))
+    state = step.unpack(packed)
     points = tree.map_(lambda a, b: torch.cat([a, b[None]]), state.x, x0)
     count = len(wanted) + 1
     y = train(problem, points, tree.expand(y0, count), rate=rate, steps=training, seed=seed)
@@ -237,7 +245,7 @@ def race(
     winner = min(raced, key=lambda c: c.value)
     run = [winner]
     if not plan.few and winner.value > (1 - DECISIVE) * nothing:
-        run = list(dict.fromkeys([winner, raced[UNDECIDED]]))
+        run = list(dict.fromkeys([winner, *(raced[i] for i in UNDECIDED)]))
     gradients = spent + count * training + len(wanted) * steps * (2 + m)
     return Race(
         candidates=(*raced, Candidate(1.0, 0.0, 0.0, nothing)),
