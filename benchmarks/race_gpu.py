@@ -1,4 +1,4 @@
-"""The default of networks on a GPU: what of its seconds the race takes, and which graphs it records.
+"""The default of networks on a GPU: the race's share of the seconds, and the graphs it records.
 
     BIPARETO_DATA=FOLDER python benchmarks/race_gpu.py [--seeds 1,2] [--steps 2500] [--small]
         [--device cuda] [--json FILE]

@@ -104,8 +104,8 @@ class CleaningTask:
     """The problem with its start, and what is needed to judge an answer.
 
     problem: on all data at every step; batches: the same losses on `BATCH` images of each set, for
-    the default of networks; x0 (2 train,): set by set; noisy (2, train): which labels are wrong; second, test: (images (2,
-    n, 784), labels (2, n)).
+    the default of networks; x0 (2 train,): set by set; noisy (2, train): which labels are wrong;
+    second, test: (images (2, n, 784), labels (2, n)).
     """
 
     problem: Problem

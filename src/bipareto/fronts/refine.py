@@ -133,7 +133,10 @@ def propose(model: Model, preferences: Tensor, stream: torch.Generator) -> Tenso
         share = torch.rand(count, 1, generator=stream, dtype=base.dtype) * 0.8 - 0.15
         cloud[:count] = base[:count] + share * (other - base[:count])
         drawn = model.drawn(cloud, stream)
-        chosen.append(cloud[int(value_of(_by_range(drawn, expected), w).argmin())] * model.scale + model.centre)
+        chosen.append(
+            cloud[int(value_of(_by_range(drawn, expected), w).argmin())] * model.scale
+            + model.centre
+        )
     return torch.stack(chosen)
 
 

@@ -109,7 +109,7 @@ class Twin(Method):
         alpha_y: Adam's step of y, the same.
         mu, ideal, scalarization: as in `MOMEHA`.
         shared: 0 gives every coordinate of x its own scale, as Adam does; 1 gives all the same one,
-            so that those with little to say move little; what lies between, a geometric mean.
+            so that those with little to say move little; what lies between, a mean of the two.
         beta: weight of the averages.
         epsilon: distance of the twin, ||e v|| = epsilon ||y||.
     """
@@ -189,22 +189,22 @@ class Twin(Method):
             return problem.lower(*point, lower)
 
         g_x, g_y = oracle.grad(training, (x, y))
-        alpha, beta, count = knobs.alpha_y(t), knobs.beta, t + 1
-        first = 1 - beta**count
+        beta, count = knobs.beta, t + 1
+        first, second = 1 - beta**count, 1 - SECOND_MOMENT_Y**count
         square_y = _squares(old.square_y, g_y, SECOND_MOMENT_Y)
-        second = 1 - SECOND_MOMENT_Y**count
-        metric = tree.map_(lambda s: (s / second).sqrt() + TINY, square_y)
+        alpha = knobs.alpha_y(t)
+        # alpha_y D^-1
+        rate = tree.map_(lambda s: alpha / ((s / second).sqrt() + TINY), square_y)
 
         def objective(point: tuple[Tree, Tree]) -> tuple[Tensor, tuple[Tensor, ...]]:
             f = problem.upper(*point, upper)
             return weigh(f.detach(), state.preference, state.ideal, knobs.mu) @ f, (f,)
 
-        ahead = tree.descend(y, alpha, tree.map_(torch.div, g_y, metric))
+        ahead = _descended(y, rate, g_y)
         (upper_x, upper_y), (f,) = oracle.grad_and_aux(objective, (x, ahead))
-        push = tree.map_(lambda u, d: alpha * u / d, upper_y, metric)
+        push = tree.map_(torch.mul, rate, upper_y)
         source = torch.maximum(SECOND_MOMENT_X * old.source, tree.norm(push))
-        carried = tree.descend(state.v, alpha, tree.map_(torch.div, old.v, metric))
-        v = tree.add_scaled(push, 1 - knobs.rho, carried)
+        v = tree.add_scaled(push, 1 - knobs.rho, _descended(state.v, rate, old.v))
         length = tree.norm(v).clamp_min(TINY**4)
         shorten = (source / knobs.rho / length).clamp(max=1.0)
         v = tree.map_(lambda a: shorten * a, v)
@@ -218,7 +218,7 @@ class Twin(Method):
         h = tree.sub(upper_x, curved_x)
 
         m_y = tree.interpolate(g_y, old.y, beta)
-        new_y = tree.descend(y, alpha / first, tree.map_(torch.div, m_y, metric))
+        new_y = _descended(y, tree.map_(lambda r: r / first, rate), m_y)
         m_v = tree.interpolate(curved_y, old.v, beta)
 
         square_x = _squares(old.square_x, h, SECOND_MOMENT_X)
@@ -227,10 +227,11 @@ class Twin(Method):
         root = tree.map_(lambda s: (s / second).sqrt(), square_x)
         typical = tree.norm(root) / _count(x) ** 0.5
         # A millionth of the typical coordinate: one that has no gradient stands still.
-        least, own = 1e-6 * typical + TINY**4, 1 - knobs.shared
-        stride = knobs.alpha_x(t) / first * (typical + TINY**4) ** -knobs.shared
-        scaled = tree.map_(lambda m, r: m / (r + least) ** own, m_x, root)
-        new_x = tree.descend(x, stride, scaled)
+        least = 1e-6 * typical + TINY**4
+        scaled = tree.map_(
+            lambda m, r: m / torch.lerp(r, typical, knobs.shared).add(least), m_x, root
+        )
+        new_x = tree.descend(x, knobs.alpha_x(t) / first, scaled)
 
         new = state._replace(
             x=new_x,
@@ -264,6 +265,11 @@ class Twin(Method):
             "y_norm": tree.norm(after.y),
             "adjoint": tree.norm(after.v),
         }
+
+
+def _descended(point: Tree, rate: Tree, direction: Tree) -> Tree:
+    """point - rate * direction, coordinate by coordinate."""
+    return tree.map_(lambda a, r, d: torch.addcmul(a, r, d, value=-1), point, rate, direction)
 
 
 def _squares(average: Tree, direction: Tree, decay: float) -> Tree:

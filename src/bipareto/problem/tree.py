@@ -79,7 +79,8 @@ def map_(fn: Callable[..., Any], tree: T, *rest: T) -> T:
 
 def _plain(tree: Any) -> bool:
     """A pair (x, y) of tensors, say, which needs no walk through a tree."""
-    return type(tree) is tuple and all(isinstance(leaf, Tensor) for leaf in tree)
+    # A list, since a generator costs as much as a small tensor operation.
+    return type(tree) is tuple and all([isinstance(leaf, Tensor) for leaf in tree])
 
 
 def first_leaf(tree: Tree) -> Tensor:
