@@ -166,6 +166,7 @@ def solve(
             "distance_to_front": shown.worst(distance),
             "position_error": shown.worst(position),
             "remaining": shown.worst(found.remaining),
+            "unseen": found.unseen,
             "reason": found.reason[0],
             "failure": None if failure is None else asdict(failure),
             "steps": done,
