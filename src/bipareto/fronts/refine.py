@@ -18,8 +18,6 @@ from bipareto.run.race import value_of
 
 __all__ = ["Model", "best_for", "fit", "propose"]
 
-BY_RANGE = False
-
 #: points that a draw of the model is looked at
 CLOUD = 300
 #: sizes of the moves around good points, in standard deviations of what was tried
@@ -120,7 +118,7 @@ def propose(model: Model, preferences: Tensor, stream: torch.Generator) -> Tenso
     expected, (n, d) = model.expected(), model.points.shape
     chosen = []
     for w in preferences:
-        good = value_of(_by_range(expected, expected), w).argsort()[:GOOD]
+        good = value_of(expected, w).argsort()[:GOOD]
         base = model.points[good[torch.randint(len(good), (CLOUD,), generator=stream)]]
         sizes = torch.tensor(MOVES, dtype=base.dtype)
         size = sizes[torch.randint(len(sizes), (CLOUD, 1), generator=stream)]
@@ -133,27 +131,14 @@ def propose(model: Model, preferences: Tensor, stream: torch.Generator) -> Tenso
         share = torch.rand(count, 1, generator=stream, dtype=base.dtype) * 0.8 - 0.15
         cloud[:count] = base[:count] + share * (other - base[:count])
         drawn = model.drawn(cloud, stream)
-        chosen.append(
-            cloud[int(value_of(_by_range(drawn, expected), w).argmin())] * model.scale
-            + model.centre
-        )
+        chosen.append(cloud[int(value_of(drawn, w).argmin())] * model.scale + model.centre)
     return torch.stack(chosen)
 
 
 def best_for(model: Model, preferences: Tensor) -> list[int]:
     """For each preference (P, m) the point that is expected to be best."""
-    expected = _by_range(model.expected(), model.expected())
+    expected = model.expected()
     return [int(value_of(expected, w).argmin()) for w in preferences]
-
-
-def _by_range(f: Tensor, expected: Tensor) -> Tensor:
-    """Objectives f as shares of the range that the nondominated of the expected ones have."""
-    if not BY_RANGE:
-        return f
-    worse = (expected[:, None] >= expected).all(2) & (expected[:, None] > expected).any(2)
-    best = expected[~worse.any(1)]
-    low = best.amin(0)
-    return (f - low) / (best.amax(0) - low).clamp_min(1e-9)
 
 
 def _covariance(a: Tensor, b: Tensor, lengths: Tensor) -> Tensor:
