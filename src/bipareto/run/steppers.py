@@ -24,7 +24,6 @@ def stepper(
     batched: bool,
     shared_draw: bool = True,
     compile: bool | str = False,
-    folded: bool = False,
 ) -> Stepper:
     """The step of a method on a problem, batched and compiled as asked.
 
@@ -34,7 +33,6 @@ def stepper(
         compile: True for Inductor, a backend's name, or "replay" for a CUDA graph of the kernels
             that are there (`bipareto.run.graph.replay`), or "traced" for the plain operations run
             from a recording (`bipareto.run.graph.traced`).
-        folded: a replayed batch is one step under `vmap`, not a branch for each run.
 
     Compiled steps are kept per problem and structure of method: numbers live in the state, so
     gamma, mu, steps and penalties of any value share one graph.
@@ -45,10 +43,10 @@ def stepper(
         return TracedStepper(problem, method, batched, shared_draw)
     backend = "inductor" if compile is True else compile
     known = _COMPILED.setdefault(problem, {})
-    key = (method.structure(), batched, shared_draw, backend, folded)
+    key = (method.structure(), batched, shared_draw, backend)
     if key not in known:
         if backend == "replay":
-            known[key] = ReplayedStepper(problem, method, batched, shared_draw, folded)
+            known[key] = ReplayedStepper(problem, method, batched, shared_draw)
         else:
             known[key] = CompiledStepper(problem, method, batched, shared_draw, backend)
     return known[key]
