@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from bipareto.cli import values
+from bipareto.cli.again import noted
 from bipareto.cli.asked import problem_asked
 from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet
 from bipareto.cli.output import Output, ensure_folder
@@ -91,7 +92,7 @@ def compare(
 
     With --out: comparison.json, comparison.png (all fronts) and methods/, a run
     folder for each, for `bipareto report DIR`.  Killed, the comparison goes on
-    when the same command is called again.
+    with `bipareto resume DIR`.
 
     \b
     Examples:
@@ -104,6 +105,7 @@ def compare(
 
     from bipareto.sweep import comparison, contenders
     from bipareto.sweep.builder import Setup, build
+    from bipareto.sweep.durable import write_text
     from bipareto.sweep.kept import Kept
 
     out = Output(as_json, quiet)
@@ -127,6 +129,8 @@ def compare(
         compile=False if budget == "seconds" else compiled,
     )
     built = None if start else Setup(setup.problem, setup.starts * len(seeds))
+    if out_dir is not None:
+        write_text(out_dir / "command.json", json.dumps(noted()) + "\n")
     found = comparison.compare(
         setup.problem,
         names,
@@ -168,7 +172,6 @@ def compare(
     }
     if out_dir is not None:
         from bipareto.report import plot_comparison
-        from bipareto.sweep.durable import write_text
 
         plot_comparison(
             {c.name: c.front.objectives for c in found if c.front is not None},

@@ -34,7 +34,7 @@ def ls(
       bipareto ls runs --json
     """
     from bipareto.errors import BiparetoError
-    from bipareto.sweep.reading import experiment, status
+    from bipareto.sweep.status import experiment, status
 
     out = Output(as_json)
     if not folder.is_dir():

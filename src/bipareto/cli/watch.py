@@ -39,7 +39,8 @@ def watch(
       bipareto watch runs/a --once
     """
     from bipareto.sweep.progress import progress
-    from bipareto.sweep.reading import experiment, run_folders
+    from bipareto.sweep.reading import run_folders
+    from bipareto.sweep.status import experiment
 
     out = Output(as_json)
     if (trained := experiment(run)) is not None:

@@ -10,9 +10,10 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.options import Json, Quiet
-from bipareto.cli.output import Output, claim_experiment, ensure_experiment
+from bipareto.cli.output import Output
 from bipareto_experiments.commands.architectures import judged, show_best, show_records
 from bipareto_experiments.commands.cells import derive, figures, teller, train, write_cells
+from bipareto_experiments.commands.kept import claim_experiment, ensure_experiment
 from bipareto_experiments.commands.options import grouped
 from bipareto_experiments.commands.search_options import SearchOptions
 

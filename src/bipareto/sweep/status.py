@@ -1,0 +1,126 @@
+"""Where a run or an experiment stands, looked at without disturbing it."""
+
+from __future__ import annotations
+
+import json
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from bipareto.doctor.recorded import Training
+from bipareto.sweep.config import SweepConfig, load
+from bipareto.sweep.durable import Damaged, is_locked
+from bipareto.sweep.store import RunFolder, SliceFolder
+
+__all__ = ["Status", "experiment", "status", "trainings"]
+
+
+class Status(NamedTuple):
+    """Where a run stands: "done", "running" or "stopped", slices done, and the share of all
+    steps.
+    """
+
+    path: Path
+    problem: str
+    method: str
+    runs: int
+    state: str
+    slices_done: int
+    slices: int
+    progress: float
+
+
+def experiment(path: Path) -> Status | None:
+    """Where the folder of an experiment stands, its trainings as slices and its name as the method;
+    None for another folder.
+    """
+    mark = path / "experiment.json"
+    if not mark.is_file():
+        return None
+    try:
+        name = str(json.loads(mark.read_text("utf-8"))["experiment"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(
+            f"{mark} does not say whose the folder is ({type(error).__name__})"
+        ) from error
+    parts = [SliceFolder(found.parent) for found in path.rglob("attempts.jsonl")]
+    done = sum(part.done for part in parts)
+    told = any((path / file).is_file() for file in ("results.json", f"{name}.json"))
+    state = (
+        "running"
+        if any(is_locked(part.path / "lock") for part in parts)
+        else "done"
+        if told and done == len(parts)
+        else "stopped"
+    )
+    share = done / len(parts) if parts else float(told)
+    return Status(path, "experiment", name, len(parts), state, done, len(parts), share)
+
+
+def trainings(path: Path) -> list[Training]:
+    """The trainings of an experiment's folder that are done: from their results, or from the rows
+    of an experiment that keeps these alone.
+    """
+    found: list[Training] = []
+    for mark in sorted(path.rglob("attempts.jsonl")):
+        part = SliceFolder(mark.parent)
+        if not part.done:
+            continue
+        tensors, meta = part.read_result()
+        # Few-shot learning named its objectives otherwise.
+        seen = tensors["objectives" if "objectives" in tensors else "losses"]
+        found += [
+            Training(
+                str(trial["method"]),
+                _row(trial["preference"]),
+                int(trial["seed"]),
+                reason,
+                seen[:, i],
+            )
+            for i, (trial, reason) in enumerate(zip(meta["trials"], meta["reason"], strict=True))
+        ]
+    for file in [] if found else path.glob("*.json"):
+        table = json.loads(file.read_text("utf-8"))
+        found += [
+            Training(
+                str(row["method"]),
+                _row(row["preference"]),
+                int(row["seed"]),
+                "steps",
+                torch.tensor([row["objectives"]], dtype=torch.float64),
+            )
+            for row in (table.get("rows", []) if isinstance(table, dict) else [])
+        ]
+    return found
+
+
+def _row(preference: list[float] | None) -> tuple[float, ...] | None:
+    return None if preference is None else tuple(preference)
+
+
+def status(path: str | PathLike[str]) -> Status:
+    """Look at a run without disturbing it."""
+    folder = RunFolder(Path(path))
+    folder.check()
+    manifest, config = folder.manifest(), load(SweepConfig, folder.config)
+    parts = [folder.slice(index) for index in range(manifest["slices"])]
+    done = [part.done for part in parts]
+    at_work = folder.running()
+    for part in parts:
+        part.check(at_work=at_work)
+    steps = sum(
+        config.steps if finished else part.step for part, finished in zip(parts, done, strict=True)
+    )
+    collected = (folder.path / "front.csv").exists() and all(done)
+    return Status(
+        folder.path,
+        config.problem.name,
+        config.method.name,
+        manifest["runs"],
+        "running" if at_work else "done" if collected else "stopped",
+        sum(done),
+        len(parts),
+        steps / (config.steps * len(parts)),
+    )
