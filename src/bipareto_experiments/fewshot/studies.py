@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from bipareto.methods.base import Method
-from bipareto.methods.episodic import Episodic
 from bipareto.problem import tree
+from bipareto_experiments.episodic import Episodic
 from bipareto_experiments.fewshot.settings import (
     COMPARED,
     MOVING,
