@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bipareto.cli import shown, values
-from bipareto.cli.asked import method_asked, preferences_asked, problem_asked
+from bipareto.cli import output, values
 from bipareto.cli.options import (
     Compile,
     Dim,
@@ -24,6 +23,7 @@ from bipareto.cli.options import (
     Steps,
 )
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import method_asked, preferences_asked, problem_asked
 from bipareto.sweep.config import SweepConfig
 
 __all__ = ["front"]
@@ -149,7 +149,7 @@ def front(
         known = setup.known
         distance = None if known is None else known.distance_to_front(found.objectives)
         w = found.preference if chosen.uses_preference else None
-        position = None if known is None else shown.position_error(known, chosen, found.x, w)
+        position = None if known is None else output.position_error(known, chosen, found.x, w)
         for run, failure in enumerate(found.failure):
             if failure is not None:
                 out.warn(f"run {run}: {failure}")
@@ -161,28 +161,28 @@ def front(
     counts = chosen.oracles(found.objectives.shape[1])
     data: dict[str, Any] = {
         "problem": {"name": asked.name, **asked.options},
-        "method": shown.hyperparameters(config.method.name, chosen),
+        "method": output.hyperparameters(config.method.name, chosen),
         "preferences": preferences if budget is None else f"{preferences}, budget {budget}",
         "steps": steps,
         "seeds": list(seeds),
         "runs": len(found),
         "oracles": {name: count * sum(done) for name, count in counts.items()},
         **_measured(found, known),
-        "distance_to_front": shown.worst(distance),
+        "distance_to_front": output.worst(distance),
         "distance_to_front_mean": None if distance is None else float(distance.mean()),
-        "position_error": shown.worst(position),
+        "position_error": output.worst(position),
         "position_error_mean": None if position is None else float(position.mean()),
-        "remaining": shown.worst(found.remaining),
+        "remaining": output.worst(found.remaining),
         "nondominated": len(found.nondominated()),
         "reasons": {reason: found.reason.count(reason) for reason in sorted(set(found.reason))},
         "seconds": seconds,
     }
-    shown.front_table(out, asked.name, setup.problem, found, distance, position)
+    output.front_table(out, asked.name, setup.problem, found, distance, position)
     off = (
         ""
         if distance is None
-        else f"; worst distance {shown.number(distance)} of the front's extent, worst position "
-        f"error {shown.number(position)}"
+        else f"; worst distance {output.number(distance)} of the front's extent, worst position "
+        f"error {output.number(position)}"
     )
     most = "up to " if budget or found.interrupted else ""
     out.say(
@@ -199,7 +199,7 @@ def front(
             f"bipareto report {out_dir}"
         )
     out.result(data)
-    shown.leave(all(failure is not None for failure in found.failure))
+    output.leave(all(failure is not None for failure in found.failure))
 
 
 def _measured(found: Any, known: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bipareto.cli.asked import problem_asked
+from bipareto.cli.values import problem_asked
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
 if TYPE_CHECKING:
