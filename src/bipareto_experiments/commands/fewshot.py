@@ -111,8 +111,9 @@ def tune(
 ) -> None:
     """Each method's numbers, by short trials.
 
-    Eight for each, under the equal preference, judged on validation classes; one
-    seed (0 if none), and 500 joint steps if none are given.
+    Eight for each under the equal preference, then half and twice every number of
+    the best until none is better, judged on validation classes; one seed (0 if
+    none), and 500 joint steps if none are given.
     With --out: tuning.json, which the comparison takes.
 
     \b

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ __all__ = ["draw"]
 
 Records = list[dict[str, Any]]
 
-#: Figures with two panels.
-_WIDE = ("curves", "strengths", "exploration")
+#: Figures with two panels; that of the strengths has one for each domain.
+_WIDE = ("curves", "exploration", "training")
 
 
 def draw(
@@ -50,8 +51,10 @@ def draw(
 
     written = []
     for kind, painter in kinds.items():
-        figure = Figure(figsize=(11, 4.4) if kind in _WIDE else (6.4, 4.4), layout="constrained")
-        axes = list(figure.subplots(1, 2)) if kind in _WIDE else [figure.subplots()]
+        panels = len(domains) if kind == "strengths" else 2 if kind in _WIDE else 1
+        width = {1: 6.4, 2: 11.0}.get(panels, 3.6 * panels)
+        figure = Figure(figsize=(width, 4.4), layout="constrained")
+        axes = figure.subplots(1, panels, squeeze=False)[0].tolist()
         if not painter(axes, records):
             continue
         name = f"{prefix}-{kind}.png"
@@ -94,86 +97,84 @@ def _knob(axes: list[Axes], records: Records, name: str, domains: list[str]) -> 
 
 
 def _curves(axes: list[Axes], records: Records, domains: list[str]) -> bool:
-    """Losses and accuracies on test episodes on the way, mean over seeds, with training losses."""
-    own = [r for r in records if r.get("curve")]
+    """Losses and accuracies on the way under the equal preference, mean over seeds: unseen classes
+    solid, training classes dotted.
+    """
+    own = [r for r in records if r["group"] == "curves" and r.get("curve")]
     if not own:
         return False
     steps = [p["step"] for p in own[0]["curve"]]
     for d, domain in enumerate(domains):
-        style: dict[str, Any] = {"color": COLOURS[d], "marker": MARKERS[d], "markersize": 3}
-        for axis, key in ((axes[0], "loss"), (axes[1], "accuracy")):
-            rows = torch.tensor([[p[key][d] for p in r["curve"]] for r in own], dtype=torch.float64)
-            axis.plot(steps, rows.mean(0).tolist(), label=f"{domain}, test", **style)
-        training = torch.tensor(
-            [[row[d] for row in r["training"]["loss"]] for r in own], dtype=torch.float64
-        ).mean(0)
-        axes[0].plot(
-            own[0]["training"]["step"],
-            training.tolist(),
-            color=COLOURS[d],
-            linestyle=":",
-            label=f"{domain}, training",
-        )
-    axes[0].set(xlabel="joint step", ylabel="cross entropy", title="Loss on the way")
-    axes[1].set(
-        xlabel="joint step", ylabel="accuracy", title="Accuracy on the way (unseen classes)"
-    )
+        for axis, key in zip(axes, ("loss", "accuracy"), strict=True):
+            for suffix, part, line in (("", "test", "-"), ("_train", "training", ":")):
+                values = _over_seeds(own, key + suffix, d)
+                axis.plot(steps, values, line, color=COLOURS[d], label=f"{domain}, {part}")
+    axes[0].set(xlabel="joint step", ylabel="cross entropy", title="Loss, equal preference")
+    axes[1].set(xlabel="joint step", ylabel="accuracy", title="Accuracy, equal preference")
     for axis in axes:
         axis.grid(alpha=0.3)
         _legend_below(axis)
     return True
 
 
+def _over_seeds(records: Records, key: str, d: int) -> list[float]:
+    """The mean over records of domain d's entries of their curves."""
+    rows = [[p[key][d] for p in r["curve"]] for r in records]
+    return torch.tensor(rows, dtype=torch.float64).mean(0).tolist()
+
+
 def _strengths(axes: list[Axes], records: Records, domains: list[str], alone: Records) -> bool:
-    """The preferred domain's accuracy by the strength of the preference, and the mean of the
-    others; dashed: trained on that domain alone.
+    """A panel for each domain: its accuracy by the weight of the preferred domain, a line for each
+    domain that is preferred, its own one thick; WC-penalty dotted; dashed: trained on it alone.
     """
     own = [
         r
         for r in records
-        if r.get("preference")
-        and r["method"] == "momeha"
-        and not {"mu", "gamma", "curve"} & r.keys()
+        if r.get("preference") and r["group"] != "curves" and not {"mu", "gamma"} & r.keys()
     ]
     weights = sorted({round(max(r["preference"]), 6) for r in own})
     if len(weights) < 2:
         return False
-    places = range(len(weights))
-    for d, domain in enumerate(domains):
-        mine, others = [], []
-        for weight in weights:
-            chosen = [
-                r
+    for (name, line), k in product((("momeha", "-"), ("wc-penalty", ":")), range(len(domains))):
+        found = [
+            [
+                r["accuracy"]
                 for r in own
-                if round(max(r["preference"]), 6) == weight
-                and (r["preference"][d] == max(r["preference"]))
+                if r["method"] == name
+                and round(max(r["preference"]), 6) == weight
+                and r["preference"][k] == max(r["preference"])
             ]
-            rows = torch.tensor([r["accuracy"] for r in chosen], dtype=torch.float64)
-            mine.append(rows[:, d])
-            others.append(torch.cat([rows[:, :d], rows[:, d + 1 :]], 1).mean(1))
-        for axis, columns in ((axes[0], mine), (axes[1], others)):
-            errors = [float(c.std() / len(c) ** 0.5) if len(c) > 1 else 0.0 for c in columns]
-            style: dict[str, Any] = {"marker": MARKERS[d], "color": COLOURS[d], "capsize": 3}
+            for weight in weights
+        ]
+        if not all(found):
+            continue
+        columns = [torch.tensor(rows, dtype=torch.float64) for rows in found]
+        for d, axis in enumerate(axes):
+            errors = [float(c[:, d].std() / len(c) ** 0.5) if len(c) > 1 else 0.0 for c in columns]
             axis.errorbar(
-                list(places), [float(c.mean()) for c in columns], errors, label=domain, **style
+                range(len(weights)),
+                [float(c[:, d].mean()) for c in columns],
+                errors if k == d else None,
+                linestyle=line,
+                linewidth=2.4 if k == d else 0.9,
+                marker=MARKERS[k],
+                color=COLOURS[k],
+                capsize=3,
+                label=f"{name}, prefers {domains[k]}",
             )
-        single = torch.tensor(
-            [r["accuracy"] for r in alone if r["trained_on"] == d], dtype=torch.float64
-        )
-        if len(single):
-            axes[0].axhline(
-                float(single[:, d].mean()), color=COLOURS[d], linestyle="--", linewidth=1
+    for d, axis in enumerate(axes):
+        single = [r["accuracy"][d] for r in alone if r["trained_on"] == d]
+        if single:
+            axis.axhline(
+                sum(single) / len(single), color="0.3", linestyle="--", label="trained on it alone"
             )
-            axes[1].axhline(
-                float(torch.cat([single[:, :d], single[:, d + 1 :]], 1).mean()),
-                color=COLOURS[d],
-                linestyle="--",
-                linewidth=1,
-            )
-    for axis, title in zip(axes, ("The preferred domain", "The other domains, mean"), strict=True):
-        axis.set_xticks(list(places), [f"{weight:.2f}" for weight in weights])
-        axis.set(xlabel="weight of the preferred domain", ylabel="test accuracy", title=title)
-    _finish(axes)
+        axis.set_xticks(range(len(weights)), [f"{weight:.2f}" for weight in weights])
+        axis.set(xlabel="weight of the preferred domain", title=f"In {domains[d]}")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("test accuracy")
+    # One legend serves all.
+    shown = axes[0].get_legend_handles_labels()
+    axes[0].figure.legend(*shown, loc="outside lower center", ncols=5, fontsize="small")
     return True
 
 
@@ -286,27 +287,21 @@ def _comparison(axes: list[Axes], records: Records, domains: list[str]) -> bool:
 
 
 def _training(axes: list[Axes], records: Records, domains: list[str]) -> bool:
-    """Training loss of the first domain, averaged exponentially (0.1) and over runs, by method."""
-    methods = [
-        name
-        for name in COMPARED
-        if any(r["method"] == name and r.get("training") and r["group"] == name for r in records)
-    ]
-    if not methods:
-        return False
+    """Loss and accuracy of the first domain's training classes on the way, mean over seeds, by
+    method: under the moderate preference for it where the method takes one.
+    """
+    watched = [r for r in records if r.get("curve") and r["group"] == r["method"]]
+    methods = [name for name in COMPARED if any(r["method"] == name for r in watched)]
     for name, style in zip(methods, styles(methods), strict=True):
-        own = [r["training"] for r in records if r["method"] == name and r["group"] == name]
-        rows = torch.tensor([[row[0] for row in t["loss"]] for t in own], dtype=torch.float64).mean(
-            0
-        )
-        smooth, kept = [], float(rows[0])
-        for value in rows.tolist():
-            kept = 0.9 * kept + 0.1 * value
-            smooth.append(kept)
-        axes[0].plot(own[0]["step"], smooth, color=style["color"], label=name)
-    axes[0].set(xlabel="joint step", ylabel="cross entropy", title=f"Training loss, {domains[0]}")
-    _finish(axes)
-    return True
+        own = [r for r in watched if r["method"] == name]
+        steps = [p["step"] for p in own[0]["curve"]]
+        for axis, key in zip(axes, ("loss_train", "accuracy_train"), strict=True):
+            axis.plot(steps, _over_seeds(own, key, 0), color=style["color"], label=name)
+    for axis, what in zip(axes, ("cross entropy", "accuracy"), strict=True):
+        axis.set(xlabel="joint step", ylabel=what, title=f"Training classes of {domains[0]}")
+    if methods:
+        _finish(axes)
+    return bool(methods)
 
 
 def _answers(axes: list[Axes], result: dict[str, Any], domains: list[str]) -> bool:

@@ -34,16 +34,17 @@ MOVING = {"linear": (0.3, 0.3), "mlp": (1.0, 0.1), "block": (1.0, 0.3)}
 #: Joint steps per episode.
 JOINT = 2
 
-#: What a method is tuned over with the block learner: its step of x and the number that matters
-#: most besides, eight trials for each.
+#: Where the tuning of each method with the block learner begins: a product of values for its step
+#: of x and the number that matters most besides, with one value for each other number of the
+#: paper's grids.  From the best of them it goes on by factors of two in every number.
 TRIALS: dict[str, list[dict[str, float]]] = {
     name: [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
     for name, grid in {
-        "momeha": {"alpha_x": (0.5, 1.0, 2.0, 4.0), "c": (0.3, 1.0)},
-        "wc-penalty": {"alpha_x": (0.3, 1.0, 3.0, 10.0), "v": (0.05, 0.2)},
-        "moml": {"alpha_x": (0.1, 0.3, 1.0, 3.0), "eta": (0.1, 0.2)},
-        "forum": {"alpha_x": (0.1, 0.3, 1.0, 3.0), "rho": (0.1, 0.5)},
-        "wc-mhgd": {"alpha_x": (0.1, 0.3, 1.0, 3.0), "u": (1.0, 10.0)},
+        "momeha": {"alpha_x": (1.0, 2.0, 4.0, 8.0), "c": (0.1, 0.3), "mu": (4.0,), "gamma": (8.0,)},
+        "wc-penalty": {"alpha_x": (2.5, 5.0, 10.0, 20.0), "v": (0.025, 0.05), "u": (1.0,)},
+        "moml": {"alpha_x": (0.5, 1.0, 2.0, 4.0), "eta": (0.2, 0.4)},
+        "forum": {"alpha_x": (1.5, 3.0, 6.0, 12.0), "rho": (0.1, 0.5), "eta": (0.2,)},
+        "wc-mhgd": {"alpha_x": (0.3, 1.0, 3.0, 10.0), "u": (1.0, 10.0)},
     }.items()
 }
 

@@ -6,7 +6,7 @@ A study's folder holds one sub-folder per group of backbones that were trained s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,9 @@ __all__ = ["Study", "comparison", "refinement", "sensitivity", "single_domain"]
 #: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the
 #: paper.
 EPISODES, CURVE_EPISODES = 192, 48
+
+#: Seeds of the comparison whose backbones are judged on the way.
+CURVE_SEEDS = 3
 
 
 @dataclass
@@ -110,7 +113,7 @@ class Study(RecordedStudy):
         group: str,
         trials: Sequence[Trial],
         labels: Sequence[dict[str, Any]],
-        curves: bool = False,
+        watched: Callable[[Trial], bool] = lambda trial: False,
         steps: int | None = None,
         begin: Any = None,
     ) -> Any:
@@ -118,18 +121,23 @@ class Study(RecordedStudy):
         backbones.
 
         Args:
-            curves: judge them on the way too.
+            watched: which of them are judged on the way too, on training and on unseen classes.
             steps: other than the study's.
             begin: backbones to begin with, with a first axis of trials.
         """
-        points: list[dict[str, Any]] = []
+        curves: dict[int, list[dict[str, Any]]] = {
+            i: [] for i, trial in enumerate(trials) if watched(trial)
+        }
 
         def look(step: int, x: Any) -> None:
-            for i, trial in enumerate(trials):
-                seen = self.judge(tree.select(x, i), trial.seed, episodes=CURVE_EPISODES)
-                points.append(
-                    {"step": step, "trial": i, "accuracy": seen["accuracy"], "loss": seen["loss"]}
-                )
+            for i, points in curves.items():
+                point: dict[str, Any] = {"step": step}
+                for part, suffix in (("test", ""), ("train", "_train")):
+                    seen = self.judge(
+                        tree.select(x, i), trials[i].seed, part=part, episodes=CURVE_EPISODES
+                    )
+                    point |= {key + suffix: seen[key] for key in ("accuracy", "loss")}
+                points.append(point)
 
         trained = train(
             self.task,
@@ -157,21 +165,24 @@ class Study(RecordedStudy):
                 "step": trained.steps.tolist(),
                 "loss": trained.objectives[:, i].tolist(),
             }
-            if curves:
-                record["curve"] = [
-                    {k: v for k, v in p.items() if k != "trial"} for p in points if p["trial"] == i
-                ]
+            if i in curves:
+                record["curve"] = curves[i]
             self.records.append(record)
         self.write()
         return trained.x
 
     def across(
-        self, group: str, name: str, wanted: Sequence[tuple[float, ...] | None], **label: Any
+        self,
+        group: str,
+        name: str,
+        wanted: Sequence[tuple[float, ...] | None],
+        watched: Callable[[Trial], bool] = lambda trial: False,
+        **label: Any,
     ) -> None:
         """One method under several preferences, with every seed."""
         method = self.method(name)
         trials = [Trial(method, w, seed) for seed in self.seeds for w in wanted]
-        self.run(group, trials, [{"method": name, **label} for _ in trials])
+        self.run(group, trials, [{"method": name, **label} for _ in trials], watched)
 
     def described(self) -> dict[str, Any]:
         task = self.task
@@ -204,8 +215,16 @@ def comparison(
         name: wanted if study.method(name).uses_preference else [None] for name in methods
     }  # a wrong name is told before the first training
     study.untrained()
+    m = len(study.task.domains)
+    # The paper's training curves are those of domain 1 under the moderate preference for it; a
+    # method without preferences shows its only one.
+    shown = (None, preferences(m, ["moderate"])[1])
+
+    def watched(trial: Trial) -> bool:
+        return trial.preference in shown and trial.seed in study.seeds[:CURVE_SEEDS]
+
     for name, its in given.items():
-        study.across(name, name, its)
+        study.across(name, name, its, watched)
     return study.result()
 
 
@@ -213,7 +232,7 @@ def sensitivity(
     study: Study, values: Sequence[float] = (1.0, 2.0, 4.0, 8.0, 16.0)
 ) -> dict[str, Any]:
     """MOMEHA against mu, against gamma, and under four preference strengths; with curves under the
-    paper's preference.
+    equal preference.
 
     Args:
         values: of mu and of gamma, each with the other at its preset value.
@@ -235,9 +254,9 @@ def sensitivity(
         )
     study.run(
         "curves",
-        [Trial(method, tilted, seed) for seed in study.seeds],
+        [Trial(method, (1 / m,) * m, seed) for seed in study.seeds],
         [{"method": "momeha"} for _ in study.seeds],
-        curves=True,
+        watched=lambda trial: True,
     )
     for strength in ("weak", "moderate", "strong", "extreme"):
         wanted = preferences(m, [strength])

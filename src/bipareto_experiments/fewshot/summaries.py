@@ -82,7 +82,9 @@ def comparable(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         r
         for r in result["records"]
-        if r["method"] != "untrained" and not {"mu", "gamma", "curve", "trained_on"} & r.keys()
+        if r["method"] != "untrained"
+        and r["group"] != "curves"
+        and not {"mu", "gamma", "trained_on"} & r.keys()
     ]
 
 

@@ -361,9 +361,16 @@ def test_tuning_takes_the_best_trial_and_the_comparison_takes_its_numbers(
     assert {len(trials) for trials in TRIALS.values()} == {8}
     monkeypatch.setitem(TRIALS, "momeha", [{"alpha_x": 1e-6}, {"alpha_x": 0.3}])
     found = tune(Study(task, tmp_path, 24, [0], progress=False, episodes=24), ["momeha"])
-    still, moved = (trial["accuracy"] for trial in found["momeha"]["trials"])
+    trials = found["momeha"]["trials"]
+    still, moved = (trial["accuracy"] for trial in trials[:2])
     assert moved > still + 0.1
-    assert found["momeha"]["numbers"] == {"alpha_x": 0.3}
+    best = max(trials, key=lambda trial: trial["accuracy"])
+    assert found["momeha"]["numbers"] == best["numbers"]
+    # It lies on no edge where half and twice its numbers have been tried.
+    tried = {trial["numbers"]["alpha_x"] for trial in trials}
+    beside = {0.5 * best["numbers"]["alpha_x"], 2 * best["numbers"]["alpha_x"]}
+    assert len(trials) == len(tried) > 3
+    assert found["momeha"]["settled"] == (beside <= tried)
     assert json.loads((tmp_path / "tuning.json").read_text())["methods"] == found
     method = Study(task, None, 24, [0], numbers={"momeha": {"c": 0.7}}).method("momeha")
     assert "c=Constant(value=0.7)" in repr(method)

@@ -66,6 +66,10 @@ def record(
             "judged": 75,
             "episodes": rights,
             "training": {"step": [1, 2], "loss": [[1.0] * 4] * 2},
+            "curve": [
+                {"step": t, "loss_train": [1.0 / t] * 4, "accuracy_train": [0.3 * t] * 4}
+                for t in (1, 2)
+            ],
         }
         | more
     )
@@ -197,7 +201,7 @@ def test_the_hypervolume_at_equal_preferences_is_that_of_one_backbone() -> None:
 
 def test_what_a_preference_changes_is_counted_once() -> None:
     plain = result()
-    curves = [record("momeha", favouring(1), s, [0.9] * 4, curve=[]) for s in (0, 1)]
+    curves = [record("momeha", favouring(1), s, [0.9] * 4, group="curves") for s in (0, 1)]
     varied = [record("momeha", favouring(1), s, [0.1] * 4, mu=16.0) for s in (0, 1)]
     alone = [record("momeha", None, s, [0.1] * 4, trained_on=1) for s in (0, 1)]
     found = summary({**plain, "records": plain["records"] + curves + varied + alone})
@@ -231,6 +235,7 @@ def test_a_method_whose_trials_all_diverge_keeps_its_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bipareto_experiments.fewshot.tuning.train", untaught)
+    monkeypatch.setattr("bipareto_experiments.fewshot.tuning.ROUNDS", 0)
     monkeypatch.setitem(TRIALS, "momeha", [{"alpha_x": 66.0}, {"alpha_x": 66.0, "c": 1.0}])
     monkeypatch.setitem(TRIALS, "moml", [{"alpha_x": 66.0}, {"alpha_x": 0.1}])
     with pytest.warns(BiparetoWarning, match="every trial of momeha diverged"):
@@ -379,7 +384,7 @@ def test_the_exploration_shows_every_preference_against_the_equal_one() -> None:
 def test_preferred_domains_are_drawn_beside_those_trained_alone() -> None:
     from matplotlib.figure import Figure
 
-    axes = list(Figure().subplots(1, 2))
+    axes = list(Figure(layout="constrained").subplots(1, 4))
     alone = [
         record(
             "momeha",
@@ -390,16 +395,17 @@ def test_preferred_domains_are_drawn_beside_those_trained_alone() -> None:
         )
         for d in range(4)
     ]
-    twice = [record("momeha", favouring(1), 0, [0.0] * 4, curve=[])]
+    twice = [record("momeha", favouring(1), 0, [0.0] * 4, group="curves")]
     assert figures._strengths(
         axes, result()["records"] + twice, [f"domain {i + 1}" for i in range(4)], alone
     )
-    for axis, gain, single in zip(axes, (0.04, -0.02), (0.02, 0.0), strict=True):
+    for d, axis in enumerate(axes):
         dashed = [line.get_ydata()[0] for line in axis.get_lines() if line.get_linestyle() == "--"]
-        assert dashed == pytest.approx([0.3 + 0.05 * d + single for d in range(4)])
-        for bars in axis.containers:
-            assert list(bars.lines[0].get_ydata()) == pytest.approx([0.62, 0.62 + gain])
-        assert len(axis.containers) == 4
+        assert dashed == pytest.approx([0.3 + 0.05 * d + 0.02])
+        assert len(axis.containers) == 8
+        for number, bars in enumerate(axis.containers):
+            level, gain = 0.62 if number < 4 else 0.58, 0.04 if number % 4 == d else -0.02
+            assert list(bars.lines[0].get_ydata()) == pytest.approx([level, level + gain])
 
 
 def test_tables_hold_the_summary(tmp_path: Path) -> None:
