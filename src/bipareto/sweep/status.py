@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from bipareto.doctor.recorded import Training
 from bipareto.sweep.config import SweepConfig, load
 from bipareto.sweep.durable import Damaged, is_locked
 from bipareto.sweep.store import RunFolder, SliceFolder
+
+if TYPE_CHECKING:
+    from bipareto.doctor.recorded import Training
 
 __all__ = ["Status", "experiment", "status", "trainings"]
 
@@ -63,6 +65,8 @@ def trainings(path: Path) -> list[Training]:
     """The trainings of an experiment's folder that are done: from their results, or from the rows
     of an experiment that keeps these alone.
     """
+    from bipareto.doctor.recorded import Training
+
     found: list[Training] = []
     for mark in sorted(path.rglob("attempts.jsonl")):
         part = SliceFolder(mark.parent)
