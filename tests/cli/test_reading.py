@@ -30,8 +30,8 @@ def test_every_reading_command_reads_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BIPARETO_DATA", str(tmp_path / "data"))
     (tmp_path / "config.yaml").write_text(SWEEP)
+    (tmp_path / "data").mkdir()
     if kind == "cleaning":
-        (tmp_path / "data").mkdir()
         write_image_sets(tmp_path / "data")
     assert call(*MADE[kind], "--out", "run", "-q") == 0
     for command in READERS:
