@@ -10,7 +10,7 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.again import noted
-from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet
+from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet, Seeds
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.cli.values import problem_asked
 from bipareto.errors import InvalidInput
@@ -54,12 +54,7 @@ def compare(
             help="How much of it: 80,000 gradients (your own problem: 10,000) or 20 seconds.",
         ),
     ] = None,
-    seed: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable."
-        ),
-    ] = None,
+    seed: Seeds = None,
     start: Annotated[
         int,
         typer.Option(

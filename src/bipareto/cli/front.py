@@ -19,10 +19,12 @@ from bipareto.cli.options import (
     Out,
     ProblemName,
     Quiet,
+    Seeds,
     Settings,
     Steps,
 )
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.traced import front_of
 from bipareto.cli.values import method_asked, preferences_asked, problem_asked
 from bipareto.sweep.config import SweepConfig
 
@@ -50,12 +52,7 @@ def front(
         ),
     ] = None,
     steps: Steps = 20_000,
-    seed: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable."
-        ),
-    ] = None,
+    seed: Seeds = None,
     dim: Dim = None,
     noise: Noise = 0.0,
     option: Options = None,
@@ -108,9 +105,7 @@ def front(
     """
     from bipareto.methods import METHODS
     from bipareto.report import plot_front
-    from bipareto.sweep import sweep
     from bipareto.sweep.builder import build
-    from bipareto.sweep.reading import plan_of, returned
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="manifest.json")
@@ -134,17 +129,7 @@ def front(
             # Hyperparameters are read off the runs' states.
             kind = METHODS[config.method.name]
             callbacks.append(Watch(setup.problem, kind(), start=setup.starts[0]))
-        if out_dir is None:
-            raw = sweep.traced(config, setup, callbacks=callbacks, progress=out.progress)
-            # The y of a race was trained on g alone already.
-            found, chosen = (raw if raw.race else raw.resolve_lower()), raw.method
-            done = [] if raw.run is None else raw.run.steps
-        else:
-            found = sweep.sweep(
-                config, out_dir, setup=setup, callbacks=callbacks, progress=out.progress
-            )
-            chosen, done = plan_of(out_dir, trusted=True).method, returned(out_dir, trusted=True)[1]
-        assert chosen is not None
+        found, chosen, _, done = front_of(config, setup, out_dir, out.progress, callbacks)
         seconds = time.perf_counter() - began
         known = setup.known
         distance = None if known is None else known.distance_to_front(found.objectives)

@@ -18,6 +18,7 @@ __all__ = [
     "Out",
     "ProblemName",
     "Quiet",
+    "Seeds",
     "Settings",
     "Steps",
     "Trust",
@@ -31,6 +32,12 @@ MethodName = Annotated[
     str,
     typer.Option(
         "--method", metavar="NAME", help="One of `bipareto list`, or auto: what suits the problem."
+    ),
+]
+Seeds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable."
     ),
 ]
 Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Iterations of every run.")]

@@ -24,6 +24,7 @@ from bipareto.cli.options import (
     Steps,
 )
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.traced import front_of
 from bipareto.cli.values import method_asked, problem_asked
 from bipareto.errors import InvalidInput
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
@@ -79,9 +80,7 @@ def solve(
     from bipareto.methods import METHODS
     from bipareto.problem import tree
     from bipareto.run.trackers import TrackerName
-    from bipareto.sweep import sweep
     from bipareto.sweep.builder import build
-    from bipareto.sweep.reading import plan_of, returned
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="manifest.json")
@@ -110,15 +109,8 @@ def solve(
             compile=compiled,
             track=cast("TrackerName", track),
         )
-        if out_dir is None:
-            raw = sweep.traced(config, setup, progress=out.progress)
-            found, used, y = (raw if raw.race else raw.resolve_lower()), raw.method, raw.y
-            done = 0 if raw.run is None else raw.run.steps[0]
-        else:
-            found = sweep.sweep(config, out_dir, setup=setup, progress=out.progress)
-            used = plan_of(out_dir, trusted=True).method
-            y, (done,) = returned(out_dir, trusted=True)
-        assert used is not None
+        found, used, y, steps_done = front_of(config, setup, out_dir, out.progress)
+        done = steps_done[0] if steps_done else 0
         seconds = time.perf_counter() - began
         w = found.preference if used.uses_preference else None
         batch = setup.problem.batch("upper", "full")
