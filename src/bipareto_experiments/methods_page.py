@@ -13,8 +13,6 @@ from typing import Any
 
 from bipareto.methods import METHODS, Method
 
-__all__ = ["declared", "methods_page"]
-
 _HEAD = """# The methods
 
 *Written by `python benchmarks/compare.py --page` from what the methods declare and from [published results](results/compare).

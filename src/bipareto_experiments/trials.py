@@ -28,8 +28,6 @@ from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.devices import machine_of
 from bipareto_experiments.episodic import Episodic
 
-__all__ = ["Finished", "RecordedStudy", "Trial", "require_alike", "run_in", "stored"]
-
 #: Seconds between checkpoints.
 CHECKPOINT = 20.0
 

@@ -15,8 +15,6 @@ import typer
 from bipareto import __version__
 from bipareto.errors import InvalidInput
 
-__all__ = ["TYPED", "noted", "type_again", "words_of"]
-
 #: the words of the command line that runs
 TYPED: ContextVar[Sequence[str]] = ContextVar("TYPED")
 #: the file that holds the words of a comparison, and of an experiment

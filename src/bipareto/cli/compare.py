@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from bipareto.sweep.contenders import Contender
 
-__all__ = ["compare"]
-
 
 def compare(
     problem: ProblemName,

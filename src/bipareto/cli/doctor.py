@@ -16,8 +16,6 @@ from bipareto.errors import InvalidInput
 if TYPE_CHECKING:
     from bipareto.doctor import Diagnoses
 
-__all__ = ["doctor"]
-
 
 def doctor(
     run: RunOrProblem,

@@ -11,8 +11,6 @@ from bipareto.cli.options import Json
 from bipareto.cli.output import Output
 from bipareto.errors import InvalidInput
 
-__all__ = ["ls"]
-
 #: Files that make a folder a run.
 _MARKS = ("manifest.json", "checksums.json", "experiment.json")
 

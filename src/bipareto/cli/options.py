@@ -7,23 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "Compile",
-    "Dim",
-    "Hyperparameters",
-    "Json",
-    "MethodName",
-    "Noise",
-    "Options",
-    "Out",
-    "ProblemName",
-    "Quiet",
-    "Seeds",
-    "Settings",
-    "Steps",
-    "Trust",
-]
-
 ProblemName = Annotated[
     str,
     typer.Argument(metavar="PROBLEM", help="One of `bipareto list`, or package.module:function."),

@@ -30,20 +30,6 @@ if TYPE_CHECKING:
     from bipareto.problem.tree import Tree
     from bipareto.problems.base import KnownProblem
 
-__all__ = [
-    "Output",
-    "ensure_folder",
-    "fail",
-    "front_table",
-    "hyperparameters",
-    "leave",
-    "number",
-    "numbers",
-    "plain",
-    "position_error",
-    "worst",
-]
-
 
 class Output:
     """The voice of one command.

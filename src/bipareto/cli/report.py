@@ -15,8 +15,6 @@ from bipareto.errors import InvalidInput
 if TYPE_CHECKING:
     from bipareto.sweep.reading import StoredRun
 
-__all__ = ["report"]
-
 
 def report(
     context: typer.Context,

@@ -13,8 +13,6 @@ from bipareto.cli.output import Output
 from bipareto.cli.sweep import Address, Engine, Workers, engine_asked, tell, teller
 from bipareto.errors import InvalidInput
 
-__all__ = ["resume"]
-
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from bipareto.problem.tree import Tree
     from bipareto.sweep.builder import Setup
 
-__all__ = ["RunOrProblem", "ShortSteps", "folder_of", "front_of"]
 
 RunOrProblem = Annotated[
     str,

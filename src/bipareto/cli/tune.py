@@ -16,7 +16,6 @@ from bipareto.errors import InvalidInput
 if TYPE_CHECKING:
     from bipareto.sweep.config import TuneConfig
 
-__all__ = ["tune"]
 
 #: how far from a tuned hyperparameter its range reaches
 FACTOR = 4.0

@@ -15,17 +15,6 @@ from bipareto.sweep.grammar import parse, show
 if TYPE_CHECKING:
     from bipareto.sweep.builder import Setup
 
-__all__ = [
-    "finite",
-    "method_asked",
-    "names",
-    "numbers",
-    "pairs",
-    "preferences_asked",
-    "problem_asked",
-    "seeds",
-]
-
 
 def numbers(text: str, name: str) -> list[float]:
     """Comma-separated numbers.

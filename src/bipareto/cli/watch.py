@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from bipareto.sweep.progress import Progress
 
-__all__ = ["watch"]
-
 
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a sweep.")],

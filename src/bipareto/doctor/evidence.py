@@ -21,18 +21,6 @@ from bipareto.run.race import comes_in_batches
 from bipareto.run.results import Failure
 from bipareto.run.training import train_on
 
-__all__ = [
-    "LOOKS",
-    "Case",
-    "Diagnoses",
-    "Diagnosis",
-    "Look",
-    "diagnosed",
-    "extreme_curvatures",
-    "look",
-    "looks",
-]
-
 #: Adam's rate for trainings of y, which stop where g does not fall
 RATE = 1e-2
 

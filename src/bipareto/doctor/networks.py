@@ -14,8 +14,6 @@ from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 from bipareto.run.training import judged
 
-__all__: list[str] = []
-
 #: y has grown by this factor, and would wander this many times as far as by SGD's noise alone
 GROWN, WANDERS = 1.25, 3.0
 #: an objective worsens by this share of itself when y is trained on g alone, or on test data, and

@@ -13,8 +13,6 @@ from torch import Tensor
 from bipareto.doctor.checks import ONE_POINT, VISIBLE
 from bipareto.doctor.evidence import Diagnoses, diagnosed
 
-__all__ = ["Training", "examine_trainings"]
-
 
 class Training(NamedTuple):
     """One training on disk: its method in words, preference (None without), seed, why it ended, and

@@ -17,18 +17,6 @@ from torch import Tensor
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import validation
 
-__all__ = [
-    "Response",
-    "attainment",
-    "hypervolume",
-    "igd_plus",
-    "measure",
-    "pareto_optimal",
-    "response",
-    "spread",
-    "weakly_pareto_optimal",
-]
-
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 

@@ -26,24 +26,6 @@ from torch import Tensor, nn
 
 from bipareto.errors import InvalidInput
 
-__all__ = [
-    "MOST_STEPS",
-    "Places",
-    "array",
-    "choice",
-    "count",
-    "flag",
-    "function",
-    "instance",
-    "number",
-    "path",
-    "place",
-    "places",
-    "seed",
-    "seeds",
-    "shown",
-]
-
 #: Characters of a value that an error shows.
 SHOWN = 80
 #: Steps of a run; a computer that makes one in a microsecond needs eleven days for them.

@@ -22,19 +22,6 @@ from bipareto.problem.tree import Tree
 #: Points of an exact front at most.
 MOST_POINTS = 10_000_000
 
-__all__ = [
-    "Constants",
-    "Front",
-    "KnownProblem",
-    "Point",
-    "Single",
-    "at_least",
-    "normal",
-    "orthogonal",
-    "scattered",
-    "uniform",
-]
-
 
 class Point(NamedTuple):
     """An exact answer: x, y*(x), the objectives there (m,), and its coordinates on the Pareto set

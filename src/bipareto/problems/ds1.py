@@ -12,8 +12,6 @@ from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, KnownProblem, at_least, normal, uniform
 from bipareto.problems.curve import Curve
 
-__all__ = ["DS1"]
-
 _R = 0.1
 
 

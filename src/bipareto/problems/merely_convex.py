@@ -10,8 +10,6 @@ from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, KnownProblem, scattered
 from bipareto.problems.hull import SharedHessian, check_size
 
-__all__ = ["MerelyConvex"]
-
 
 class MerelyConvex(KnownProblem):
     """g = ||y_1||^2/2 - <x, y_1> and f_i = ||x - y_2||^2/2 + ||y_1 - a_i||^2/2 with y = (y_1, y_2),

@@ -22,8 +22,6 @@ from bipareto.problems.base import (
 )
 from bipareto.problems.hull import SharedHessian, check_size
 
-__all__ = ["PLSin2", "Quadratic"]
-
 
 class _AffineResponse(KnownProblem):
     """f_i = ||x - p_i||^2/2 + ||y - q_i||^2/2 + s_i over y*(x) = Ax + b, x and y in R^d, start at

@@ -13,8 +13,6 @@ from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, KnownProblem, at_least, normal
 from bipareto.problems.curve import Sweep, nondominated, opposed
 
-__all__ = ["Ridge"]
-
 _TRAINING, _VALIDATION = 40, 200
 
 

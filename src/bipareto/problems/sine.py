@@ -19,8 +19,6 @@ from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, Front, KnownProblem, Single, at_least, normal
 from bipareto.problems.curve import Interval, Sweep, nondominated
 
-__all__ = ["MoSin", "MoSin2", "Sin", "SinTrap"]
-
 _C = 2.0
 
 

@@ -14,8 +14,6 @@ from bipareto.fronts.pareto import ParetoFront
 from bipareto.problems.base import KnownProblem
 from bipareto.report.curves import Curves
 
-__all__ = ["plot_comparison", "plot_convergence", "plot_front", "plot_hypervolumes", "plot_radar"]
-
 
 def plot_front(
     front: ParetoFront,

@@ -29,8 +29,6 @@ from bipareto.run.leak import Leak
 from bipareto.sweep.durable import write_text
 from bipareto.sweep.reading import StoredRun
 
-__all__ = ["Report", "build", "write_page"]
-
 #: Points are certified without being asked for where there are at most so many, of at most so many
 #: variables.
 CERTIFY_POINTS, CERTIFY_SIZE = 64, 2_000

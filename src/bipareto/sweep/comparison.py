@@ -37,8 +37,6 @@ from bipareto.sweep.reading import plan_of, returned
 from bipareto.sweep.store import RunFolder
 from bipareto.sweep.sweep import resume, sweep
 
-__all__ = ["Budget", "Kept", "applicable", "compare", "gradient_cost"]
-
 Budget = Literal["oracles", "seconds"]
 
 #: why a method is not compared after Ctrl-C

@@ -16,8 +16,6 @@ from bipareto.methods import Method
 from bipareto.problem import Problem
 from bipareto.problems.base import KnownProblem
 
-__all__ = ["Contender", "reference_point", "verdicts", "with_hypervolumes"]
-
 
 @dataclass(frozen=True)
 class Contender:

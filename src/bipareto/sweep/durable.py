@@ -26,25 +26,6 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoError, InvalidInput
 
-__all__ = [
-    "AGAIN",
-    "Damaged",
-    "Interrupted",
-    "MetricsLog",
-    "Position",
-    "RunLocked",
-    "StoreError",
-    "is_locked",
-    "last_record",
-    "lock",
-    "read_tensors",
-    "reporting",
-    "version_of",
-    "write_atomic",
-    "write_tensors",
-    "write_text",
-]
-
 _CHECKSUM = "sha256"
 
 #: What mends a damaged file of a slice.

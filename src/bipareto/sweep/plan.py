@@ -35,8 +35,6 @@ from bipareto.sweep.durable import version_of
 from bipareto.sweep.grammar import dump_number, load_number
 from bipareto.sweep.store import RunFolder
 
-__all__ = ["Plan", "begin", "manifest_of", "read_plan", "versions"]
-
 #: Plans that are kept in memory.
 MOST_PLANS = 4
 _PLANS: dict[tuple[Path, str], Plan] = {}

@@ -14,8 +14,6 @@ from bipareto.sweep.config import SweepConfig, load
 from bipareto.sweep.durable import last_record
 from bipareto.sweep.store import RunFolder, SliceFolder
 
-__all__ = ["Progress", "SliceProgress", "progress"]
-
 
 class SliceProgress(NamedTuple):
     """A slice: its runs, steps done of `steps`, how long it has been worked on, seconds still to go

@@ -36,8 +36,6 @@ from bipareto.sweep.store import RunFolder
 if TYPE_CHECKING:
     from bipareto.doctor.evidence import Case
 
-__all__ = ["Source", "StoredRun", "case", "plan_of", "read_runs", "returned", "run_folders"]
-
 
 class Source(NamedTuple):
     """A file of records, and how many of its runs count (a padded slice holds copies behind)."""

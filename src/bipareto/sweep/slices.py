@@ -34,8 +34,6 @@ from bipareto.sweep.durable import (
     write_text,
 )
 
-__all__ = ["SliceFolder"]
-
 _ATTEMPTS = "attempts.jsonl"
 
 

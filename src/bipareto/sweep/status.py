@@ -16,8 +16,6 @@ from bipareto.sweep.store import RunFolder, SliceFolder
 if TYPE_CHECKING:
     from bipareto.doctor.recorded import Training
 
-__all__ = ["Status", "experiment", "status", "trainings"]
-
 
 class Status(NamedTuple):
     """Where a run stands: "done", "running" or "stopped", slices done, and the share of all

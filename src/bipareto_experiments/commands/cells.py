@@ -21,7 +21,6 @@ from bipareto_experiments.commands.options import Device, Tiny
 if TYPE_CHECKING:
     from bipareto_experiments.nas.genotype import Genotype
 
-__all__ = ["Channels", "Dataset", "derive", "figures", "teller", "train", "write_cells"]
 
 Dataset = Annotated[
     str, typer.Option("--dataset", metavar="NAME", help="cifar10, cifar100 or another image set.")

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from bipareto_experiments.fewshot.settings import Protocol
     from bipareto_experiments.fewshot.studies import Study
 
-__all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

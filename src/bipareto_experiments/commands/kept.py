@@ -12,8 +12,6 @@ from bipareto.cli.output import ensure_folder
 from bipareto.errors import InvalidInput
 from bipareto.sweep.durable import write_text
 
-__all__ = ["claim_experiment", "ensure_experiment", "name_of", "prefixes", "results_of"]
-
 
 def ensure_experiment(path: Path | None, name: str) -> None:
     """Make the folder of --out for the experiment of that name; one that holds something else,

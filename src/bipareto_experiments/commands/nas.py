@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from bipareto_experiments.nas.studies import Study
     from bipareto_experiments.nas.task import Task
 
-__all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -14,8 +14,6 @@ from bipareto_experiments.commands.cells import Channels, Dataset
 from bipareto_experiments.commands.data import Folder
 from bipareto_experiments.commands.options import Device, Tiny
 
-__all__ = ["SearchOptions"]
-
 
 @dataclass(frozen=True)
 class SearchOptions:

@@ -12,9 +12,6 @@ from bipareto.cli.options import Out
 from bipareto_experiments.commands.data import Folder
 from bipareto_experiments.commands.options import Device, Tiny
 
-__all__ = ["Dataset", "Methods", "StudyOptions", "Tuning"]
-
-
 Dataset = Annotated[
     str,
     typer.Option(

@@ -15,8 +15,6 @@ from bipareto.methods.parts.schedule import Cosine
 from bipareto_experiments.episodic import Episodic
 from bipareto_experiments.fewshot.network import Learner
 
-__all__ = ["COMPARED", "PROTOCOLS", "TRIALS", "Protocol", "adaptation", "configured", "preferences"]
-
 Protocol = Literal["warm", "literal"]
 PROTOCOLS: tuple[Protocol, ...] = ("warm", "literal")
 

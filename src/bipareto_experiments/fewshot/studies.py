@@ -29,8 +29,6 @@ from bipareto_experiments.fewshot.task import Task
 from bipareto_experiments.fewshot.training import Trial, train
 from bipareto_experiments.trials import RecordedStudy
 
-__all__ = ["Study", "comparison", "refinement", "sensitivity", "single_domain"]
-
 #: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the
 #: paper.
 EPISODES, CURVE_EPISODES = 192, 48

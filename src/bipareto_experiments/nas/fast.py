@@ -33,8 +33,6 @@ from bipareto_experiments.nas.sections import Section
 from bipareto_experiments.nas.spaces import DARTS, Block, Conv, Operation, Space
 from bipareto_experiments.nas.supernet import Darts, NasBench201, Place
 
-__all__ = ["FastDarts", "FastNasBench201"]
-
 
 @dataclass(frozen=True)
 class FastNasBench201(NasBench201):

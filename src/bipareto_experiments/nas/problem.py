@@ -32,8 +32,6 @@ from bipareto_experiments.nas.pixels import Augmentation, Draw, Pixels
 from bipareto_experiments.nas.sections import Layout
 from bipareto_experiments.nas.supernet import Supernet
 
-__all__ = ["OBJECTIVES", "Cooling", "Halves", "Search"]
-
 #: The paper's four, in its order.
 OBJECTIVES = ("loss", "flops", "skip", "pooling")
 

@@ -23,6 +23,4 @@ except ImportError:
         return kernel
 
 
-__all__ = ["LIBRARY", "jit", "tl", "triton"]
-
 LIBRARY = torch.library.Library("bipareto", "FRAGMENT")
