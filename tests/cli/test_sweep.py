@@ -222,5 +222,9 @@ def test_an_experiment_goes_on_and_is_drawn_by_its_own_commands(
     assert (run / "cleaning.png").stat().st_size > 10_000
     assert call("doctor", run) == 0
     assert "2 runs, nothing found" in capsys.readouterr().out
+    for text in ("{", "[]", '{"rows": [{"method": "momeha"}]}', '{"rows": 3}'):
+        (run / "cleaning.json").write_text(text)
+        assert call("doctor", run) == 2
+        assert "cleaning.json is no result of an experiment" in capsys.readouterr().err
     assert call("report", run, "--out", tmp_path / "page.html") == 2
     assert "has pictures and tables, no page" in capsys.readouterr().err

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from bipareto.sweep.config import SweepConfig, load
 from bipareto.sweep.durable import Damaged, is_locked
@@ -63,43 +65,42 @@ def trainings(path: Path) -> list[Training]:
     """The trainings of an experiment's folder that are done: from their results, or from the rows
     of an experiment that keeps these alone.
     """
-    from bipareto.doctor.recorded import Training
-
+    parts = [SliceFolder(mark.parent) for mark in sorted(path.rglob("attempts.jsonl"))]
+    files = [part.result for part in parts if part.done] or sorted(path.glob("*.json"))
     found: list[Training] = []
-    for mark in sorted(path.rglob("attempts.jsonl")):
-        part = SliceFolder(mark.parent)
-        if not part.done:
-            continue
-        tensors, meta = part.read_result()
-        # Few-shot learning named its objectives otherwise.
-        seen = tensors["objectives" if "objectives" in tensors else "losses"]
-        found += [
-            Training(
-                str(trial["method"]),
-                _row(trial["preference"]),
-                int(trial["seed"]),
-                reason,
-                seen[:, i],
-            )
-            for i, (trial, reason) in enumerate(zip(meta["trials"], meta["reason"], strict=True))
-        ]
-    for file in [] if found else path.glob("*.json"):
-        table = json.loads(file.read_text("utf-8"))
-        found += [
-            Training(
-                str(row["method"]),
-                _row(row["preference"]),
-                int(row["seed"]),
-                "steps",
-                torch.tensor([row["objectives"]], dtype=torch.float64),
-            )
-            for row in (table.get("rows", []) if isinstance(table, dict) else [])
-        ]
+    for file in files:
+        try:
+            found += _of_rows(file) if file.suffix == ".json" else _of_slice(file)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise Damaged(
+                f"{file} is no result of an experiment ({type(error).__name__}: {error})"
+            ) from error
     return found
 
 
-def _row(preference: list[float] | None) -> tuple[float, ...] | None:
-    return None if preference is None else tuple(preference)
+def _of_slice(file: Path) -> list[Training]:
+    tensors, meta = SliceFolder(file.parent).read_result()
+    # Few-shot learning named its objectives otherwise.
+    seen = tensors["objectives" if "objectives" in tensors else "losses"]
+    return [
+        _training(trial, reason, seen[:, i])
+        for i, (trial, reason) in enumerate(zip(meta["trials"], meta["reason"], strict=True))
+    ]
+
+
+def _of_rows(file: Path) -> list[Training]:
+    rows = json.loads(file.read_text("utf-8")).get("rows", [])
+    return [
+        _training(row, "steps", torch.tensor([row["objectives"]], dtype=torch.float64))
+        for row in rows
+    ]
+
+
+def _training(trial: Mapping[str, Any], reason: str, objectives: Tensor) -> Training:
+    from bipareto.doctor.recorded import Training
+
+    wanted = trial["preference"] and tuple(trial["preference"])
+    return Training(str(trial["method"]), wanted, int(trial["seed"]), reason, objectives)
 
 
 def status(path: str | PathLike[str]) -> Status:
