@@ -122,7 +122,7 @@ def compare(
         compile=False if budget == "seconds" else compiled,
     )
     built = None if start else Setup(setup.problem, setup.starts * len(seeds))
-    if out_dir is not None:
+    if out_dir is not None and not (out_dir / "command.json").exists():
         write_text(out_dir / "command.json", json.dumps(noted()) + "\n")
     found = comparison.compare(
         setup.problem,
