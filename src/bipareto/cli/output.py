@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
-    from bipareto.cli.output import Output
     from bipareto.fronts.pareto import ParetoFront
     from bipareto.methods import Method
     from bipareto.problem import Problem

@@ -39,7 +39,8 @@ def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
         study.method(name)  # a wrong name is told before the first training
     found: dict[str, Any] = {}
     for name in methods:
-        judged, seconds, new = [], 0.0, TRIALS[name]
+        judged: list[dict[str, Any]] = []
+        seconds, new = 0.0, TRIALS[name]
         for number in range(ROUNDS + 1):
             more, took = _try(study, name, new, number)
             judged, seconds = judged + more, seconds + took

@@ -23,4 +23,6 @@ except ImportError:
         return kernel
 
 
+__all__ = ["LIBRARY", "jit", "tl", "triton"]
+
 LIBRARY = torch.library.Library("bipareto", "FRAGMENT")
