@@ -40,12 +40,7 @@ def plot_front(
     heading = _title(front, known) if title is None else title
     exact = None if known is None else known.front(401)
     labels = names or (None if problem is None else problem.names)
-    drawing.save(
-        drawing.draw_front(
-            front.objectives, preference=front.preference, exact=exact, names=labels, title=heading
-        ),
-        path,
-    )
+    front.plot(path, exact=exact, names=labels, title=heading)
 
 
 def plot_comparison(
