@@ -141,6 +141,7 @@ class Output:
 #: the file that says whose a folder is, and whose
 OWNERS = {
     "comparison.json": "a comparison",
+    "command.json": "a comparison",
     # of versions whose fronts had no run folder
     "front.json": "a front",
     "manifest.json": "a run",
