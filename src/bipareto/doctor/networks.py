@@ -34,7 +34,6 @@ def _drift(case: Case) -> list[Diagnosis]:
     gamma, knobs = case.number("gamma"), getattr(case.state, "knobs", None)
     if not case.network or gamma is None or knobs is None or case.start is None:
         return []
-    assert case.state is not None
     zero = torch.zeros_like(case.state.t)
     alpha, alpha_theta = (
         getattr(knobs, name)(zero).expand(case.runs).double() for name in ("alpha_y", "alpha_theta")

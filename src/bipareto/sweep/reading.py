@@ -254,18 +254,9 @@ def case(path: str | PathLike[str], *, trusted: bool = False) -> Case:
         for name in names
     }
     failure = [None if f is None else Failure(*f) for _, meta in read for f in meta["failure"]]
-    return Case(
-        plan.setup.problem,
-        plan.method,
-        state.x,
-        state.y,
-        plan.preference_rows(range(plan.manifest["runs"])),
-        history,
-        failure,
-        state,
-        plan.setup.starts[0],
-        plan.manifest["batched"],
-    )
+    setup, batched = plan.setup, plan.manifest["batched"]
+    w = plan.preference_rows(range(plan.manifest["runs"]))
+    return Case(setup.problem, plan.method, state, w, history, failure, setup.starts[0], batched)
 
 
 def _rows(part: Path) -> list[dict[str, Any]]:
