@@ -106,8 +106,8 @@ def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> 
             if found.preference is None
             else found.preference[None]
         )
-        ended = [found.failure]
-        return Case(found.problem, found.method, one, w.double(), history, ended, start, False)
+        failure = [found.failure]
+        return Case(found.problem, found.method, one, w.double(), history, failure, start, False)
     if found.run is None or found.problem is None or found.method is None:
         raise InvalidInput(
             "this front holds no run states (it was loaded from a file or filtered); use `bipareto "
@@ -115,8 +115,8 @@ def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> 
         )
     state = found.run.state
     history = {name: values for name, values in found.run.history.items() if name != "step"}
-    w, ended, batched = found.preference, found.failure, found.batched
-    return Case(found.problem, found.method, state, w, history, ended, start, batched)
+    w, batched = found.preference, found.batched
+    return Case(found.problem, found.method, state, w, history, found.failure, start, batched)
 
 
 class Watch:

@@ -329,5 +329,5 @@ def _coordinates(axes: Axes, exact: Tensor | None, labels: Sequence[str]) -> Non
     axes.set_ylabel("value of the objective")
     if exact is not None:
         low, high = exact.amin(0).tolist(), exact.amax(0).tolist()
-        band = {"color": _EXACT, "alpha": 0.5, "label": "range of the exact front"}
+        band: dict[str, Any] = {"color": _EXACT, "alpha": 0.5, "label": "range of the exact front"}
         axes.fill_between(range(len(labels)), low, high, **band)
