@@ -112,9 +112,10 @@ def alone(name: str, precision: str, steps: int) -> dict[str, Any]:
         f"import json, sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); "
         f"from foreign import measure; print(json.dumps(measure{asked}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-X", "faulthandler", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        return {"verdict": "crash", "said": done.stderr.splitlines()[-1:]}
+        return {"verdict": "crash", "said": done.stderr.splitlines()[-40:]}
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -131,8 +132,8 @@ def main() -> None:
     with ThreadPoolExecutor(options.workers) as pool:
         futures = {
             pool.submit(alone, name, precision, options.steps): (name, precision)
-            for name in names
             for precision in ("float64", "float32")
+            for name in names
         }
         for future in as_completed(futures):
             name, precision = futures[future]

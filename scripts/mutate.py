@@ -2,31 +2,42 @@
 
     python scripts/mutate.py [--seed 0] [--count 200] [--workers 2] [--minutes M] [--json FILE]
 
-First every test of the chosen folders runs once, watched: how long it takes and which functions of
-the package it calls.  Then `count` mutants are drawn without replacement from all that the core
-modules admit: operators, comparisons, constants, swapped arguments, dropped terms and statements.
-A mutant meets the tests that call its function, the fastest first, until one fails.  Each worker
-has a copy of the tree of its own; the tree itself is never touched.
+First every test of the chosen files runs once, watched: whether it passes, how long it takes and
+which functions of the package it calls.  Then `count` mutants are drawn without replacement from
+all that the core modules admit: operators, comparisons, constants, swapped arguments, dropped terms
+and statements.  A mutant meets the tests that call its function, cheap and specific ones first,
+until one fails.  A change within a function is made in a fork of a process that has collected all
+tests, by giving the function other code, so that a mutant costs little more than the test that
+kills it; a change elsewhere (a default, a constant, a class) in a fresh import.  No file changes.
 
 A mutant that no input can tell from the original is *equivalent*: such are judged by hand and
 listed with their reason in scripts/equivalent.json.  The share that is reported is killed /
 (killed + survived), with them left out.  Not mutated, since no assertion about mathematics could
-tell: messages and annotations; tolerances and guards (floats of at most 1e-3 or at least 1e3, and
-what multiplies a machine epsilon); caps on iterations (integers above 12).  The rules of thumb in
-methods/tuning are judged on foreign problems (benchmarks/foreign.py) instead.
+tell: messages, tables for people and annotations; seeds, `strict` of a zip and the line that a
+warning names; tolerances and guards (floats of at most 1e-3 or at least 1e3, and what multiplies a
+machine epsilon); caps on iterations (integers above 12).  The rules of thumb in methods/tuning are
+judged on foreign problems (benchmarks/foreign.py) instead.
+
+Weighed against kept tools: mutmut 3 finds the tests of a function and forks too, but judges all
+mutants of a file (no draw), leaves modules and classes alone outside functions (hyperparameters,
+presets), and wraps functions whose signatures this package reads and which it compiles.  cosmic-ray
+runs one command for every mutant, here an interpreter with torch and the whole suite.  Neither
+drops a term of a sum, which is how formulas go wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import copy
 import difflib
+import gc
+import importlib
 import json
 import os
 import random
 import re
-import shutil
 import signal
 import sys
 import tempfile
@@ -35,8 +46,11 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import SourceFileLoader
+from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import pytest
@@ -61,12 +75,13 @@ CORE = (
 #: Folders of tests that may kill a mutant.
 TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "foreign")
 #: A mutant's tests may be expected to take this long together; slower ones are left out.
-PATIENCE = 100.0
-#: A file of tests is watched for at most this long; what it has not reached is left out.
-WATCHED = 150.0
-#: What is copied for a worker.
-TREE = ("src", "tests", "benchmarks", "pyproject.toml")
-
+PATIENCE = 40.0
+#: A test is watched for at most this many seconds.
+WATCHED = 20
+#: The share of the minutes that is kept for changes outside functions.
+SHARE = 0.2
+#: What a worker finds loaded: other people's packages, never this one.
+LOADED = ("torch._dynamo", "torch.func", "moocore", "hypothesis", "matplotlib.pyplot", "typer")
 SWAPPED_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -88,6 +103,13 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
+#: arguments that any value would do for: a seed; or that change nothing where all is well: whether
+#: zip counts, and which line a warning names
+ARBITRARY = ("seed", "strict", "stacklevel")
+#: calls whose first two arguments may be swapped without effect, or whose effect is no mathematics
+SYMMETRIC = ("min", "max", "zip", "maximum", "minimum", "range", "stack", "squares", "hypot")
+#: functions that make words for people
+WORDS = ("__str__", "__repr__", "_repr_html_", "_rows")
 #: what a tolerance is made of
 GUARDS = ("eps", "tiny", "TINY", "rounding")
 SWAPPED_NAMES = {"min": "max", "amin": "amax", "clamp_min": "clamp_max", "all": "any"}
@@ -105,6 +127,11 @@ class Mutant:
     start: int
     end: int
     text: str
+
+    @property
+    def inside(self) -> bool:
+        """Whether the change is in the body of a function."""
+        return "<locals>" in self.function
 
     def applied(self, source: str) -> str:
         """The module with the change."""
@@ -166,11 +193,17 @@ class Changes(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """Keep the qualified name; leave decorators and annotations alone."""
-        if node.name in ("__str__", "__repr__", "_repr_html_"):
+        if node.name in WORDS:
             return
-        defaults = [value for value in node.args.kw_defaults if value is not None]
-        for value in node.args.defaults + defaults:
-            self.visit(value)
+        given = node.args
+        named = [*given.posonlyargs, *given.args][-len(given.defaults) or None :]
+        pairs = [
+            *zip(named, given.defaults, strict=False),
+            *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+        ]
+        for argument, value in pairs:
+            if value is not None and argument.arg not in ARBITRARY:
+                self.visit(value)
         self._enter(node, node.name + ".<locals>.", [*node.body])
 
     def _enter(self, node: ast.AST, name: str, body: list[ast.stmt]) -> None:
@@ -262,6 +295,8 @@ class Changes(ast.NodeVisitor):
         """The first two arguments swapped; min for max."""
         if isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "cast", "getattr"):
             return
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "manual_seed":
+            return
         plain = [arg for arg in node.args if not isinstance(arg, ast.Starred)]
         if len(plain) >= 2 and plain == node.args and not symmetric(node):
             changed = copy.copy(node)
@@ -278,6 +313,11 @@ class Changes(ast.NodeVisitor):
             self._add(node, "swapped function", ast.unparse(changed))
         self.generic_visit(node)
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """Leave alone what is arbitrary."""
+        if node.arg not in ARBITRARY:
+            self.generic_visit(node)
+
     def visit_arg(self, node: ast.arg) -> None:
         """Leave annotations alone."""
 
@@ -286,7 +326,7 @@ def symmetric(node: ast.Call) -> bool:
     """Whether the order of a call's first two arguments says nothing."""
     name = node.func.id if isinstance(node.func, ast.Name) else None
     name = node.func.attr if isinstance(node.func, ast.Attribute) else name
-    return name in ("min", "max", "zip", "maximum", "minimum", "range", "stack")
+    return name in SYMMETRIC
 
 
 def mutants_of(path: Path, module: str) -> Iterator[Mutant]:
@@ -301,64 +341,55 @@ def mutants_of(path: Path, module: str) -> Iterator[Mutant]:
             yield mutant
 
 
-class Watch:
-    """A pytest plugin: each test's time, whether it passed, and the package's functions that it
-    calls, a line of JSON each.
-    """
+class Taken:
+    """A pytest plugin: tests are collected as always, and `use(items)` decides what is run."""
 
-    def __init__(self, source: str, path: Path) -> None:
-        self.source, self.path = source, path
-        self.failed: set[str] = set()
+    def __init__(self, use: Callable[[list[pytest.Item]], None]) -> None:
+        self.use = use
+        self.failed = False
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Watch one test, its fixtures included."""
-        codes: dict[int, CodeType] = {}
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """In place of pytest's own loop."""
+        with contextlib.suppress(ImportError):  # a failing example need not be made small
+            from hypothesis import Phase, settings
 
-        def seen(frame: FrameType, event: str, argument: object) -> None:
-            if event == "call":
-                codes[id(frame.f_code)] = frame.f_code
-
-        begin = time.perf_counter()
-        sys.setprofile(seen)
-        try:
-            return (yield)
-        finally:
-            sys.setprofile(None)
-            called = {
-                f"{code.co_filename.removeprefix(self.source)}:{code.co_qualname}"
-                for code in codes.values()
-                if code.co_filename.startswith(self.source)
-            }
-            if item.nodeid not in self.failed:
-                seconds = time.perf_counter() - begin
-                row = {"test": item.nodeid, "seconds": seconds, "functions": sorted(called)}
-                with self.path.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+            phases = (Phase.explicit, Phase.generate)
+            settings.register_profile("mutants", settings.default, phases=phases)
+            settings.load_profile("mutants")
+        self.use(session.items)
+        return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note a failure, or a skip."""
-        if not report.passed:
-            self.failed.add(report.nodeid)
+        self.failed |= not report.passed
+
+    def passes(self, item: pytest.Item) -> bool:
+        """Whether a test passes."""
+        self.failed = False
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=None)
+        return not self.failed
 
 
-class Selection:
-    """A pytest plugin: only these tests, in this order."""
+def collected(files: Sequence[str], use: Callable[[Taken, list[pytest.Item]], None]) -> None:
+    """Let pytest collect these files and `use` what it found."""
+    plugin = Taken(lambda items: use(plugin, items))
+    os.chdir(ROOT)
+    pytest.main(
+        [
+            *("-q", "-s", "--no-header", "-p", "no:cacheprovider", f"--rootdir={ROOT}"),
+            # what another Python or torch deprecates is not judged here
+            *("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"),
+            *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # packages loaded before
+            "--continue-on-collection-errors",
+            *files,
+        ],
+        plugins=[plugin],
+    )
 
-    def __init__(self, order: list[str]) -> None:
-        self.order = {name: place for place, name in enumerate(order)}
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Select and sort."""
-        items[:] = sorted(
-            (item for item in items if item.nodeid in self.order),
-            key=lambda item: self.order[item.nodeid],
-        )
-
-
-def in_child(tree: Path, log: Path, arguments: list[str], plugin: object) -> int:
-    """Run pytest in a fork of this process, which has torch loaded and the package not: its id."""
+def forked(log: Path, do: Callable[[], int]) -> int:
+    """Run `do` in a fork of this process, its output to a file; the id of the fork."""
     child = os.fork()
     if child:
         return child
@@ -366,25 +397,9 @@ def in_child(tree: Path, log: Path, arguments: list[str], plugin: object) -> int
     handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
-    os.chdir(tree)
-    paths = [str(tree / "src"), os.environ.get("PYTHONPATH", "")]
-    os.environ |= {"PYTHONPATH": ":".join(filter(None, paths)), "PYTHONDONTWRITEBYTECODE": "1"}
-    sys.dont_write_bytecode = True
-    sys.path[:0] = [str(tree / "src"), str(tree / "tests")]
     code = 3
     try:
-        code = int(
-            pytest.main(
-                [
-                    *("-q", "-x", "--no-header", "-p", "no:cacheprovider"),
-                    # what another Python or torch deprecates is not judged here
-                    *("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"),
-                    *(f"--rootdir={tree}", f"--config-file={tree / 'pyproject.toml'}"),
-                    *arguments,
-                ],
-                plugins=[plugin],
-            )
-        )
+        code = do()
     except BaseException:  # noqa: BLE001 - a child has nobody to raise to
         traceback.print_exc()
     sys.stdout.flush()
@@ -396,26 +411,24 @@ def in_child(tree: Path, log: Path, arguments: list[str], plugin: object) -> int
 class Task:
     """What a worker is asked to run, and what came of it."""
 
-    begin: Callable[[Path], int]
-    end: Callable[[Path, int | None, float], None]
+    begin: Callable[[], int]
+    end: Callable[[int | None, float], None]
     limit: float
 
 
-def work(tasks: Iterator[Task], trees: list[Path], until: float) -> None:
-    """Run tasks, one per tree at a time; none begins after `until`, and what runs half a minute
-    later is given up.
+def work(tasks: Iterator[Task], workers: int, until: float) -> None:
+    """Run tasks side by side; none begins after `until`, and what runs half a minute later is given
+    up.
     """
-    free, busy = list(trees), {}
+    busy: dict[int, tuple[Task, float]] = {}
     more = True
     while busy or more:
-        while free and more:
+        while len(busy) < workers and more:
             task = next(tasks, None) if time.monotonic() < until else None
-            if task is None:
-                more = False
-                break
-            tree = free.pop()
-            busy[task.begin(tree)] = (task, tree, time.monotonic())
-        for child, (task, tree, begin) in list(busy.items()):
+            more = task is not None
+            if task is not None:
+                busy[task.begin()] = (task, time.monotonic())
+        for child, (task, begin) in list(busy.items()):
             taken = time.monotonic() - begin
             ended, status = os.waitpid(child, os.WNOHANG)
             given_up = not ended and time.monotonic() > until + 30
@@ -425,64 +438,153 @@ def work(tasks: Iterator[Task], trees: list[Path], until: float) -> None:
                 os.waitpid(child, 0)
             if ended or late or given_up:
                 del busy[child]
-                free.append(tree)
             if ended or late:
-                task.end(tree, os.waitstatus_to_exitcode(status) if ended else None, taken)
-        time.sleep(0.02)
+                task.end(os.waitstatus_to_exitcode(status) if ended else None, taken)
+        time.sleep(0.005)
 
 
-def watched(
-    trees: list[Path], folder: Path, modules: list[str], chosen: Sequence[str]
-) -> dict[str, Any]:
-    """Every test that passes: its seconds and the functions that it calls."""
-    tests: dict[str, Any] = {}
-    files = [
-        path.relative_to(ROOT).as_posix()
-        for name in chosen
-        for path in sorted({*(ROOT / "tests" / name).rglob("test_*.py"), ROOT / "tests" / name})
-        if path.is_file()
-    ]
-    files.sort(key=lambda file: -(ROOT / file).stat().st_size)
+def own_folder(items: list[pytest.Item], folder: Path) -> None:
+    """Temporary files of a fork's tests go to a folder of their own."""
+    if items:
+        items[0].config._tmp_path_factory._given_basetemp = folder / f"tmp-{os.getpid()}"  # type: ignore[attr-defined]
 
-    def task(number: int, files: list[str]) -> Task:
-        out = folder / f"watch-{number}.jsonl"
 
-        def begin(tree: Path) -> int:
-            plugin = Watch(str(tree / PACKAGE) + "/", out)
-            return in_child(tree, out.with_suffix(".log"), ["--maxfail=10000", *files], plugin)
+def watched(plugin: Taken, items: list[pytest.Item], folder: Path, workers: int) -> None:
+    """Run every test once; of those that pass the seconds and the functions that they call, a line
+    of JSON each.
+    """
+    source = str(ROOT / PACKAGE) + "/"
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.nodeid.split("::")[0], []).append(item)
 
-        def end(tree: Path, code: int | None, seconds: float) -> None:
-            rows = map(json.loads, out.read_text().splitlines() if out.exists() else [])
-            tests.update((row.pop("test"), row) for row in rows)
-            print(f"  {files[0]}: exit {code}, {seconds:.0f} s", file=sys.stderr, flush=True)
+    def look(item: pytest.Item) -> dict[str, Any] | None:
+        codes: dict[int, CodeType] = {}
 
-        return Task(begin, end, WATCHED)
+        def seen(frame: FrameType, event: str, argument: object) -> None:
+            if event == "call":
+                codes[id(frame.f_code)] = frame.f_code
 
-    groups = [[file] for file in files] + [[f"{PACKAGE}/{module}" for module in modules]]
-    work(iter([task(i, group) for i, group in enumerate(groups)]), trees, float("inf"))
-    return tests
+        begin = time.perf_counter()
+        signal.alarm(WATCHED)
+        sys.setprofile(seen)
+        passed = plugin.passes(item)
+        sys.setprofile(None)
+        signal.alarm(0)
+        called = {
+            f"{code.co_filename.removeprefix(source)}:{code.co_qualname}"
+            for code in codes.values()
+            if code.co_filename.startswith(source)
+        }
+        seconds = time.perf_counter() - begin
+        row = {"test": item.nodeid, "seconds": seconds, "functions": sorted(called)}
+        return row if passed else None
+
+    def task(number: int, share: list[pytest.Item]) -> Task:
+        def do() -> int:
+            signal.signal(signal.SIGALRM, _too_long)
+            own_folder(share, folder)
+            with (folder / f"watch-{number}.jsonl").open("w") as file:
+                for item in share:
+                    if (row := look(item)) is not None:
+                        file.write(json.dumps(row) + "\n")
+                        file.flush()
+            return 0
+
+        return Task(
+            lambda: forked(folder / f"watch-{number}.log", do), lambda code, seconds: None, 300.0
+        )
+
+    # few tests at a time, the files with most first
+    shares = [rows[i : i + 12] for rows in files.values() for i in range(0, len(rows), 12)]
+    work(iter([task(i, share) for i, share in enumerate(shares)]), workers, float("inf"))
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError("a test that is too long to be watched")
 
 
 def chosen_tests(mutant: Mutant, tests: dict[str, Any]) -> list[str]:
-    """The tests that call a mutant's function, the fastest first; at the level of a module or a
-    class, all that call anything in it; beside them the file that bears the module's name, since
-    a compiled step calls nothing.
+    """The tests that call a mutant's function; at the level of a module or a class, all that call
+    anything in it; beside them the file that bears the module's name, since a compiled step calls
+    nothing.
     """
     function = mutant.function.removesuffix(".<locals>.").removesuffix(".")
-    called = f"{mutant.module}:{function}" if "<locals>" in mutant.function else mutant.module
+    called = f"{mutant.module}:{function}" if mutant.inside else mutant.module
     namesake = f"/test_{Path(mutant.module).stem}.py::"
-    covering = sorted(
-        (row["seconds"], name)
+    covering = [
+        name
         for name, row in tests.items()
         if namesake in name or any(item.startswith(called) for item in row["functions"])
-    )
+    ]
+    # A test that calls little else is likely to be about this.
+    covering.sort(key=lambda name: tests[name]["seconds"] * (5 + len(tests[name]["functions"])))
     order, total = [], 0.0
-    for seconds, name in covering:
-        total += seconds
+    for name in covering:
+        total += tests[name]["seconds"]
         if total > PATIENCE:
             break
         order.append(name)
     return order
+
+
+def codes_of(code: CodeType) -> list[CodeType]:
+    """A code object and all within it, in a fixed order."""
+    return [code, *(c for k in code.co_consts if isinstance(k, CodeType) for c in codes_of(k))]
+
+
+def change(mutant: Mutant) -> None:
+    """Give the functions of a loaded module the mutant's code."""
+    path, source = str(ROOT / PACKAGE / mutant.module), text(mutant.module)
+    old, new = (
+        codes_of(compile(words, path, "exec", dont_inherit=True))
+        for words in (source, mutant.applied(source))
+    )
+    other = dict(zip(old, new, strict=True))
+    for function in gc.get_objects():
+        if type(function) is FunctionType and function.__code__.co_filename == path:
+            function.__code__ = other[function.__code__]
+
+
+class Changed(SourceFileLoader):
+    """Loads a mutant in place of a module."""
+
+    def __init__(self, name: str, mutant: Mutant) -> None:
+        super().__init__(name, str(ROOT / PACKAGE / mutant.module))
+        self.words = mutant.applied(text(mutant.module))
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Not what was compiled before."""
+        return compile(self.words, self.path, "exec", dont_inherit=True)
+
+
+def imports_changed(mutant: Mutant) -> None:
+    """Let the module be imported as the mutant."""
+    wanted = "bipareto." + mutant.module.removesuffix(".py").replace("/", ".")
+    wanted = wanted.removesuffix(".__init__")
+
+    class Finder(MetaPathFinder):
+        def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+            if name != wanted:
+                return None
+            file = ROOT / PACKAGE / mutant.module
+            inner = [str(file.parent)] if file.stem == "__init__" else None
+            return spec_from_file_location(
+                name, file, loader=Changed(name, mutant), submodule_search_locations=inner
+            )
+
+    sys.meta_path.insert(0, Finder())
+
+
+def alive(plugin: Taken, items: list[pytest.Item], order: list[str], folder: Path) -> int:
+    """0 where all these tests pass, 1 at the first that fails."""
+    known = {item.nodeid: item for item in items}
+    own_folder(items, folder)
+    for name in order:
+        if name not in known or not plugin.passes(known[name]):
+            os.write(1, f"\nKILLED BY {name}\n".encode())  # past pytest's capture
+            return 1
+    return 0
 
 
 def difference(mutant: Mutant, source: str) -> str:
@@ -493,54 +595,9 @@ def difference(mutant: Mutant, source: str) -> str:
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 
-def judged(
-    mutants: list[Mutant],
-    tests: dict[str, Any],
-    trees: list[Path],
-    until: float,
-    report: Callable[[list[dict[str, Any]]], None],
-) -> None:
-    """Judge each mutant: killed (by a test or by taking too long), survived or uncovered."""
-    rows: list[dict[str, Any]] = []
-
-    def task(number: int, mutant: Mutant) -> Task:
-        order = chosen_tests(mutant, tests)
-        source = (ROOT / PACKAGE / mutant.module).read_text("utf-8")
-        log = trees[0].with_name(f"mutant-{number}.log")
-
-        def begin(tree: Path) -> int:
-            path = tree / PACKAGE / mutant.module
-            path.write_text(mutant.applied(source), "utf-8")
-            for old in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
-                old.unlink()
-            files = sorted({name.split("::")[0] for name in order})
-            return in_child(tree, log, files or ["tests/test_package.py"], Selection(order))
-
-        def end(tree: Path, code: int | None, seconds: float) -> None:
-            (tree / PACKAGE / mutant.module).write_text(source, "utf-8")
-            outcome = "survived" if code == 0 else "uncovered" if not order else "killed"
-            killer = re.findall(
-                r"^(?:FAILED|ERROR) (\S+)", log.read_text(errors="replace"), re.MULTILINE
-            )
-            rows.append(
-                {
-                    **{k: v for k, v in asdict(mutant).items() if k not in ("start", "end")},
-                    "diff": difference(mutant, source),
-                    "outcome": outcome,
-                    "by": "time" if code is None else killer[0] if killer else f"exit {code}",
-                    "tests": len(order),
-                    "seconds": round(seconds, 1),
-                }
-            )
-            if outcome != "killed":
-                print(f"{outcome}: {mutant.module}:{mutant.line}\n{rows[-1]['diff']}", flush=True)
-            log.unlink()
-            report(rows)
-
-        expected = sum(tests[name]["seconds"] for name in order)
-        return Task(begin, end, 30 + 3 * expected)
-
-    work((task(i, mutant) for i, mutant in enumerate(mutants)), trees, until)
+def text(module: str) -> str:
+    """A module as it is."""
+    return (ROOT / PACKAGE / module).read_text("utf-8")
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -567,6 +624,57 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def judge(
+    mutants: list[Mutant],
+    tests: dict[str, Any],
+    folder: Path,
+    run: Callable[[Mutant, list[str]], int],
+    options: argparse.Namespace,
+    until: float,
+) -> None:
+    """Judge each mutant, killed (by a test or by taking too long), survived or uncovered: a line of
+    JSON each in folder/rows.jsonl.
+    """
+
+    def task(mutant: Mutant) -> Task:
+        order = chosen_tests(mutant, tests)
+        log = folder / f"mutant-{mutant.line}-{mutant.start}-{time.monotonic_ns()}.log"
+
+        def end(code: int | None, seconds: float) -> None:
+            if code == 3 and mutant.inside:
+                return  # other code does not fit the functions there are; the import will tell
+            killer = re.findall(r"^KILLED BY (\S+)", log.read_text(errors="replace"), re.MULTILINE)
+            row = {
+                **asdict(mutant),
+                "diff": difference(mutant, text(mutant.module)),
+                "outcome": "uncovered" if not order else "survived" if code == 0 else "killed",
+                "by": "time" if code is None else killer[0] if killer else f"exit {code}",
+                "tests": len(order),
+                "seconds": round(seconds, 2),
+            }
+            with (folder / "rows.jsonl").open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            if row["outcome"] != "killed":
+                print(f"{row['outcome']}: {mutant.module}:{mutant.line}\n{row['diff']}", flush=True)
+            log.unlink()
+            report(folder, options)
+
+        expected = sum(tests[name]["seconds"] for name in order)
+        return Task(lambda: forked(log, lambda: run(mutant, order)), end, 20 + 3 * expected)
+
+    work((task(mutant) for mutant in mutants), options.workers, until)
+
+
+def report(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """What is known so far, also as a file."""
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    facts = json.loads((folder / "facts.json").read_text())
+    facts |= summary(rows) | {"seconds": round(time.monotonic() - facts.pop("begin"))}
+    if options.json:
+        options.json.write_text(json.dumps(facts | listed(rows), indent=1) + "\n")
+    return facts
+
+
 def main() -> None:
     """Watch the tests, draw mutants, judge them, report."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -576,7 +684,6 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=600, help="no mutant begins after these")
     parser.add_argument("--modules", nargs="*", default=CORE, help="globs below src/bipareto")
     parser.add_argument("--tests", nargs="*", default=TESTS, help="folders or files below tests/")
-    parser.add_argument("--watch", type=Path, help="keep or take the watched tests here")
     parser.add_argument("--again", type=Path, help="judge the survivors of such a JSON instead")
     parser.add_argument("--json", type=Path, help="where the report goes")
     options = parser.parse_args()
@@ -588,50 +695,75 @@ def main() -> None:
     if options.again:
         old = json.loads(options.again.read_text())["survivors"]
         wanted = {(row["module"], row["diff"]) for row in old}
-        texts = {name: path.read_text("utf-8") for path, name in zip(paths, modules, strict=True)}
-        mutants = [m for m in every if (m.module, difference(m, texts[m.module])) in wanted]
+        mutants = [m for m in every if (m.module, difference(m, text(m.module))) in wanted]
     else:
         mutants = random.Random(options.seed).sample(every, min(options.count, len(every)))
     print(f"{len(every)} mutants in {len(modules)} modules; {len(mutants)} drawn", flush=True)
-
+    files = [
+        path.relative_to(ROOT).as_posix()
+        for name in options.tests
+        for path in sorted({*(ROOT / "tests" / name).rglob("test_*.py"), ROOT / "tests" / name})
+        if path.is_file()
+    ] + [f"{PACKAGE}/{module}" for module in modules if ">>> " in text(module)]
+    for name in LOADED:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     import torch
 
     torch.set_num_threads(1)
+    sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+    until = begin + 60 * options.minutes
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        trees = [folder / f"tree-{i}" for i in range(options.workers)]
-        for tree in trees:
-            tree.mkdir()
-            for part in TREE:
-                source, target = ROOT / part, tree / part
-                ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-                if source.is_dir():
-                    shutil.copytree(source, target, ignore=ignored)
-                elif source.exists():
-                    shutil.copy2(source, target)
-        if options.watch and options.watch.exists():
-            tests = json.loads(options.watch.read_text())
-        else:
-            tests = watched(trees, folder, modules, options.tests)
-        if options.watch and not options.watch.exists():
-            options.watch.write_text(json.dumps(tests))
-        print(f"{len(tests)} tests, after {time.monotonic() - begin:.0f} s", flush=True)
-        facts = {
-            "seed": options.seed,
-            "modules": len(modules),
-            "possible": len(every),
-            "tests": len(tests),
-            "python": sys.version.split()[0],
-            "torch": torch.__version__,
-        }
+        (folder / "rows.jsonl").touch()
+        tests: dict[str, Any] = {}
 
-        def report(rows: list[dict[str, Any]]) -> None:
-            facts.update(summary(rows), seconds=round(time.monotonic() - begin))
-            if options.json:
-                options.json.write_text(json.dumps(facts | listed(rows), indent=1) + "\n")
+        def loaded(plugin: Taken, items: list[pytest.Item]) -> None:
+            """Watch all tests, then judge the mutants within functions."""
+            out = os.fdopen(os.dup(terminal), "w")
+            sys.stdout = out
+            watched(plugin, items, folder, options.workers)
+            for file in sorted(folder.glob("watch-*.jsonl")):
+                tests.update(
+                    (row["test"], row) for row in map(json.loads, file.read_text().splitlines())
+                )
+            (folder / "tests.json").write_text(json.dumps(tests))
+            print(f"{len(tests)} tests, after {time.monotonic() - begin:.0f} s", flush=True)
+            left_out = [item.nodeid for item in items if item.nodeid not in tests]
+            print(f"left out, since they fail or take long: {left_out}", flush=True)
+            facts = {"seed": options.seed, "modules": len(modules), "possible": len(every)}
+            facts |= {"tests": len(tests), "python": sys.version.split()[0]}
+            facts |= {"torch": torch.__version__, "begin": begin}
+            (folder / "facts.json").write_text(json.dumps(facts))
 
-        judged(mutants, tests, trees, begin + 60 * options.minutes, report)
-    print(json.dumps(facts))
+            def run(mutant: Mutant, order: list[str]) -> int:
+                change(mutant)
+                return alive(plugin, items, order, folder)
+
+            inside = [mutant for mutant in mutants if mutant.inside]
+            judge(inside, tests, folder, run, options, until - 60 * SHARE * options.minutes)
+
+        def fresh(mutant: Mutant, order: list[str]) -> int:
+            found = []
+            imports_changed(mutant)
+            collected(
+                sorted({name.split("::")[0] for name in order}),
+                lambda plugin, items: found.append(alive(plugin, items, order, folder)),
+            )
+            return found[0] if found else 1
+
+        terminal = os.dup(1)
+        child = forked(folder / "log", lambda: collected(files, loaded) or 0)
+        os.waitpid(child, 0)
+        if not (folder / "tests.json").exists():
+            sys.exit((folder / "log").read_text()[-3000:])
+        tests.update(json.loads((folder / "tests.json").read_text()))
+        rows = map(json.loads, (folder / "rows.jsonl").read_text().splitlines())
+        done = {(row["module"], row["start"], row["end"], row["text"]) for row in rows}
+        rest = [m for m in mutants if (m.module, m.start, m.end, m.text) not in done]
+        rest.sort(key=lambda mutant: mutant.inside)
+        judge(rest, tests, folder, fresh, options, until)
+        print(json.dumps(report(folder, options)))
 
 
 def listed(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -41,6 +41,18 @@ def test_points_that_are_not_finite_do_not_count() -> None:
 
 
 def test_wrong_shapes_are_named() -> None:
+    for target in ([[0.0, 1.0, 2.0]], [[math.nan, 1.0]], torch.zeros(0, 2)):
+        with pytest.raises(InvalidInput, match="pass finite points of the exact front"):
+            measures.igd_plus([[0.0, 1.0]], target)
+    with pytest.raises(InvalidInput, match="finite numbers"):
+        measures.hypervolume([[0.0, 1.0]], [1.0, math.inf])
+    with pytest.raises(InvalidInput, match=r"seed has shape \(1,\)"):
+        measures.attainment(torch.zeros(2, 2), [0])
+    with pytest.raises(InvalidInput, match=r"preference has shape \(1, 2\)"):
+        measures.response(torch.zeros(2, 2), torch.zeros(1, 2))
+    for levels in ([0, 101], [-1], 50.0):
+        with pytest.raises(InvalidInput, match="numbers from 0 to 100"):
+            measures.attainment(torch.zeros(2, 2), [0, 1], levels)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match=r"reference has shape \(3,\)"):
         measures.hypervolume([[0.0, 1.0]], [1.0, 1.0, 1.0])
     with pytest.raises(InvalidInput, match=r"objectives has shape \(2,\)"):
@@ -75,6 +87,54 @@ def test_attainment_by_any_and_by_all() -> None:
     found = measures.attainment(points, [0, 0, 1], (0, 100))
     assert sorted(found[0]) == [[0.0, 1.0], [1.0, 0.0]]
     assert found[100] == [[2.0, 2.0]]
+    # Runs in any order, and those that are not finite left out; any, half and all if not asked.
+    points = [[2.0, 2.0], [0.0, 1.0], [math.nan, -9.0], [1.0, 0.0]]
+    again = measures.attainment(points, [1, 0, 0, 0])
+    assert list(again) == [0, 50, 100]
+    assert sorted(again[0]) == sorted(again[50]) == sorted(found[0])
+    assert again[100] == found[100]
+    solid = measures.attainment([[0.0, 1.0, 2.0]], [0], (50,))
+    assert solid == {50: [[0.0, 1.0, 2.0]]}
+
+
+def test_a_slope_needs_points_that_tell() -> None:
+    """Two points have a slope and no error of it, one or equal weights have none."""
+    w = torch.tensor([[0.2, 0.8], [0.8, 0.2]], dtype=torch.float64)
+    two = measures.response(3 * w, w)
+    assert two.slope == pytest.approx([3, 3])
+    assert all(map(math.isnan, two.standard_error))
+    assert all(map(math.isnan, measures.response(w[:1], w[:1]).slope))
+    assert all(map(math.isnan, measures.response(w, torch.full_like(w, 0.5)).slope))
+    # A run that is not finite does not count.
+    bad = torch.cat([3 * w, torch.tensor([[math.inf, 0.0]], dtype=torch.float64)])
+    assert measures.response(bad, torch.cat([w, w[:1]])).slope == pytest.approx([3, 3])
+
+
+def test_what_is_measured_depends_on_what_there_is() -> None:
+    class Front:
+        objectives = torch.tensor([[0.0, 1.0], [1.0, 0.0]], dtype=torch.float64)
+        preference = torch.full((2, 2), torch.nan)
+        seed = torch.tensor([3, 3])
+        lower_residual = None
+
+    front = Front()
+    found = measures.measure(front, [2.0, 2.0])
+    assert found == {
+        "reference": [2.0, 2.0],
+        "lower_level": "as returned",
+        "hypervolume": 3.0,
+        "hypervolume_by_seed": {3: 3.0},
+        "spread": pytest.approx(math.sqrt(2)),
+        "response": None,
+    }
+    front.seed = torch.tensor([0, 1])
+    front.preference = torch.tensor([[0.4, 0.6], [0.6, 0.4]])
+    target = torch.tensor([[0.0, 0.0]])
+    found = measures.measure(front, [2.0, 2.0], target)
+    assert found["hypervolume_by_seed"] == {0: 2.0, 1: 2.0}
+    assert (found["igd_plus"], found["target_points"]) == (1.0, 1)
+    assert found["response"]["slope"] == [None, None]
+    assert sorted(found["attainment"][0]) == front.objectives.tolist()
 
 
 def test_a_front_is_measured_with_its_reference() -> None:

@@ -8,8 +8,9 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.errors import InvalidInput
-from bipareto.methods.parts.schedule import Cosine
-from bipareto.methods.twin import SECOND_MOMENT_Y, TINY
+from bipareto.methods.parts.scalarization import Tracked
+from bipareto.methods.parts.schedule import Cosine, Power
+from bipareto.methods.twin import SECOND_MOMENT_X, SECOND_MOMENT_Y, TINY
 from bipareto.problem import tree
 
 HESSIAN = torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 0.5]], dtype=torch.float64)
@@ -108,3 +109,85 @@ def test_y_norm_and_adjoint_are_recorded() -> None:
 def test_what_cannot_be(wrong: dict[str, float], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         bp.Twin(**wrong)
+
+
+@pytest.mark.parametrize("shared", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("long", [False, True])
+def test_a_step_is_the_printed_one(shared: float, long: bool) -> None:
+    """The fourth step, from moments and an adjoint that are not zero, term by term; an adjoint
+    that is too long is cut to (1/rho) times its source.
+    """
+    rho, beta, mu, eps = 0.2, 0.7, 1.3, 0.01
+    alpha_x, alpha_y = Power(0.05, -0.5), Power(0.02, -0.25)
+    method = bp.Twin(
+        *(rho, alpha_x, alpha_y, mu), Tracked(0.5), beta=beta, epsilon=eps, shared=shared
+    )
+    state = method.init(PROBLEM, X0, Y0, [0.3, 0.7])
+    stream = torch.Generator().manual_seed(0)
+
+    def some(n: int) -> Tensor:
+        return torch.rand(n, generator=stream, dtype=torch.float64) + 0.5
+
+    t = torch.tensor(3.0, dtype=torch.float64)
+    v, before = some(3) * (100 if long else 0.01), 1e-3 if long else 1.0
+    old = type(state.moments)(some(2), some(3), some(3), some(2), some(3), t * 0 + before)
+    state = state._replace(v=v, t=t, moments=old)
+    new, info = method.step(PROBLEM, state)
+
+    f, w, z = upper(X0, Y0), torch.tensor([0.3, 0.7], dtype=torch.float64), state.ideal
+    torch.testing.assert_close(z, f - 0.5)
+    weights = w * torch.softmax(mu * w * (f - z), 0)
+    F_x, F_y = torch.func.grad(lambda x, y: weights @ upper(x, y), argnums=(0, 1))(X0, Y0)
+    g_y = torch.func.grad(lower, argnums=1)(X0, Y0)
+    # g is quadratic: differences are products.
+    h = F_x + MIXED.T @ HESSIAN @ v
+    u = F_y - HESSIAN @ v
+    a_x, a_y, first = 0.05 * 4**-0.5, 0.02 * 4**-0.25, 1 - beta**4
+    square_y = SECOND_MOMENT_Y * old.square_y + (1 - SECOND_MOMENT_Y) * g_y**2
+    D = (square_y / (1 - SECOND_MOMENT_Y**4)).sqrt() + TINY
+    m_y = (1 - beta) * g_y + beta * old.y
+    torch.testing.assert_close(new.y, Y0 - a_y / first * m_y / D)
+    m_v = (1 - beta) * u + beta * old.v
+    wanted = (1 - rho) * v + a_y * m_v / D
+    source = max(SECOND_MOMENT_X * before, a_y * float((F_y / D).norm()))
+    assert (float(wanted.norm()) > source / rho) is long
+    if long:
+        wanted = wanted * (source / rho / wanted.norm())
+    torch.testing.assert_close(new.v, wanted, rtol=1e-6, atol=1e-9)
+    square_x = SECOND_MOMENT_X * old.square_x + (1 - SECOND_MOMENT_X) * h**2
+    root = (square_x / (1 - SECOND_MOMENT_X**4)).sqrt()
+    typical = root.square().mean().sqrt()
+    m_x = (1 - beta) * h + beta * old.x
+    move = a_x / first * m_x / (typical**shared * root ** (1 - shared))
+    torch.testing.assert_close(new.x, X0 - move, rtol=1e-5, atol=1e-8)
+    expected = (m_x, m_y, m_v, square_x, square_y, t * 0 + source)
+    torch.testing.assert_close(tuple(new.moments), expected, rtol=1e-6, atol=1e-9)
+    assert float(new.t) == 4
+    torch.testing.assert_close(info["objectives"], f)
+    torch.testing.assert_close(new.ideal, z)
+
+    seen = method.report(PROBLEM, state, new, info)
+    size = float(m_y.norm()) / first, float(m_x.norm()) / first
+    assert float(seen["lower_residual"]) == pytest.approx(size[0], rel=1e-6)
+    assert float(seen["stationarity"]) == pytest.approx(size[1], rel=1e-6)
+    assert float(seen["residual"]) == pytest.approx(max(size), rel=1e-6)
+    assert float(seen["lower"]) == pytest.approx(float(lower(X0, Y0)))
+    # Another training of y leaves nothing of what was learned of it.
+    fresh = method.relearned(new, Y0)
+    assert torch.equal(fresh.y, Y0)
+    for forgotten in (fresh.v, fresh.moments.y, fresh.moments.v, fresh.moments.source):
+        assert not forgotten.any()
+    assert torch.equal(fresh.moments.x, new.moments.x)
+
+
+def test_the_first_step_has_no_twin_and_the_rule_knows_its_budget() -> None:
+    method = bp.Twin(beta=0.0, alpha_x=0.5, alpha_y=0.25)
+    new, _ = method.step(PROBLEM, method.init(PROBLEM, X0, Y0))
+    slope = torch.func.grad(lambda y: lower(X0, y))(Y0)
+    # Adam's first step is the sign, and so is that of x where v is zero.
+    torch.testing.assert_close(new.y, Y0 - 0.25 * slope.sign(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(new.x, X0 - 0.5 * X0.sign(), rtol=1e-5, atol=1e-6)
+    tuned = bp.Twin.tuned(PROBLEM, X0, Y0, steps=700)
+    assert (tuned.rho, tuned.alpha_x, tuned.alpha_y) == (0.03, Cosine(0.03, 700.0), tuned.alpha_x)
+    assert bp.Twin.tuned(PROBLEM, X0, Y0).alpha_y == Cosine(0.03, 2000.0)
+    assert method.oracles(3) == {"lower_gradients": 2, "upper_gradients": 3, "hessian_products": 0}

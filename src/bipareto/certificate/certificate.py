@@ -32,6 +32,7 @@ from torch import Tensor
 from bipareto.certificate.improvement import DENSE, Gain, along_lower, on_tangents, tangent_products
 from bipareto.certificate.inspection import SETTLED, Curvature, Point, Subspace, conic_minimum
 from bipareto.certificate.proximal import constraint_gradient, gap_of, proximal_point
+from bipareto.certificate.remaining import unseeable
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
@@ -243,7 +244,8 @@ def certify(
         paper = float((weights @ at.J + c * normal).norm()) / s
     kkt, kkt_lower = float(space.residual.norm()), space.kkt_lower(kind)
     settled = space.solved or kkt_lower > 0.9 * kkt
-    improvement, descent = _improvement(at, space, kind, settled, tol)
+    improvement, descent, coarse = _improvement(at, space, kind, settled, tol)
+    notes += coarse
     if not settled:
         notes.append(
             f"kkt was not settled within {budget} gradient evaluations (it lies between "
@@ -290,20 +292,23 @@ def certify(
 
 def _improvement(
     at: Point, space: Subspace, kind: Curvature, settled: bool, tol: float
-) -> tuple[float, bool | None]:
-    """`improvement` and `common_descent`."""
-    gain = None
+) -> tuple[float, bool | None, list[str]]:
+    """`improvement` and `common_descent`, and what was not looked at for them."""
+    gain, notes = None, []
     if at.flat.numel() <= DENSE:
-        try:
+        x, y = (tree.map_(lambda leaf: leaf[None], part) for part in (at.x, at.y))
+        if why := unseeable(at.problem, x, y):
+            notes.append(
+                f"improvement was not looked at beyond the span of the gradients, because {why}"
+            )
+        else:
             gain = along_lower(at, degenerate=kind == "degenerate")
-        except RuntimeError:  # losses that cannot be batched
-            gain = None
     if gain is None:
         if not settled:
-            return math.nan, None
+            return math.nan, None, notes
         gain = Gain(0.0, 0.0) if space.solved else on_tangents(at, space)
     verdict = True if gain.reached > tol else False if gain.bound <= tol else None
-    return gain.reached, verdict
+    return gain.reached, verdict, notes
 
 
 def _checked(

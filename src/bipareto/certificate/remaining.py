@@ -10,6 +10,8 @@ lower solutions, makes it look along soft directions as well as along stiff ones
 
 from __future__ import annotations
 
+from textwrap import shorten
+
 import torch
 from torch import Tensor
 
@@ -19,10 +21,10 @@ from bipareto.methods.tuning import local
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["DENSE", "remaining", "values"]
+__all__ = ["DENSE", "remaining", "unseeable", "values"]
 
-#: variables up to which curvature is written down
-DENSE = 256
+#: variables up to which curvature is written down, and up to which points are looked at unasked
+DENSE, MOST = 256, 20_000
 #: directions that are followed, one after the other, and lengths that are tried along each
 ROUNDS, LENGTHS = 4, (1.0, 0.3, 0.1, 0.02)
 #: products of a linear solve where curvature is not written down
@@ -61,6 +63,32 @@ def remaining(problem: Problem, x: Tree, y: Tree, extent: Tensor) -> Tensor:
             break
     finite = torch.isfinite(tree.ravel(begin, batch_dims=1)).all(1)
     return torch.where(finite, ((begun - best) / unit).amin(1), torch.nan)
+
+
+def unseeable(problem: Problem, x: Tree, y: Tree) -> str | None:
+    """Why what is left at (x, y), trees with a first axis R, cannot be seen, in words, or None.
+
+    The derivatives that a look takes are tried at the first point: what fails later is no property
+    of the losses.
+    """
+    if problem.mixed:
+        return "second derivatives of losses in mixed precision are mostly rounding"
+    first = tree.map_(lambda leaf: leaf[:1], (x, y))
+    count = tree.ravel(first).numel()
+    if count > MOST:
+        return f"there are {count:,} variables, more than {MOST:,}"
+    try:
+        if count <= DENSE:
+            local.look(problem, *first)
+        else:
+            values(problem, *first)
+            local.same_valley(problem, *first, first[1])
+    except RuntimeError as error:
+        return (
+            "the losses cannot be batched by vmap or differentiated twice "
+            f"({shorten(str(error), 80, placeholder=' ...')})"
+        )
+    return None
 
 
 def values(problem: Problem, x: Tree, y: Tree) -> Tensor:

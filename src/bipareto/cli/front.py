@@ -158,6 +158,7 @@ def front(
         "position_error": output.worst(position),
         "position_error_mean": None if position is None else float(position.mean()),
         "remaining": output.worst(found.remaining),
+        "unseen": found.unseen,
         "nondominated": len(found.nondominated()),
         "reasons": {reason: found.reason.count(reason) for reason in sorted(set(found.reason))},
         "seconds": seconds,

@@ -238,6 +238,8 @@ def front_table(
             row.append(f"{float(found.remaining[run]):.2e}")
         rows.append([*row, found.reason[run]])
     out.table(f"{title}: objectives with the lower level solved", header, rows, left=0)
+    if found.unseen:
+        out.say(f"what is left to gain was not looked at, because {found.unseen}")
 
 
 def hyperparameters(name: str, method: Method) -> dict[str, Any]:

@@ -158,6 +158,7 @@ def solve(
             "distance_to_front": output.worst(distance),
             "position_error": output.worst(position),
             "remaining": output.worst(found.remaining),
+            "unseen": found.unseen,
             "reason": found.reason[0],
             "failure": None if failure is None else asdict(failure),
             "steps": done,

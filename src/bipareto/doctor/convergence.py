@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from bipareto.certificate.remaining import remaining
+from bipareto.certificate.remaining import remaining, unseeable
 from bipareto.doctor.checks import LOOKS
 from bipareto.doctor.evidence import Case, Diagnosis, diagnosed, look
 from bipareto.problem import tree
-from bipareto.run.arrival import LEFT, MOST, extent_of, more_steps, steps_needed
+from bipareto.run.arrival import (
+    LEFT,
+    NOT_SEEN,
+    extent_of,
+    more_steps,
+    steps_needed,
+    warn_of_missing,
+)
 
 __all__ = ["LOOKS"]
 
@@ -18,17 +25,16 @@ def _not_converged(case: Case) -> list[Diagnosis]:
     """All objectives still fall together, by a visible share of the front's extent, when one walks
     on from where the run ended.
     """
-    count = tree.ravel(tree.select((case.x, case.y), 0)).numel()
     # Noise leaves a distance that more steps shrink slowly: no disease.
-    if not case.alive or count > MOST or case.problem.sampler is not None or case.network:
+    if not case.alive or case.problem.sampler is not None or case.network:
         return []
     index = torch.tensor(case.alive, device=tree.first_leaf(case.x).device)
     extent = extent_of(case.method, case.resolved[index])
     x, y = tree.select((case.x, case.solved.y), index)
-    try:
-        left = remaining(case.problem, x, y, extent).tolist()
-    except RuntimeError:  # losses that cannot be batched or differentiated twice
+    if why := unseeable(case.problem, x, y):
+        warn_of_missing([f"{NOT_SEEN}, because {why}"])
         return []
+    left = remaining(case.problem, x, y, extent).tolist()
     share = {r: value for r, value in zip(case.alive, left, strict=True) if value > LEFT}
     if not share:
         return []

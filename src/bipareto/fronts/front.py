@@ -21,7 +21,15 @@ from bipareto.methods.parts.preferences import as_preference, covering, named
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
-from bipareto.run.arrival import arrival, warn_of_missing
+from bipareto.run.arrival import (
+    ASK,
+    NOT_SEEN,
+    ONE_BY_ONE,
+    OWN_METHOD,
+    TRAINED,
+    arrival,
+    warn_of_missing,
+)
 from bipareto.run.loop import LoopOptions, choose_method, method_kind, warn_of_runaways
 from bipareto.run.results import Callback, warn_of_failures
 
@@ -114,7 +122,7 @@ def front(
         found = raced_front(problem, start, rows, seeds, options)
         if found is not None:
             small = tree.ravel((start.x, start.y)).numel() <= DENSE
-            return _looked_at(problem, found) if small else found
+            return _looked_at(problem, found) if small else replace(found, unseen=TRAINED)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", BiparetoWarning)  # zeros were warned of above, once for all
         begun = [method.begin(start, w) for w in wanted]
@@ -127,15 +135,18 @@ def front(
     ).repeat(len(seeds), 1)
     warn_of_failures(run.failure)
     found = front_of(problem, method, run, preference, run_seeds, batched)
-    return _looked_at(problem, found) if looked_at else found
+    return _looked_at(problem, found) if looked_at else replace(found, unseen=OWN_METHOD)
 
 
 def _looked_at(problem: Problem, found: ParetoFront) -> ParetoFront:
     """The front with what is left to gain, after warnings of what is missing."""
-    if not found.batched or found.interrupted:
-        return found
+    if found.interrupted:
+        return replace(found, unseen="the runs were interrupted")
+    if not found.batched:
+        warn_of_missing([f"{NOT_SEEN}, because {ONE_BY_ONE}; {ASK}"], stacklevel=4)
+        return replace(found, unseen=ONE_BY_ONE)
     seen = arrival(
         problem, found.method, found.x, found.y, found.failure, found.preference, found.run
     )
     warn_of_missing(seen.said, stacklevel=4)
-    return replace(found, remaining=seen.remaining)
+    return replace(found, remaining=seen.remaining, unseen=seen.unseen)

@@ -96,6 +96,8 @@ class ParetoFront(Tabular):
     lower_residual: Tensor | None = None
     #: what all objectives can still gain together, a share of the extent (R,): `run.arrival`
     remaining: Tensor | None = None
+    #: why that was not looked at, in words, where it was not
+    unseen: str | None = None
     #: the objectives (R, m) at the y that the runs returned, where y has been replaced since
     own: Tensor | None = None
     #: the objectives (R, m) on `test_data`, which no step has seen, where there is any
@@ -141,6 +143,7 @@ class ParetoFront(Tabular):
         rows: dict[str, Any] = {
             name: None if (v := getattr(self, name)) is None else v[i] for name in ("own", "test")
         }
+        rows["unseen"] = self.unseen
         rows["remaining"] = None if self.remaining is None else float(self.remaining[i])
         y, f = tree.select(self.y, i), self.objectives[i]
         return replace(found, y=y, objectives=f, race=self.race, **rows)
@@ -315,6 +318,7 @@ class ParetoFront(Tabular):
             "failure": [None if f is None else [f.step, f.term] for f in self.failure],
             "seconds": self.seconds,
             "method": None if self.method is None else repr(self.method),
+            "unseen": self.unseen,
         }
         path = validation.path(path, "path", "front.npz")
         partial = path.with_name((path.name or "front") + ".partial")
@@ -380,16 +384,11 @@ class ParetoFront(Tabular):
             own=tensors.get("own"),
             test=tensors.get("test"),
             remaining=tensors.get("remaining"),
+            unseen=meta.get("unseen"),
         )
         runs, m = front.objectives.shape
-        columns: list[Any] = [
-            *tree.leaves(front.x),
-            *tree.leaves(front.y),
-            front.preference,
-            front.seed,
-            front.reason,
-            front.failure,
-        ]
+        columns: list[Any] = [front.preference, front.seed, front.reason, front.failure]
+        columns += tree.leaves((front.x, front.y))
         if any(len(column) != runs for column in columns) or front.preference.shape != (runs, m):
             raise ValueError(runs)
         if set(front.reason) - set(get_args(Reason)):

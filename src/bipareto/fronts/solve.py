@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -12,7 +13,7 @@ from bipareto.methods import Method, Twin
 from bipareto.problem import Problem, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
-from bipareto.run.arrival import looked_over
+from bipareto.run.arrival import OWN_METHOD, TRAINED, looked_over
 from bipareto.run.loop import (
     Begun,
     LoopOptions,
@@ -82,10 +83,12 @@ def solve(
     if raced:
         found = raced_front(problem, start, state.preference[None].cpu().double(), [seed], options)
         if found is not None:
-            return found[0]
+            return replace(found[0], unseen=TRAINED)
     m = start.objectives.shape[0]
     run = drive(problem, method, Begun(state, [seed], m, batched=False), options)
     warn_of_failures(run.failure)
     warn_of_runaways(start.y, run, batched=False)
     answer = solution_of(problem, method, run, None, seed)
-    return looked_over(problem, answer, run) if looked_at and not run.interrupted else answer
+    if run.interrupted:
+        return replace(answer, unseen="the run was interrupted")
+    return looked_over(problem, answer, run) if looked_at else replace(answer, unseen=OWN_METHOD)

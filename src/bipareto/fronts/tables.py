@@ -44,6 +44,7 @@ class Tabular:
     test: Tensor | None
     lower_residual: Tensor | None
     remaining: Tensor | None
+    unseen: str | None
     run: Run | None
 
     def columns(self) -> dict[str, list[Any]]:
@@ -100,6 +101,8 @@ class Tabular:
         labels = {f"f{i}": name for i, name in enumerate(self._labels(), 1)}
         header = [labels.get(name, name) for name in table]
         caption = f"Pareto front: {len(self.reason)} runs"
+        if self.unseen:
+            caption += f"; what is left to gain was not looked at, because {self.unseen}"
         return html_table(zip(*table.values(), strict=True), header, caption)
 
     def _ipython_display_(self) -> None:

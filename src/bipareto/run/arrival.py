@@ -8,12 +8,13 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from textwrap import shorten
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bipareto.certificate.remaining import DENSE, remaining, values
+from bipareto.certificate.remaining import DENSE, remaining, unseeable, values
 from bipareto.errors import BiparetoWarning
 from bipareto.methods import Method
 from bipareto.methods.parts import curvature, envelope
@@ -23,8 +24,12 @@ from bipareto.problem.tree import Tree
 from bipareto.run.results import Failure, Run, Solution, as_batch
 
 __all__ = [
+    "ASK",
     "LEFT",
-    "MOST",
+    "NOT_SEEN",
+    "ONE_BY_ONE",
+    "OWN_METHOD",
+    "TRAINED",
     "Arrival",
     "arrival",
     "extent_of",
@@ -41,20 +46,29 @@ LEFT = 0.01
 COVERED = 0.9
 #: objectives of all runs within this share of the extent are one point
 ONE_POINT = 1e-3
-#: variables up to which runs are looked at without being asked
-MOST = 20_000
 #: g's curvature at a lower solution below this share of that a little away is none
 FLAT = 1e-3
 
 
+#: what is said where `remaining` is None, before the reason; and what to do
+NOT_SEEN = "whether the answer has arrived was not looked at"
+ASK = "bipareto.certify(problem, x, y) looks at one point of any size"
+#: the reason where a user has chosen the method
+OWN_METHOD = "only answers of the default method are looked at unasked"
+#: ... where the losses forced one run after the other, and where y was trained
+ONE_BY_ONE = "the losses cannot be batched by vmap"
+TRAINED = "it was judged by trainings on the data, against x0 and the other answers"
+
+
 class Arrival(NamedTuple):
     """What all objectives of each run can still gain together, a share of the extent (R,), NaN
-    where a run failed and None where looking would cost too much; and sentences about what is not
-    as it should be.
+    where a run failed; sentences about what is not as it should be; and where nothing was looked
+    at (`remaining` is None) why not.
     """
 
     remaining: Tensor | None
     said: list[str]
+    unseen: str | None = None
 
 
 def extent_of(method: Method | None, objectives: Tensor) -> Tensor:
@@ -90,13 +104,18 @@ def arrival(
         preference: (R, m), or None for a method without.
         run: what was recorded on the way, where it is known: it tells the steps that are needed.
     """
-    # Second derivatives of losses in mixed precision are mostly rounding.
-    if problem.mixed or tree.ravel(tree.select((x, y), 0)).numel() > MOST:
-        return Arrival(None, [])
-    try:
-        return _look(problem, method, x, y, failure, preference, run)
-    except RuntimeError:  # losses that cannot be batched or differentiated twice
-        return Arrival(None, [])
+    why = unseeable(problem, x, y)
+    if why is None:
+        try:
+            return _look(problem, method, x, y, failure, preference, run)
+        except RuntimeError as error:
+            decomposition = isinstance(error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+            if not decomposition and "memory" not in str(error):
+                raise
+            why = (
+                f"memory or a decomposition failed ({shorten(str(error), 80, placeholder=' ...')})"
+            )
+    return Arrival(None, [f"{NOT_SEEN}, because {why}; {ASK}"], why)
 
 
 def _look(
@@ -303,4 +322,4 @@ def looked_over(problem: Problem, found: Solution, run: Run) -> Solution:
     seen = arrival(problem, found.method, one.state.x, one.state.y, run.failure, run=one)
     warn_of_missing(seen.said, stacklevel=4)
     left = None if seen.remaining is None else float(seen.remaining[0])
-    return replace(found, remaining=left)
+    return replace(found, remaining=left, unseen=seen.unseen)

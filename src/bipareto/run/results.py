@@ -142,7 +142,8 @@ class Solution:
     all data, shape (m,); best: the recorded iterate with the smallest residual, for which the
     theory's rates hold; history: what was recorded, name -> tensor with one row per record,
     `history["step"]` the step of each row; remaining: what all objectives can still gain together,
-    a share of the front's extent, None where it was not looked at (`bipareto.certify` does).
+    a share of the front's extent, None where it was not looked at (`bipareto.certify` does);
+    unseen: why it was not, in words.
     """
 
     x: Tree
@@ -162,6 +163,7 @@ class Solution:
     state: State = field(repr=False)
     problem: Problem | None = field(default=None, repr=False)
     remaining: float | None = None
+    unseen: str | None = None
     #: the objectives (m,) at the y that the run returned, where y has been replaced since
     own: Tensor | None = None
     #: the objectives (m,) on `test_data`, which no step has seen, where there is any
@@ -208,7 +210,8 @@ class Solution:
             if value is not None
         ]
         ended = f"{self.reason} after {self.steps} steps in {self.seconds:.1f} s"
-        rows += [("ended", ended), ("method", str(self.method))]
+        left = f"not looked at, because {self.unseen}" if self.unseen else self.remaining
+        rows += [("ended", ended), ("method", str(self.method)), ("left to gain", str(left))]
         return html_table(rows if self.failure is None else [*rows, ("failure", str(self.failure))])
 
 

@@ -18,7 +18,7 @@ from bipareto.fronts.tables import write_csv
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 from bipareto.problems import KnownProblem
-from bipareto.run.arrival import arrival, warn_of_missing
+from bipareto.run.arrival import ONE_BY_ONE, OWN_METHOD, arrival, warn_of_missing
 from bipareto.run.results import Failure, Run
 from bipareto.sweep.durable import write_atomic
 from bipareto.sweep.plan import Plan, read_plan
@@ -128,7 +128,9 @@ def collect(folder: RunFolder) -> ParetoFront:
     if getattr(plan.method, "coordinates", "plain") == "fitted" and found.batched:
         seen = arrival(plan.setup.problem, plan.method, x, y, failure, found.preference)
         warn_of_missing(seen.said)
-        found = replace(found, remaining=seen.remaining)
+        found = replace(found, remaining=seen.remaining, unseen=seen.unseen)
+    else:
+        found = replace(found, unseen=OWN_METHOD if found.batched else ONE_BY_ONE)
     known = plan.setup.known
     distance = None if known is None else known.distance_to_front(found.objectives)
     write_atomic(folder.path / "front.csv", lambda partial: write_csv(found, partial, distance))

@@ -106,3 +106,105 @@ def test_an_ill_conditioned_quadratic_takes_few_newton_steps() -> None:
     found = envelope.solve_lower(problem, one, zero, tol=1e-9, max_iter=12)
     assert bool(found.converged.all())
     torch.testing.assert_close(found.y, one, rtol=1e-4, atol=1e-4)
+
+
+def steihaug(
+    H: torch.Tensor, r: list[float], radius: float, goal: float = 1e-14, share: float = 1e-14
+) -> tuple[torch.Tensor, float, float]:
+    one = torch.ones(1, dtype=DOUBLE)
+    row = torch.tensor([r], dtype=DOUBLE)
+    s, predicted, bend = envelope._steihaug(
+        lambda p: p @ H, row, radius * one, goal * one, share * one
+    )
+    return s[0], float(predicted), float(bend)
+
+
+class TestSteihaug:
+    """Conjugate gradients within a ball: <r, s> + <s, H s>/2 for ||s|| <= radius."""
+
+    H = torch.tensor([[3.0, 1.0], [1.0, 2.0]], dtype=DOUBLE)
+    r = torch.tensor([1.0, -4.0], dtype=DOUBLE)
+
+    def test_inside_it_is_newton_s_step(self) -> None:
+        s, predicted, bend = steihaug(self.H, self.r.tolist(), 100.0)
+        wanted = -torch.linalg.solve(self.H, self.r)
+        torch.testing.assert_close(s, wanted)
+        assert bend == pytest.approx(float(wanted @ self.H @ wanted))
+        assert predicted == pytest.approx(0.5 * bend)  # of a minimiser
+
+    def test_it_leaves_the_ball_along_the_first_or_the_second_direction(self) -> None:
+        r, H = self.r, self.H
+        first = float(r @ r / (r @ H @ r)) * -r
+        s, predicted, bend = steihaug(H, r.tolist(), 0.5 * float(first.norm()))
+        torch.testing.assert_close(s, 0.5 * first)
+        assert bend == pytest.approx(0.25 * float(first @ H @ first))
+        assert predicted == pytest.approx(-0.5 * float(r @ first) - 0.5 * bend)
+        newton = -torch.linalg.solve(H, r)
+        radius = 0.5 * float(first.norm() + newton.norm())
+        s, _, _ = steihaug(H, r.tolist(), radius)
+        # In two dimensions the second direction leads from the first point to Newton's.
+        way = newton - first
+        assert float(s.norm()) == pytest.approx(radius)
+        share = (s - first) / way
+        assert float(share[0]) == pytest.approx(float(share[1]))
+        assert 0 < float(share[0]) < 1
+
+    def test_negative_curvature_is_followed_to_the_boundary(self) -> None:
+        H = torch.diag(torch.tensor([1.0, -1.0], dtype=DOUBLE))
+        s, predicted, bend = steihaug(H, [0.0, 2.0], 3.0)
+        assert s.tolist() == pytest.approx([0.0, -3.0])
+        assert (predicted, bend) == pytest.approx((6 + 4.5, -9.0))
+
+    def test_it_stops_at_the_share_of_the_residual_that_is_asked_for(self) -> None:
+        H = torch.diag(torch.tensor([1.0, 1.1], dtype=DOUBLE))
+        newton = [-1.0, -1 / 1.1]
+        # After one product the residual is about 5 % of what it was.
+        for share, goal, early in ((0.1, 1e-9, True), (0.01, 1e-9, False), (5.0, 1e-9, True)):
+            s, _, _ = steihaug(H, [1.0, 1.0], 9.0, goal=goal, share=share)
+            assert (s.tolist() != pytest.approx(newton)) is early
+        assert steihaug(H, [1.0, 1.0], 9.0, goal=1.3)[0].tolist() != pytest.approx(newton)
+        assert steihaug(H, [1.0, 1.0], 9.0, goal=0.5)[0].tolist() == pytest.approx(newton)
+        assert steihaug(H, [1.0, 1.0], 9.0, goal=1.5)[0].tolist() == [0.0, 0.0]
+
+
+def rosenbrock(scale: float = 1.0) -> bp.Problem:
+    """g with a bent valley, the test of every trust-region method; least at (1, 1)."""
+    return bp.Problem(
+        lambda x, y: y.square().sum()[None],
+        lambda x, y: scale * (100 * (y[1] - y[0] ** 2) ** 2 + (1 - y[0]) ** 2),
+    )
+
+
+def test_the_first_step_goes_twice_as_far_as_an_exact_one_along_the_gradient() -> None:
+    """With a gradient along an axis of a quadratic: Newton's step is half of that radius."""
+    x = torch.zeros(1, 2, dtype=DOUBLE)
+    y = torch.tensor([[-1.2, 1.0]], dtype=DOUBLE)
+    problem = rosenbrock()
+    r = torch.func.grad(lambda v: problem.lower(x[0], v))(y[0])
+    H = torch.func.hessian(lambda v: problem.lower(x[0], v))(y[0])
+    radius = 2 * float(r.norm() ** 3 / (r @ H @ r).abs())
+    step, _, _ = steihaug(H, r.tolist(), radius, goal=0.0, share=1.0)
+    found = envelope.solve_lower(problem, x, y, max_iter=1)
+    torch.testing.assert_close(found.y[0], y[0] + step)
+    assert found.iterations == 1
+    assert not bool(found.converged.any())
+
+
+@pytest.mark.parametrize(("start", "steps"), [((-1.2, 1.0), 25), ((3.0, -2.0), 13)])
+def test_a_bent_valley_takes_few_steps(start: tuple[float, float], steps: int) -> None:
+    """As many as the rules of the radius give: it doubles, shrinks to a quarter or stays."""
+    x = torch.zeros(1, 2, dtype=DOUBLE)
+    found = envelope.solve_lower(
+        rosenbrock(), x, torch.tensor([start], dtype=DOUBLE), tol=1e-9, max_iter=60
+    )
+    assert bool(found.converged.all())
+    assert found.iterations == steps
+    torch.testing.assert_close(found.y[0], torch.ones(2, dtype=DOUBLE), rtol=1e-7, atol=1e-7)
+
+
+def test_what_has_no_minimum_does_not_converge() -> None:
+    problem = bp.Problem(lambda x, y: y.square().sum()[None], lambda x, y: (x * y).sum())
+    one = torch.ones(2, 2, dtype=DOUBLE)
+    found = envelope.solve_lower(problem, one, one, max_iter=5)
+    assert not bool(found.converged.any())
+    assert found.iterations == 5

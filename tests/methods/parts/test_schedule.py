@@ -11,6 +11,7 @@ from bipareto.methods.parts.schedule import (
     Delayed,
     Power,
     as_schedule,
+    lemma12,
     theorem1,
     theorem2,
 )
@@ -77,3 +78,47 @@ def test_a_cosine_without_an_end_or_with_steps_below_zero_is_refused(bad: Cosine
         InvalidInput, match=r"alpha_x = Cosine: (period.* must be > 0|floor.* must be >= 0)"
     ):
         as_schedule(bad, "alpha_x")
+
+
+def test_what_is_not_said_is_one_or_none() -> None:
+    assert theorem1() == {"c": Power(1.0, 0.25)}
+    plain = theorem2(0.1, 0.01, 0.005)
+    assert plain == theorem2(0.1, 0.01, 0.005, c0=1.0, k=1.0)
+    assert plain == lemma12(0.1, 0.01, 0.005, q=3 / 8, p=1 / 16)
+    assert plain["c"] == Power(1.0, 1 / 16)
+    assert Cosine(0.5, 100.0) == (0.5, 100.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(("q", "most"), [(0.3, 0.1), (0.375, 0.125), (0.45, 0.05)])
+def test_lemma_12_bounds_the_penalty_s_exponent(q: float, most: float) -> None:
+    """p < q/3 up to q = 3/8 and p < 1/2 - q beyond; no growth is a constant."""
+    assert lemma12(0.1, 0.01, 0.01, q=q, p=most - 1e-6)["c"] == Power(1.0, most - 1e-6)
+    assert lemma12(0.1, 0.01, 0.01, q=q, p=0.0)["c"] == Constant(1.0)
+    with pytest.raises(InvalidInput, match=f"needs 0 <= p < {most:g}"):
+        lemma12(0.1, 0.01, 0.01, q=q, p=most + 1e-6)
+    for wrong in (0.0, 0.5):
+        with pytest.raises(InvalidInput, match="q = "):
+            lemma12(0.1, 0.01, 0.01, q=wrong, p=0.0)
+
+
+def test_the_first_momentum_is_never_negative() -> None:
+    assert lemma12(8.0, 1.0, 1.0, q=0.3, p=0.0)["beta"] == Complement(1.0, pytest.approx(-0.2))
+    assert lemma12(0.001, 1.0, 1.0, q=0.3, p=0.0, k=50.0)["beta"].scale == pytest.approx(0.5)
+
+
+def test_what_a_sequence_waits_or_ends_at_is_checked() -> None:
+    """It may reach an open bound, which the sequence itself may not."""
+    for ends_at_the_bound in (Delayed(0.5, 3.0, 0.0), Cosine(0.5, 10.0, 0.0)):
+        assert as_schedule(ends_at_the_bound, "a", above=0) == ends_at_the_bound
+    for wrong, bounds in (
+        (Delayed(0.5, 3.0, -0.1), {"above": 0.0}),
+        (Delayed(0.5, 3.0, 0.2), {"least": 0.3}),
+        (Delayed(0.5, 3.0, 1.2), {"below": 1.0}),
+        (Cosine(0.5, 10.0, 0.1), {"least": 0.3}),
+        (Constant(0.0), {"above": 0.0}),
+        (Power(1.5, -1.0), {"below": 1.0}),
+        (Complement(1.5, -1.0), {"least": 0.0}),
+    ):
+        with pytest.raises(InvalidInput, match="a = "):
+            as_schedule(wrong, "a", **bounds)
+    assert as_schedule(Complement(1.0, -1.0), "a", least=0.0, below=1.0).scale == 1.0
