@@ -115,6 +115,20 @@ def hypervolume(objectives: Any, reference: Any) -> float:
     return float(moocore.hypervolume(points, ref=corner)) if len(points) else 0.0
 
 
+def beyond(objectives: Tensor) -> Tensor:
+    """A reference point (m,) where none is known: the worst finite values of (R, m) plus a tenth of
+    their ranges; NaN where nothing is finite.
+
+    >>> beyond(torch.tensor([[0.0, 20.0], [10.0, 10.0], [torch.nan, 50.0]])).tolist()
+    [11.0, 21.0]
+    """
+    f = objectives.detach().cpu()
+    f = f[f.isfinite().all(1)]
+    if not len(f):
+        return f.new_full((f.shape[1],), torch.nan)
+    return f.amax(0) + 0.1 * (f.amax(0) - f.amin(0))
+
+
 def igd_plus(objectives: Any, target: Any) -> float:
     """IGD+: how far, on average, the points of the target front (n, m) are from being dominated; 0
     is best.
