@@ -128,10 +128,21 @@ def run_cleaning(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "cleaning.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        _write_csv(rows, out / "cleaning.csv")
-        _plot(rows, out / "cleaning.png")
-        found["files"] = [str(out / f"cleaning.{kind}") for kind in ("json", "csv", "png")]
+        found["files"] = [str(out / "cleaning.json"), *drawn_again(out, out)]
     return found
+
+
+def drawn_again(run: Path, out: Path) -> list[str]:
+    """cleaning.csv and cleaning.png of a finished run, made of its cleaning.json."""
+    try:
+        rows = json.loads((run / "cleaning.json").read_text("utf-8"))["rows"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(
+            f"{run} holds no results of hyper-cleaning ({error}); go on with: bipareto resume {run}"
+        ) from error
+    _write_csv(rows, out / "cleaning.csv")
+    _plot(rows, out / "cleaning.png")
+    return [str(out / "cleaning.csv"), str(out / "cleaning.png")]
 
 
 def _method(name: str, sizes: Sizes, changes: Mapping[str, Any] | None) -> Method | None:

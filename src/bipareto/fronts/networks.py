@@ -27,8 +27,6 @@ from bipareto.run.race import Plan, Race, median_lopsided, plan_of, raced_or_rul
 from bipareto.run.results import Run
 from bipareto.run.training import objectives_of, train
 
-__all__ = ["front_of_race", "no_worse_than_nothing", "raced_front"]
-
 #: Points that the model proposes at a time, at least.
 TOGETHER = 4
 

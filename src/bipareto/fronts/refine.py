@@ -16,8 +16,6 @@ from torch import Tensor
 
 from bipareto.run.race import value_of
 
-__all__ = ["Model", "best_for", "fit", "propose"]
-
 #: points that a draw of the model is looked at
 CLOUD = 300
 #: sizes of the moves around good points, in standard deviations of what was tried

@@ -11,8 +11,6 @@ from torch import Tensor
 from bipareto.methods import Twin
 from bipareto.problem import Problem
 
-__all__ = ["twin_by_hand", "twin_start"]
-
 
 def twin_by_hand(
     problem: Problem, method: Twin, w: Tensor

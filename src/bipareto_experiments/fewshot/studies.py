@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from bipareto.methods.base import Method
-from bipareto.methods.episodic import Episodic
 from bipareto.problem import tree
+from bipareto_experiments.episodic import Episodic
 from bipareto_experiments.fewshot.settings import (
     COMPARED,
     MOVING,
@@ -28,8 +28,6 @@ from bipareto_experiments.fewshot.settings import (
 from bipareto_experiments.fewshot.task import Task
 from bipareto_experiments.fewshot.training import Trial, train
 from bipareto_experiments.trials import RecordedStudy
-
-__all__ = ["Study", "comparison", "refinement", "sensitivity", "single_domain"]
 
 #: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the
 #: paper.
