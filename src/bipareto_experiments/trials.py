@@ -19,7 +19,6 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import Method
-from bipareto.methods.episodic import Episodic
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import Begun, LoopOptions, drive
@@ -27,8 +26,7 @@ from bipareto.run.results import Record, Run
 from bipareto.sweep.durable import StoreError, write_text
 from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.devices import machine_of
-
-__all__ = ["Finished", "RecordedStudy", "Trial", "require_alike", "run_in", "stored"]
+from bipareto_experiments.episodic import Episodic
 
 #: Seconds between checkpoints.
 CHECKPOINT = 20.0

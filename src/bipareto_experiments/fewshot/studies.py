@@ -16,9 +16,12 @@ from typing import Any
 import torch
 
 from bipareto.methods.base import Method
-from bipareto.methods.episodic import Episodic
 from bipareto.problem import tree
+<<<<<<< HEAD
 from bipareto.sweep.durable import write_text
+=======
+from bipareto_experiments.episodic import Episodic
+>>>>>>> main
 from bipareto_experiments.fewshot.settings import (
     COMPARED,
     MOVING,
@@ -30,8 +33,6 @@ from bipareto_experiments.fewshot.settings import (
 from bipareto_experiments.fewshot.task import Task
 from bipareto_experiments.fewshot.training import Trial, train
 from bipareto_experiments.trials import RecordedStudy
-
-__all__ = ["Study", "comparison", "refinement", "sensitivity", "single_domain"]
 
 #: Episodes per domain that a finished backbone and a point of a curve are judged by, as in the
 #: paper.

@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 import bipareto as bp
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
-from bipareto.methods.episodic import Episodic
 from bipareto.problem import oracle, tree
 from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
@@ -27,6 +26,7 @@ from bipareto.run.graph.replay import traced
 from bipareto.run.steppers import stepper
 from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.devices import device_of
+from bipareto_experiments.episodic import Episodic
 from bipareto_experiments.fewshot.episodes import Episodes
 from bipareto_experiments.fewshot.network import LEARNERS, Learner, Network
 from bipareto_experiments.fewshot.problem import FewShot
