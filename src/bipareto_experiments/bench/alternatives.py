@@ -25,8 +25,6 @@ from bipareto_experiments.bench import contenders, rivals
 from bipareto_experiments.bench.cases import CASES, Case
 from bipareto_experiments.bench.figures import Claim, Figures
 
-__all__ = ["measure", "run"]
-
 #: CPU seconds of a rival for each step size, unless said otherwise
 SECONDS = 4.0
 #: the share of the best hypervolume that is timed

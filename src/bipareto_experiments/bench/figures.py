@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from bipareto.cli.output import Output
 
-__all__ = ["Claim", "Figures", "Times", "about", "interleaved"]
 
 PACKAGES = (
     "torch", "numpy", "moocore", "boat-torch", "torchjd", "torchopt", "jaxopt", "jax", "optuna",

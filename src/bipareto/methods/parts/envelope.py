@@ -18,8 +18,6 @@ from torch import Tensor
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["LowerSolution", "gap", "proximal_point", "solve_lower"]
-
 #: coordinates of y up to which a Hessian is written down: one call instead of one per product
 WRITTEN = 16
 
