@@ -1,7 +1,8 @@
 """The default call on problems that no rule of this library was made on
 (tests/foreign/problems.py; those of tests/foreign/late.py were written after the last rule).
 
-    python benchmarks/foreign.py [CASE ...] [--steps 20000] [--workers 2] [--json FILE]
+    python benchmarks/foreign.py [CASE ...] [--steps 20000] [--precision float64 float32]
+        [--workers 2] [--json FILE]
 
 Per case `bipareto.front(problem, x0, y0)`, in float64 and with states and losses rounded to
 float32: the worst distance to the true front, by how much the worst run is dominated in units of
@@ -124,6 +125,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(EVERY)}; all without")
     parser.add_argument("--steps", type=int, default=20_000)
+    both = ["float64", "float32"]
+    parser.add_argument("--precision", nargs="+", choices=both, default=both)
     parser.add_argument("--workers", type=int, default=2, help="cases at a time")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     options = parser.parse_args()
@@ -132,7 +135,7 @@ def main() -> None:
     with ThreadPoolExecutor(options.workers) as pool:
         futures = {
             pool.submit(alone, name, precision, options.steps): (name, precision)
-            for precision in ("float64", "float32")
+            for precision in options.precision
             for name in names
         }
         for future in as_completed(futures):
