@@ -180,3 +180,52 @@ def test_admissible_steps_of_theorem_2_are_at_their_fraction(fraction: float) ->
     expected = [fraction * bounds.u_theta, min(fraction * bounds.u_x, y), y]
     assert scales == pytest.approx(expected, rel=1e-6)
     assert bounds.outside(*scales) == []
+
+
+@pytest.mark.parametrize("radius", [None, 0.5])
+def test_where_smoothness_is_looked_for(radius: float | None) -> None:
+    """At the start, at the lower solution and around both, up to their distance or a radius."""
+    problem = bp.Problem(
+        lambda x, y: torch.stack([(x**4).sum() + (y**2).sum(), (x**2 + y**4).sum()]),
+        lambda x, y: (
+            ((y - 5) ** 4 / 12 + torch.cos(3 * (y - 5)) / 9 + (y - 5) ** 2).sum()
+            + (x * x * y).sum()
+        ),
+    )
+    x, y = torch.zeros(1, dtype=DOUBLE), torch.zeros(1, dtype=DOUBLE)
+    found = estimate(problem, x, y, radius=radius, count=6, seed=3)
+    settled = envelope.solve_lower(problem, x[None], y[None], tol=1e-9).y[0]
+    points = [torch.cat([x, y]), torch.cat([x, settled])]
+    reach = float((settled - y).abs()) if radius is None else radius
+    assert reach > 1 or radius is not None
+    stream = torch.Generator().manual_seed(3)
+    for i, share in enumerate(torch.linspace(0.1, 1, 6, dtype=DOUBLE).tolist()):
+        points.append(points[i % 2] + share * reach * torch.randn(2, generator=stream).double())
+
+    def largest(fn: object) -> float:
+        values = [torch.linalg.eigvalsh(torch.func.hessian(fn)(p)) for p in points]  # type: ignore[arg-type]
+        return float(torch.stack(values).abs().max())
+
+    g = lambda p: problem.lower(p[:1], p[1:])  # noqa: E731
+    in_y = [float(torch.func.hessian(g)(p)[1, 1]) for p in points]
+    L_f = max(largest(lambda p, i=i: problem.upper(p[:1], p[1:])[i]) for i in range(2))
+    wanted = Smoothness(1.25 * largest(g), 1.25 * L_f, 1.25 * max(0.0, -min(in_y)))
+    assert found == pytest.approx(wanted, rel=1e-3)
+
+
+def test_the_bound_of_theorem_2_where_curvature_is_small() -> None:
+    """K <= min{rho_h C_theta/(16 L_h^2), C_theta C_e/4}, and the first is always the smaller."""
+    for L_g, gamma in ((0.025, 40.0), (5.0, 0.1), (1e-3, 1e3)):
+        k = Stochastic(L_g, 0.0, 1e-3, gamma, 100.0)
+        first, second = k.rho_h * k.C_theta / (16 * k.L_h**2), k.C_theta * k.C_e / 4
+        assert first < second
+
+        def total(alpha: float, k: Stochastic = k) -> float:
+            step = alpha**2 * k.rho_h / 8
+            found = k.coefficients(alpha, step, step, 0.0)
+            return 2 * step * float(found.noise) * 2 * k.L_I**2 + float(found.theta)
+
+        at, beyond = total(k.u_theta), total(k.u_theta * (1 + 1e-6))
+        assert at <= first * (1 + 1e-9)
+        other = k.rho_h / (4 * k.L_h**2), 1.0, math.sqrt(1 / 8) / k.L_d
+        assert beyond > first or k.u_theta == pytest.approx(min(other))
