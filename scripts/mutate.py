@@ -505,17 +505,20 @@ def _too_long(*_: object) -> None:
 
 
 def chosen_tests(mutant: Mutant, tests: dict[str, Any]) -> list[str]:
-    """The tests that call a mutant's function; at the level of a module or a class, all that call
-    anything in it; beside them the file that bears the module's name, since a compiled step calls
-    nothing.
+    """The tests that call a mutant's function; beside them the file that bears the module's name,
+    since a compiled step calls nothing.  At the level of a module or a class, all that call
+    anything in it, and those of its folder: what reads a default calls nothing.
     """
     function = mutant.function.removesuffix(".<locals>.").removesuffix(".")
     called = f"{mutant.module}:{function}" if mutant.inside else mutant.module
     namesake = f"/test_{Path(mutant.module).stem}.py::"
+    folder = f"tests/{Path(mutant.module).parent}/test_"
     covering = [
         name
         for name, row in tests.items()
-        if namesake in name or any(item.startswith(called) for item in row["functions"])
+        if namesake in name
+        or (name.startswith(folder) and not mutant.inside)
+        or any(item.startswith(called) for item in row["functions"])
     ]
     # A test that calls little else is likely to be about this.
     covering.sort(key=lambda name: tests[name]["seconds"] * (5 + len(tests[name]["functions"])))

@@ -229,3 +229,14 @@ def test_the_bound_of_theorem_2_where_curvature_is_small() -> None:
         assert at <= first * (1 + 1e-9)
         other = k.rho_h / (4 * k.L_h**2), 1.0, math.sqrt(1 / 8) / k.L_d
         assert beyond > first or k.u_theta == pytest.approx(min(other))
+
+
+def test_a_large_c_1_or_c_2_bounds_the_steps_of_theorem_2() -> None:
+    """u_x = min{alpha_theta^2 rho_h/8, 1/(4 C_1)}; for real constants the first is the smaller."""
+
+    class Stiff(Stochastic):
+        C_1 = 1e9  # type: ignore[assignment]
+        C_2 = 2e9  # type: ignore[assignment]
+
+    k = Stiff(L_G, RHO_Y, L_F, GAMMA, C0)
+    assert (k.u_x, k.u_y) == pytest.approx((1 / 4e9, 1 / 8e9))
