@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 import bipareto as bp
 from bipareto.methods.parts import envelope, scalarization
-from bipareto.methods.theory.constants import Deterministic
+from bipareto.methods.parts.schedule import Constant, Power
+from bipareto.methods.theory.constants import Deterministic, best_gamma
 from bipareto.methods.theory.smoothness import (
     Smoothness,
     estimate,
@@ -240,3 +242,67 @@ def test_a_large_c_1_or_c_2_bounds_the_steps_of_theorem_2() -> None:
 
     k = Stiff(L_G, RHO_Y, L_F, GAMMA, C0)
     assert (k.u_x, k.u_y) == pytest.approx((1 / 4e9, 1 / 8e9))
+
+
+def test_the_bounds_of_theorem_1_where_either_term_decides() -> None:
+    class Soft(Deterministic):
+        C_1 = 1e-9  # type: ignore[assignment]
+        C_2 = 1e-9  # type: ignore[assignment]
+
+    k = Soft(L_G, RHO_Y, L_F, GAMMA, C0, alpha_theta=0.05)
+    assert (k.u_x, k.u_y) == pytest.approx((0.05 * RHO_H, 0.05 * RHO_H / 2))
+    real = Deterministic(L_G, RHO_Y, L_F, GAMMA)
+    assert real.c0 == 1.0
+    assert real.alpha_theta == pytest.approx(0.99 * 2 / (L_H + RHO_H))
+    assert (real.u_x, real.u_y) == pytest.approx((0.25 / real.C_1, 0.25 / real.C_2))
+    plain = real.stationarity_bound(50, 3.0, 0.01, 0.02)
+    assert plain == real.stationarity_bound(50, 3.0, 0.01, 0.02, power=0.0, smallest_weight=1.0)
+    for power in (-0.1, 0.5):
+        with pytest.raises(bp.errors.InvalidInput, match="0 <= power < 1/2"):
+            real.stationarity_bound(50, 3.0, 0.01, 0.02, power=power)
+    good = {"L_g": 1.0, "rho_y": 0.0, "L_F": 0.0, "gamma": 0.1, "c0": 1.0}
+    assert pytest.approx(1.0 + Deterministic(**good).L_v) == Deterministic(**good).L_I
+    for name, wrong in (("L_g", 0.0), ("gamma", 0.0), ("c0", 0.0), ("rho_y", -1.0), ("L_F", -1.0)):
+        for value in (wrong, math.nan):
+            with pytest.raises(bp.errors.InvalidInput, match=f"{name} = "):
+                Deterministic(**good | {name: value})
+
+
+@pytest.mark.parametrize("rho_y", [2.0, 0.0])
+def test_the_best_gamma_is_that_of_three_decades(rho_y: float) -> None:
+    largest = 0.499 / rho_y if rho_y else 100 / 7.0
+    grid = [largest * 10 ** (-3 * i / 100) for i in range(101)]
+    steps = [Deterministic(7.0, rho_y, 1.5, gamma, 4.0).u_y for gamma in grid]
+    assert best_gamma(7.0, rho_y, 1.5, 4.0) == pytest.approx(grid[steps.index(max(steps))])
+    assert best_gamma(7.0, rho_y, 1.5) == best_gamma(7.0, rho_y, 1.5, 1.0)
+
+
+def test_smoothness_is_asked_for_where_the_merit_keeps_the_run() -> None:
+    """L_F on the set F <= F_0 + c_0 (V_0 less F's part), for the run's own w, mu, z and gamma."""
+    problem, x, y = nonconvex(d=2, seed=1)
+    known, w, mu, gamma = Smoothness(6.0, 2.5, 1.0), [0.3, 0.7], 1.3, 0.2
+    method = bp.MOMEHA(gamma=gamma, mu=mu, c=Power(3.0, 0.2), ideal=-2.0, alpha_theta=1e-3)
+    found = method.bounds(problem, x, y, constants=known, preference=w)
+    stch = scalarization.get("stch")
+    weights = torch.tensor(w, dtype=DOUBLE)
+    low = torch.full((2,), -2.0, dtype=DOUBLE)
+    F = float(stch.value(problem.upper(x, y), weights, low, torch.tensor(mu, dtype=DOUBLE)))
+    level = F + 3.0 * start_merit(problem, x, y, 6.0, gamma)
+    assert pytest.approx(scalarized_smoothness(stch, 2.5, w, mu, level)) == found.L_F
+    assert (found.L_g, found.rho_y, found.gamma, found.c0) == (6.0, 1.0, gamma, 3.0)
+    assert found.alpha_theta == pytest.approx(1e-3)
+    # A step that is not admissible has no say.
+    other = dataclasses.replace(method, alpha_theta=9.0).bounds(problem, x, y, constants=known)
+    assert other.alpha_theta == pytest.approx(0.99 * other.u_theta)
+    noisy = bp.MBMOMEHA(gamma=gamma, mu=mu, c=3.0, ideal=-2.0, alpha_theta=1e-9, beta=0.6)
+    stochastic = noisy.bounds(problem, x, y, constants=known, preference=w)
+    assert isinstance(stochastic, Stochastic)
+    assert stochastic.first_average == pytest.approx(0.4)
+    assert not stochastic.growing
+    assert stochastic.alpha_theta == pytest.approx(1e-9)
+    with pytest.raises(bp.errors.InvalidInput, match="fraction"):
+        bp.MBMOMEHA.admissible(problem, x, y, constants=known, fraction=0.0)
+    whole = bp.MOMEHA.admissible(problem, x, y, constants=known, fraction=1.0, c=Power(2.0, 0.0))
+    assert whole.c == Constant(2.0)
+    with pytest.raises(bp.errors.InvalidInput, match="0 <= p < 1/2"):
+        bp.MOMEHA.admissible(problem, x, y, constants=known, c=Power(2.0, 0.5))
