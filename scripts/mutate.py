@@ -77,7 +77,7 @@ TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "fore
 #: A mutant's tests may be expected to take this long together; slower ones are left out.
 PATIENCE = 25.0
 #: A test is watched for at most this many seconds.
-WATCHED = 20
+WATCHED = 10
 #: The share of the minutes that is kept for changes outside functions.
 SHARE = 0.2
 #: What a worker finds loaded: other people's packages, never this one.
