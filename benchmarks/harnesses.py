@@ -4,6 +4,7 @@
         [--seed N]
 
 The cases are those of tests/misuse and tests/damage; `make slow` asserts what is counted here.
+FILE keeps what was counted before.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from damage.commands import command_lines, configurations, try_configuration, tr
 from damage.harness import count as count_trials
 from damage.harness import make_runs, trials
 from misuse.cases import cases
-from misuse.harness import count, try_case
+from misuse.harness import BAD, count, try_case
 
 
 def misuses() -> dict[str, Any]:
-    """Every misuse of the table: what came of it."""
-    return count(try_case(case, 60.0) for case in cases())
+    """Every misuse of the table: what came of it, and the words of those that must not be."""
+    outcomes = [try_case(case, 60.0) for case in cases()]
+    bad = {outcome.name: outcome.words[:200] for outcome in outcomes if outcome.kind in BAD}
+    return count(outcomes) | {"bad": bad}
 
 
 def damages(home: Path, number: int, seed: int) -> dict[str, Any]:
@@ -42,21 +45,28 @@ def damages(home: Path, number: int, seed: int) -> dict[str, Any]:
     """
     runs = make_runs(home / "runs")
     found = list(trials(runs, home, seed, rounds=max(1, -(-number // 1_600))))
-    return {"trials": len(found), **count_trials(found)}
+    bad = [list(trial) for trial in found if trial.kind in ("traceback", "silent")]
+    return {"trials": len(found), **count_trials(found), "bad": bad}
 
 
 def commands(home: Path, number: int, seed: int) -> dict[str, Any]:
-    """So many command lines and as many configurations: how many ended in a traceback."""
+    """So many command lines and as many configurations: which ended in a traceback."""
     runs, work = make_runs(home / "runs"), home / "work"
     work.mkdir()
     os.chdir(work)
     lines = islice(command_lines(seed, list(runs.values()), work), number)
-    bad_lines = sum(try_line(words) is not None for words in lines)
-    bad = 0
+    bad: list[Any] = [[words, trace] for words in lines if (trace := try_line(words)) is not None]
+    bad_lines = len(bad)
     for data in islice(configurations(seed), number):
         shutil.rmtree(work / "sweep", ignore_errors=True)
-        bad += try_configuration(data, work) is not None
-    return {"each": number, "tracebacks_lines": bad_lines, "tracebacks_configurations": bad}
+        if (trace := try_configuration(data, work)) is not None:
+            bad.append([data, trace])
+    return {
+        "each": number,
+        "tracebacks_lines": bad_lines,
+        "tracebacks_configurations": len(bad) - bad_lines,
+        "bad": bad,
+    }
 
 
 def main() -> None:
@@ -80,12 +90,15 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as home:
                 begin = time.perf_counter()
                 found = part(Path(home))
-            data[name] = found | {
+            found |= {
+                "seed": given.seed,
                 "seconds": round(time.perf_counter() - begin),
                 "date": time.strftime("%Y-%m-%d"),
-                "machine": f"{platform.machine()}, torch {torch.__version__}",
+                "machine": f"{platform.machine()}, Python {platform.python_version()}, "
+                f"torch {torch.__version__}",
             }
-            print(name, data[name])
+            data[name] = [*data.get(name, []), found]
+            print(name, found)
             if target is not None:
                 target.write_text(json.dumps(data, indent=2) + "\n", "utf-8")
 

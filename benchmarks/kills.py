@@ -10,10 +10,12 @@ which has imported torch but not used it, so that they are killed at their work,
 Checkpoints are taken every `PERIOD` seconds.
 
 Of two Ray nodes on this machine one is killed, its raylet and its workers, in the middle of a
-sweep, which goes on by itself on the other; the next sweep has two again.
+sweep, which goes on by itself on the other; the next sweep has two again.  What it comes to is held
+against a sweep without Ray.
 
 The seconds lost per kill are those of all attempts together, less those of the unkilled command, by
-the number of kills: wall, and of the processor.
+the number of kills: wall, and of the processor.  In a FILE that holds kills of another seed the
+new ones are added to them.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,7 +43,7 @@ import torch
 from bipareto.cli import add_command
 from bipareto.cli import main as command_line
 from bipareto.sweep import sweep
-from bipareto.sweep.config import SweepConfig, load
+from bipareto.sweep.config import EngineConfig, SweepConfig, load
 from bipareto.sweep.slices import SliceFolder
 
 #: seconds between checkpoints, where a user would have half a minute
@@ -238,23 +241,28 @@ def kill(name: str, home: Path, kills: int, seed: int) -> dict[str, Any]:
 
 def kill_nodes(home: Path, kills: int, seed: int) -> dict[str, Any]:
     """So many kills of one of two Ray nodes in the middle of a sweep."""
+    # Workers that yield to everything else on the machine would not get to their work.
+    os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_worker_niceness": "0"}
     import ray
     from ray.cluster_utils import Cluster
 
     config, chance = home / "config.yaml", random.Random(seed)
     config.write_text(CONFIG + f"checkpoint: {{seconds: {PERIOD}}}\nengine: {{name: ray}}\n")
     asked = load(SweepConfig, config)
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    head = {"num_cpus": 0, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     # Before there are others to join: the head stays, and works on nothing.
     ray.init(address=cluster.address, logging_level="error", log_to_driver=False)
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     done, ends, equal, lost = 0, 0, 0, 0.0
     try:
+        sweep.sweep(replace(asked, engine=EngineConfig()), home / "local", progress=False)
+        wanted = answer(home / "local", CASES["sweep"])
         sweep.sweep(asked, home / "warm", progress=False)  # workers start and import here
         began = time.perf_counter()
         sweep.sweep(asked, home / "whole", progress=False)
         seconds = time.perf_counter() - began
-        wanted = answer(home / "whole", CASES["sweep"])
+        assert answer(home / "whole", CASES["sweep"]) == wanted
         while done < kills:
             run, over = home / f"run{ends}", threading.Event()
             if len(nodes) < 2:
@@ -288,6 +296,23 @@ def kill_nodes(home: Path, kills: int, seed: int) -> dict[str, Any]:
     }
 
 
+def add(before: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Kills of several seeds as one row: counts added, seconds per kill averaged over kills."""
+    if not before:
+        return new
+    if set(before["seeds"]) & set(new["seeds"]):
+        raise SystemExit(f"the kills of seeds {new['seeds']} are in the file already")
+    found = before | new
+    for key in ("kills", "SIGKILL", "SIGTERM", "SIGINT", "raylet", "ends", "bit-identical"):
+        if key in found:
+            found[key] = before.get(key, 0) + new.get(key, 0)
+    for key in ("seconds lost per kill", "processor seconds lost per kill"):
+        if key in found:
+            both = before[key] * before["kills"] + new[key] * new["kills"]
+            found[key] = round(both / found["kills"], 2)
+    return found | {"seeds": before["seeds"] + new["seeds"]}
+
+
 def main() -> None:
     """Kill, print and write."""
     names = [*CASES, "sweep, two Ray nodes"]
@@ -310,11 +335,13 @@ def main() -> None:
                     found = kill(name, Path(home), given.kills or 18, given.seed)
                 else:
                     found = kill_nodes(Path(home), given.kills or 6, given.seed)
-            data[name] = found | {
+            found |= {
+                "seeds": [given.seed],
                 "date": time.strftime("%Y-%m-%d"),
                 "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
                 f"torch {torch.__version__}",
             }
+            data[name] = add(data.get(name, {}), found)
             print(name, json.dumps(data[name]), flush=True)
             if target is not None:
                 target.write_text(json.dumps(data, indent=2) + "\n", "utf-8")

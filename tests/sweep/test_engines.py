@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -263,6 +263,24 @@ def test_trials_of_a_search_run_as_one_batch(
 
 
 # Ray: minutes on a small machine, so these are slow tests.
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0.25, 1.0), (0.25, 0.0), (2.0, 1.0)])
+def test_a_share_of_a_gpu_that_no_node_has_is_refused(asked: float, given: float) -> None:
+    """Ray would wait for it for ever."""
+
+    class Nodes:
+        @staticmethod
+        def nodes() -> list[dict[str, Any]]:
+            return [
+                {"Alive": True, "Resources": {"CPU": 4.0, "GPU": given}},
+                {"Alive": False, "Resources": {"GPU": 8.0}},
+            ]
+
+    engine = engines.get(EngineConfig(name="ray", gpus=asked))
+    refused = asked > given
+    with pytest.raises(InvalidInput, match="no node with more") if refused else nullcontext():
+        engine._check_gpus(Nodes)  # type: ignore[attr-defined]
 
 
 def on_ray(path: Path, address: str | None = None, steps: int = 40) -> None:

@@ -62,7 +62,8 @@ def left_to_gain(h: Tensor, H: Tensor, x: Tensor | None = None) -> Gain:
         return Gain(0.0, 0.0)
     H = local.absolute(H.nan_to_num())
     s = _ranges(h, H, x)
-    if not bool((s > 0).all()):  # straight lines have no range: they fall for ever, or not at all
+    # Straight lines have no range, whatever the size of x: they fall for ever, or not at all.
+    if not bool(H.any()) or not bool((s > 0).all()):
         unit = h / lengths[:, None]
         angle = float((simplex.quadratic(unit @ unit.T).weights @ unit).norm())
         return Gain(1.0, 1.0) if angle > STRAIGHT else Gain(0.0, 0.0)

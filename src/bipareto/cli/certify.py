@@ -17,8 +17,6 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 if TYPE_CHECKING:
     from bipareto.certificate.certificate import Certificate
 
-__all__ = ["certify"]
-
 
 def certify(
     run: RunOrProblem,

@@ -107,7 +107,6 @@ def _back_and_forth(case: Case) -> list[Diagnosis]:
 
 
 def _walk(case: Case) -> list[State]:
-    assert case.state is not None
     m = case.objectives.shape[1]
     batches = (
         {role: case.problem.batch(role.level, "full") for role in case.method.roles(m)}

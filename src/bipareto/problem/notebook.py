@@ -9,8 +9,6 @@ from typing import Any
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["frame", "html_table", "in_notebook"]
-
 #: rows of a table that are shown; the middle of a longer one is left out
 ROWS = 40
 

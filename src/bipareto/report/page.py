@@ -22,14 +22,12 @@ from torch import Tensor
 from bipareto.certificate.certificate import certify
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.fronts.drawing import COLOURS, styles
-from bipareto.fronts.measures import hypervolume, igd_plus
+from bipareto.fronts.measures import beyond, hypervolume, igd_plus
 from bipareto.problem import tree
 from bipareto.report.curves import Curves, read_curves
 from bipareto.run.leak import Leak
 from bipareto.sweep.durable import write_text
 from bipareto.sweep.reading import StoredRun
-
-__all__ = ["Report", "build", "write_page"]
 
 #: Points are certified without being asked for where there are at most so many, of at most so many
 #: variables.
@@ -89,13 +87,10 @@ def _reference(runs: Sequence[StoredRun], same: bool) -> tuple[list[float], str]
         return runs[
             0
         ].known.reference.tolist(), "the exact front's worst values plus a tenth of its ranges"
-    rows = torch.cat([run.front.objectives.detach().to("cpu", torch.float64) for run in runs])
-    rows = rows[rows.isfinite().all(1)]
-    if not len(rows):
-        return [0.0] * runs[0].front.objectives.shape[1], "no point is finite"
-    return (
-        rows.amax(0) + 0.1 * (rows.amax(0) - rows.amin(0))
-    ).tolist(), "the worst values on this page plus a tenth of their ranges"
+    corner = beyond(torch.cat([run.front.objectives.cpu().double() for run in runs]))
+    if corner.isnan().any():
+        return [0.0] * len(corner), "no point is finite"
+    return corner.tolist(), "the worst values on this page plus a tenth of their ranges"
 
 
 def _run(

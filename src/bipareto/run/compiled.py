@@ -17,8 +17,9 @@ from bipareto.errors import BiparetoWarning
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree
-from bipareto.run.graph import cse
+from bipareto.run.graph import cse, products
 from bipareto.run.graph.cse import share
+from bipareto.run.graph.products import turn
 from bipareto.run.stepping import Step, Stepper
 
 __all__ = ["CompiledStepper"]
@@ -85,7 +86,7 @@ class _Form:
 @cache
 def _shared_work() -> Callable[..., Any]:
     """What Inductor does to a step's graph first: f and g, which a step evaluates at the same point
-    for several gradients, are evaluated once.
+    for several gradients, are evaluated once, and narrow products are turned.
     """
     # Loading Inductor takes a while; here it is about to be used.
     from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
@@ -93,9 +94,10 @@ def _shared_work() -> Callable[..., Any]:
     class Shared(CustomGraphPass):
         def __call__(self, graph: fx.Graph) -> None:
             share(graph)
+            turn(graph)
 
         def uuid(self) -> bytes:
-            return get_hash_for_files((cse.__file__,))
+            return get_hash_for_files((cse.__file__, products.__file__))
 
     return Shared()
 

@@ -54,6 +54,9 @@ TRACE_FROM = 100
 RETRIES = 40
 #: A y that is so many times the size of the start, plus one, has run away.
 AWAY = 1e5
+#: From so many numbers in x and y on, every step is looked at, which costs little then, and no
+#: block's first state is held to find the step at which a run went bad.
+LARGE = 4_000_000
 #: Rows of a history; each holds what a step saw, for every run.
 MOST_RECORDS = 10**7
 
@@ -235,8 +238,12 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
         after, info = step(before, batches)
         return after, step.report(before, after, info, batches)
 
-    watch = Watch(len(begun.seeds), begun.m, batched, math.ceil(steps / block))
     renewals, retries = method.renewals(steps), RETRIES
+    # What a renewal lengthens may be taken again from its first state; a replayed step copies what
+    # it is asked for.
+    size = sum(leaf.numel() for leaf in tree.leaves((state.x, state.y)))
+    large = size >= LARGE and not renewals and compile != "replay"
+    watch = Watch(len(begun.seeds), begun.m, batched, math.ceil(steps / block), large)
     done, renewed = 0, -1
     if options.resume is not None:
         done, state = options.resume.step, options.resume.state
@@ -250,7 +257,9 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
             if renewed < done and any(done - block < mark <= done for mark in renewals):
                 state = _renewed(problem, method, state, batched)
             renewed = done
-            first, packed = state, step.pack(state, draws(done))
+            first: Any = None if large else state
+            packed = step.pack(state, draws(done))
+            del state
             try:
                 # The block's first step has torch.compile check that its graph still fits; the
                 # others take its word.
@@ -258,10 +267,15 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
                 packed, info = step.advance(packed, draws(t))
                 with step.unguarded():
                     for t in range(done + 1, done + count):
+                        if large:
+                            ends = step.unpack(previous), step.unpack(packed)
+                            watch.check(t - 1, *ends, info, replay, 1)
+                            del ends
                         previous = packed
                         packed, info = step.advance(packed, draws(t))
             except KeyboardInterrupt:
-                watch.stop_all("interrupted", step.unpack(packed), t)
+                state = step.unpack(packed)
+                watch.stop_all("interrupted", state, t)
                 break
             before, end = step.unpack(previous), step.unpack(packed)
             if renewals and retries and bool((lost := watch.lost(end, info)).any()):
@@ -270,7 +284,9 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
                 continue
             done, state = done + count, end
             info = step.report(before, state, info, draws(done - 1))
-            watch.look(done, first, before, state, info, replay, count, options.tol)
+            taken = 1 if large else count
+            watch.check(done - taken, before if large else first, state, info, replay, taken)
+            watch.look(done, before, state, info, options.tol)
             del before, previous, first, packed, end  # a large y is held no longer than needed
             advance(count)
             # A list, so that every callback is called even when an earlier one ends the run.

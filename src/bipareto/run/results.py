@@ -43,8 +43,8 @@ class Record:
     """What a callback sees: steps done so far, the state after them, and the last step's info (with
     a run axis in a front).
 
-    best: the best iterates so far; ended: the runs that have already stopped, by their place on the
-    run axis.
+    best: the best iterates so far, in the host's memory where there are millions of coordinates;
+    ended: the runs that have already stopped, by their place on the run axis.
     """
 
     step: int

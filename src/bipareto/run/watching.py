@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,14 @@ __all__ = ["Watch"]
 
 
 class Watch:
-    """What the loop sees at the end of each block, and the runs that have already ended."""
+    """What the loop sees at the end of each block, and the runs that have already ended.
 
-    def __init__(self, runs: int, m: int, batched: bool, records: int) -> None:
+    large: the best x and y are kept in the memory of the host, not in that of a GPU.
+    """
+
+    def __init__(self, runs: int, m: int, batched: bool, records: int, large: bool = False) -> None:
         self.runs, self.m, self.batched, self.records = runs, m, batched, records
+        self.large = large
         self.ended: dict[int, Ended] = {}
         self.history: dict[str, Tensor] = {}
         self.steps: list[int] = []
@@ -32,7 +36,7 @@ class Watch:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be as at the end of the snapshot's block."""
-        self.ended, self.best = dict(snapshot.ended), dict(snapshot.best)
+        self.ended, self.best = dict(snapshot.ended), self._placed(snapshot.best, "cpu")
         rows = dict(snapshot.history)
         self.steps = rows.pop("step").tolist()
         self.history = {
@@ -42,27 +46,36 @@ class Watch:
         for name, values in rows.items():
             self.history[name][: len(self.steps)] = values
 
-    def look(
+    def look(self, done: int, previous: State, state: State, info: Info, tol: float | None) -> None:
+        """Record, keep the best iterate, end the runs that have converged."""
+        self._record(done, info)
+        self._keep_best(done - 1, previous, info)
+        if tol is not None:
+            small = (info["residual"].reshape(-1) <= tol).tolist()
+            self._end([r for r in range(self.runs) if small[r]], "converged", state, done)
+
+    def check(
         self,
-        done: int,
+        t: int,
         first: State,
-        previous: State,
         state: State,
         info: Info,
         step: Callable[[State, int], tuple[State, Info]],
         count: int,
-        tol: float | None,
     ) -> None:
-        """Record, keep the best iterate, end the runs that are finite no more or have converged."""
-        self._record(done, info)
-        self._keep_best(done - 1, previous, info)
+        """End the runs that `count` steps from `first` on, at step t, took from the finite numbers.
+
+        Args:
+            t: the first of the steps.
+            first: where they began.
+            state, info: what the last of them left.
+            step: takes one of them again.
+            count: how many.
+        """
         good = self._finite(state, info)
         bad = [r for r in range(self.runs) if not good[r] and r not in self.ended]
         if bad:
-            self._locate(bad, first, done - count, count, step)
-        if tol is not None:
-            small = (info["residual"].reshape(-1) <= tol).tolist()
-            self._end([r for r in range(self.runs) if small[r]], "converged", state, done)
+            self._locate(bad, first, t, count, step)
 
     def lost(self, state: State, info: Info) -> Tensor:
         """The runs, as a mask of the run axis, that still go and are finite no more."""
@@ -100,6 +113,9 @@ class Watch:
 
     def _keep_best(self, t: int, point: State, info: Info) -> None:
         residual = torch.nan_to_num(info["residual"], nan=math.inf)
+        better = residual < self.best["residual"] if self.best else residual == residual
+        if self.large and not bool(better.any()):
+            return  # nothing to copy
         step = torch.full_like(residual, t)
         seen = {
             "x": point.x,
@@ -108,11 +124,25 @@ class Watch:
             "residual": residual,
             "step": step,
         }
-        self.best = (
-            seen
-            if not self.best
-            else tree.where_run(residual < self.best["residual"], seen, self.best)
-        )
+        seen = self._placed(seen, "cpu")
+        if self.best and (self.batched or not self.large):
+            there = better.cpu() if self.large else better
+            seen = {
+                name: tree.where_run(
+                    there if name in ("x", "y") else better, value, self.best[name]
+                )
+                for name, value in seen.items()
+            }
+        self.best = seen
+
+    def _placed(self, best: Mapping[str, Any], device: torch.device | str) -> dict[str, Any]:
+        """The best iterates, of large runs with x and y on that device."""
+        if not self.large:
+            return dict(best)
+        return {
+            name: tree.map_(lambda leaf: leaf.to(device), value) if name in ("x", "y") else value
+            for name, value in best.items()
+        }
 
     def _finite(self, state: State, info: Info) -> list[bool]:
         # What is read off a move is not known where the step was zero, as at the end of a schedule:
@@ -153,7 +183,9 @@ class Watch:
         ended = [self.ended[r] for r in range(self.runs)]
         states = [state for state, *_ in ended]
         state = tree.stack(states) if self.batched else states[0]
-        best = self.best or self._unseen(state, [done for _, done, _, _ in ended])
+        best = self._placed(self.best, state.t.device) or self._unseen(
+            state, [done for _, done, _, _ in ended]
+        )
         history = {name: values[: len(self.steps)] for name, values in self.history.items()} or {
             "objectives": best["objectives"][None][:0]
         }

@@ -144,11 +144,8 @@ def reference_of(found: ParetoFront, known: KnownProblem | None) -> tuple[Tensor
     """The point (m,) up to which the hypervolume is taken, and what it is, in words."""
     if known is not None:
         return known.reference, "the exact front's worst values plus a tenth of its ranges"
-    f = found.objectives[torch.isfinite(found.objectives).all(1)].cpu()
     words = "the worst values found plus a tenth of their ranges: not comparable between runs"
-    if not len(f):
-        return torch.full((found.objectives.shape[1],), torch.nan), words
-    return f.amax(0) + 0.1 * (f.amax(0) - f.amin(0)), words
+    return measures.beyond(found.objectives), words
 
 
 def _measured(found: ParetoFront, known: KnownProblem | None) -> dict[str, Any]:

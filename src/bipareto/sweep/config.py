@@ -24,21 +24,6 @@ from bipareto.errors import InvalidInput
 from bipareto.sweep.grammar import dump_number, require
 from bipareto.sweep.typed import RENAMED, parse
 
-__all__ = [
-    "CheckpointConfig",
-    "EngineConfig",
-    "MethodConfig",
-    "PreferencesConfig",
-    "ProblemConfig",
-    "SearchConfig",
-    "SweepConfig",
-    "TuneConfig",
-    "dump",
-    "load",
-    "require_yaml",
-    "to_dict",
-]
-
 T = TypeVar("T")
 #: the engines of this package
 ENGINE_NAMES = ("local", "processes", "ray")

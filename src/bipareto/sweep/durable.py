@@ -15,6 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
 from io import BufferedWriter
 from pathlib import Path
 from types import ModuleType
@@ -24,24 +25,6 @@ import torch
 from torch import Tensor
 
 from bipareto.errors import BiparetoError, InvalidInput
-
-__all__ = [
-    "AGAIN",
-    "Damaged",
-    "Interrupted",
-    "MetricsLog",
-    "Position",
-    "RunLocked",
-    "StoreError",
-    "is_locked",
-    "last_record",
-    "lock",
-    "read_tensors",
-    "reporting",
-    "write_atomic",
-    "write_tensors",
-    "write_text",
-]
 
 _CHECKSUM = "sha256"
 
@@ -270,6 +253,14 @@ def last_record(path: Path, size: int | None = None) -> dict[str, Any] | None:
     except (ValueError, OSError) as error:
         raise Damaged(f"{path} is damaged ({error}); {AGAIN}") from error
     return None
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def lock(path: Path) -> int | None:

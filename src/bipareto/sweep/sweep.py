@@ -34,8 +34,6 @@ from bipareto.sweep.durable import Damaged, Interrupted
 from bipareto.sweep.plan import Plan, begin, manifest_of, read_plan, versions
 from bipareto.sweep.store import RunFolder
 
-__all__ = ["keep", "resume", "run_slice", "sweep", "traced"]
-
 
 def sweep(
     config: SweepConfig,

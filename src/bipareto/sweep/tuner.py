@@ -27,8 +27,6 @@ from bipareto.sweep.config import SearchConfig, SweepConfig, TuneConfig, dump
 from bipareto.sweep.store import RunFolder
 from bipareto.sweep.typed import check_options
 
-__all__ = ["Tuned", "evaluate", "tune"]
-
 
 class Tuned(NamedTuple):
     """What a search found: the best value of the measure, its hyperparameters, and out of how many

@@ -25,8 +25,6 @@ from bipareto_experiments.bench import contenders, rivals
 from bipareto_experiments.bench.cases import CASES, Case
 from bipareto_experiments.bench.figures import Claim, Figures
 
-__all__ = ["measure", "run"]
-
 #: CPU seconds of a rival for each step size, unless said otherwise
 SECONDS = 4.0
 #: the share of the best hypervolume that is timed
@@ -166,6 +164,9 @@ def collect(figures: Figures, place: Path) -> None:
     for case in (name for name in CASES if name in curves):
         times = _seconds_to(curves[case])
         reached[case] = times
+        about[case]["longest"] = max(
+            curve[-1][0] for of in curves[case].values() for curve in of.values() if curve
+        )
         label = f"{case} ({about[case]['coordinates']})"
         rows.append((label, *(_cell(times.get(name)) for name in NAMES)))
     title = f"CPU seconds to {SHARE:.0%} of the best hypervolume anyone reached, median of seeds"
@@ -259,8 +260,8 @@ def _claims(
         logs = []
         for case, times in reached.items():
             middle = _median(times.get(name, [None]))
-            # never is counted as if it came with the last second
-            logs.append(math.log(middle if math.isfinite(middle) else 4 * about[case]["cap"]))
+            # never is counted as if it came with the last second that anybody had
+            logs.append(math.log(middle if math.isfinite(middle) else about[case]["longest"]))
         return math.exp(statistics.mean(logs))
 
     if OURS in names and len(names) > 1:

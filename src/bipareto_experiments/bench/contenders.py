@@ -22,8 +22,6 @@ from bipareto_experiments.bench.boat import Boat
 from bipareto_experiments.bench.cases import Batch, Case
 from bipareto_experiments.bench.implicit import hypergradient
 
-__all__ = ["Found", "alternating", "boat", "implicit", "optuna_search", "ours", "random_search"]
-
 Found = Iterator[tuple[int, Callable[[], Tensor]]]
 #: smoothing of the scalarization that rivals descend
 MU = 4.0

@@ -30,8 +30,6 @@ from bipareto.run.results import Record
 from bipareto.sweep.comparison import applicable, gradient_cost
 from bipareto_experiments.bench.figures import Claim, Figures
 
-__all__ = ["gradients_to", "run"]
-
 #: problem -> its options and what its lower level is
 PROBLEMS: dict[str, tuple[str, dict[str, Any], str]] = {
     "quadratic-5": ("quadratic", {"dim": 5}, "strongly convex"),

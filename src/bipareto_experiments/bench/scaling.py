@@ -27,8 +27,6 @@ from bipareto.problem import Problem, tree
 from bipareto.run.steppers import stepper
 from bipareto_experiments.bench.figures import Claim, Figures
 
-__all__ = ["run"]
-
 METHOD = MOMEHA(gamma=0.5, alpha_theta=0.1, alpha_x=0.1, alpha_y=0.1, c=2.0)
 #: where slopes are taken from
 BEYOND = 100_000

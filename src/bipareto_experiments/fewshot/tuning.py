@@ -14,9 +14,6 @@ from bipareto_experiments.fewshot.settings import COMPARED, TRIALS
 from bipareto_experiments.fewshot.studies import Study
 from bipareto_experiments.fewshot.training import Trial, train
 
-__all__ = ["tune"]
-
-
 #: Rounds of neighbours after the first trials.
 ROUNDS = 4
 
@@ -42,7 +39,8 @@ def tune(study: Study, methods: Sequence[str] = COMPARED) -> dict[str, Any]:
         study.method(name)  # a wrong name is told before the first training
     found: dict[str, Any] = {}
     for name in methods:
-        judged, seconds, new = [], 0.0, TRIALS[name]
+        judged: list[dict[str, Any]] = []
+        seconds, new = 0.0, TRIALS[name]
         for number in range(ROUNDS + 1):
             more, took = _try(study, name, new, number)
             judged, seconds = judged + more, seconds + took

@@ -19,8 +19,6 @@ from torch import Tensor
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["LowerSolution", "gap", "proximal_point", "solve_lower"]
-
 
 class LowerSolution(NamedTuple):
     """y stacked over runs, ||grad h|| per run (R,), which runs met the tolerance (R,), and Newton

@@ -37,8 +37,6 @@ from bipareto.methods.parts.schedule import Constant, Power
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["STEPS", "WARMUP", "envelope_steps", "smoothing", "tune_mbmomeha", "tune_momeha"]
-
 #: gradient steps on g before the joint ones
 WARMUP = 300
 #: budget assumed when none is given

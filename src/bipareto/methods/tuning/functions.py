@@ -22,8 +22,6 @@ from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.problem.wrapped import Wrapped
 
-__all__ = ["Question", "question", "tune_mbmomeha", "tune_momeha"]
-
 #: p in c_t = c_0 (1 + t)^p of runs in coordinates
 POWER = 0.4
 

@@ -18,21 +18,6 @@ from bipareto.methods.parts import envelope
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = [
-    "FLOOR",
-    "Fit",
-    "Local",
-    "as_trees",
-    "extremes",
-    "fit",
-    "inverse",
-    "look",
-    "minimise",
-    "rows",
-    "same_valley",
-    "settle",
-]
-
 #: eigenvalues of an equilibrated matrix below this share of the largest are rounding
 FLOOR = {torch.float64: 1e-10, torch.float32: 1e-4}
 #: the penalty's curvature in y over that of the scalarized objectives

@@ -29,8 +29,6 @@ from bipareto.methods.tuning.local import Local
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["RENEWALS", "Survey", "View", "affordable", "begin", "largest", "renew", "survey"]
-
 #: the ideal point's distance below the best values seen, as a share of the extent
 MARGIN = 0.02
 #: variables up to which Hessians are written down

@@ -29,6 +29,7 @@ class Ray(Engine):
         if ours:
             self._start(ray, len(items))
         try:
+            self._check_gpus(ray)
             yield from self._collect(ray, work, items)
         finally:
             if ours:
@@ -51,6 +52,17 @@ class Ray(Engine):
                 f"engine.address {self.config.address!r} cannot be reached ({error}); start a "
                 "cluster with: ray start --head"
             ) from error
+
+    def _check_gpus(self, ray: Any) -> None:
+        """Refuse a share that no node can give: Ray would wait for it without a word."""
+        most = max(
+            (node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0
+        )
+        if self.config.gpus > most:
+            raise InvalidInput(
+                f"engine.gpus is {self.config.gpus:g}, but Ray knows of no node with more than "
+                f"{most:g}; ask for less, or start nodes with: ray start --num-gpus N"
+            )
 
     def _collect(
         self, ray: Any, work: Callable[[int], T], items: Sequence[int]

@@ -7,8 +7,8 @@ import torch
 
 import bipareto as bp
 from bipareto.errors import InvalidInput
-from bipareto.methods.episodic import Episodic
 from bipareto.problem.sampler import Role
+from bipareto_experiments.episodic import Episodic
 from helpers import nonconvex
 
 
