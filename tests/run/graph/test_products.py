@@ -31,3 +31,25 @@ def test_narrow_products_are_turned_and_others_are_not() -> None:
     assert sorted(_products(module.graph)) == [(5, 30), (5, 400), (400, 300)]
     for mine, theirs in zip(module(a, b, c), fn(a, b, c), strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+def test_products_with_a_shared_matrix_are_one() -> None:
+    stream = torch.Generator().manual_seed(0)
+    a, b, d = (
+        torch.randn(*shape, generator=stream) for shape in ((40, 30), (6, 5, 30), (6, 40, 5))
+    )
+
+    def fn(a: torch.Tensor, b: torch.Tensor, d: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        shared = a.expand(6, 40, 30)
+        forward, backward = torch.bmm(shared, b.mT), torch.bmm(d.mT, shared)
+        return forward, backward, torch.bmm(b, backward.mT)
+
+    module = make_fx(fn, tracing_mode="fake")(a, b, d)
+    turn(module.graph)
+    module.graph.lint()
+    module.recompile()
+    assert _products(module.graph) == [(30, 40), (30, 30)]
+    assert sum(n.target == torch.ops.aten.bmm.default for n in module.graph.nodes) == 1
+    for mine, theirs in zip(module(a, b, d), fn(a, b, d), strict=True):
+        assert mine.shape == theirs.shape
+        torch.testing.assert_close(mine, theirs)
