@@ -1,14 +1,16 @@
 """Matrix products in the order in which a CPU takes them fastest.
 
-- A b with A (M, K) and b (K, N), N much smaller than M, took up to ten times as long as (b' A')',
-  whatever the strides of both, and in no case less; turning it needs no copy.  A linear classifier,
-  and every layer with few outputs, is such a product.
 - Under `vmap` the data that all runs share is expanded to a batch, one narrow product for each run.
   All of them together are one product with a long side, which took a quarter of the time.
+- A b with A (M, K) and b (K, N), N much smaller than M, took up to ten times as long on an AMD EPYC
+  as (b' A')', whatever the strides of both, and in no case less; turning it needs no copy.  On an
+  Intel Xeon, whose own library takes these products, it was the other way round: 0.4 and 0.6 ms.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +22,8 @@ RATIO = 4
 
 
 def turn(graph: fx.Graph) -> None:
-    """Take, in place, products of a batch with a matrix that it shares as one, and long and narrow
-    ones as the transpose of the transposed factors' product.
+    """Take, in place, products of a batch with a matrix that it shares as one, and, but for Intel's
+    CPUs, long and narrow ones as the transpose of the transposed factors' product.
     """
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in (_aten.mm.default, _aten.bmm.default):
@@ -35,7 +37,7 @@ def turn(graph: fx.Graph) -> None:
 
 def _turned(graph: fx.Graph, node: Any) -> fx.Node | None:
     long, short = node.meta["val"].shape
-    if not _on_cpu(node) or short < 2 or RATIO * short > long:
+    if not _on_cpu(node) or short < 2 or RATIO * short > long or _intel():
         return None
     a, b = (_call(graph, _aten.permute.default, factor, [1, 0]) for factor in node.args)
     return _call(graph, _aten.permute.default, _call(graph, _aten.mm.default, b, a), [1, 0])
@@ -57,6 +59,14 @@ def _together(graph: fx.Graph, node: Any) -> fx.Node | None:
     product = _call(graph, _aten.mm.default, flat, whole)
     made = _call(graph, _aten.reshape.default, product, [batch, rows, columns])
     return _call(graph, _aten.permute.default, made, [0, 2, 1]) if _shared(left) else made
+
+
+@cache
+def _intel() -> bool:
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return True  # nothing is known: products stay as they are written
 
 
 def _on_cpu(node: fx.Node) -> bool:
