@@ -20,7 +20,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import InvalidInput, installed
 from bipareto.sweep.grammar import dump_number, require
 from bipareto.sweep.typed import RENAMED, parse
 
@@ -221,20 +221,14 @@ def to_dict(value: Any) -> Any:
     return dump_number(value)
 
 
-def require_yaml() -> Any:
-    """The yaml module, or an error that says how to get it."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise InvalidInput(
-            "configurations are YAML files, which need pyyaml; get it with: pip install pyyaml"
-        ) from error
-    return yaml
+def _yaml() -> Any:
+    remedy = "configurations are YAML files, which need pyyaml; get it with: pip install pyyaml"
+    return installed("yaml", remedy)
 
 
 def dump(config: Any) -> str:
     """The YAML text of a configuration, every key written out."""
-    return require_yaml().safe_dump(
+    return _yaml().safe_dump(
         to_dict(config), sort_keys=False, default_flow_style=None, width=120, allow_unicode=True
     )
 
@@ -248,7 +242,7 @@ def load(kind: type[T], source: str | PathLike[str]) -> T:
         raise InvalidInput(
             f"{path} cannot be read as a configuration ({error}); pass a YAML file"
         ) from error
-    yaml = require_yaml()
+    yaml = _yaml()
     try:
         data = yaml.load(text, Loader=_loader(yaml))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
