@@ -182,8 +182,8 @@ def _certificate(run: StoredRun, i: int, gamma: float | None) -> Report | None:
     x, y = run.front.point(i)
     if run.known is None or not all(bool(leaf.isfinite().all()) for leaf in tree.leaves((x, y))):
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiparetoWarning)  # the same sentences are in the notes
+    # The same sentences are in the notes.
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         try:
             found = certify(run.known, x, y, gamma)
         except BiparetoError as error:

@@ -161,8 +161,7 @@ def _run_together(sweep: SweepConfig, setup: Setup, methods: list[Method]) -> li
     )
     if run.interrupted:
         raise KeyboardInterrupt  # the study must not learn from runs that were cut short
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiparetoWarning)
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         y = envelope.solve_lower(setup.problem, run.state.x, run.state.y, batched=True).y
     batch = setup.problem.batch("upper", "full")
     with torch.no_grad():
