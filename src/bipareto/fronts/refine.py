@@ -133,6 +133,12 @@ def propose(model: Model, preferences: Tensor, stream: torch.Generator) -> Tenso
     return torch.stack(chosen)
 
 
+def best_for(model: Model, preferences: Tensor) -> list[int]:
+    """For each preference (P, m) the point that is expected to be best."""
+    expected = model.expected()
+    return [int(value_of(expected, w).argmin()) for w in preferences]
+
+
 def _covariance(a: Tensor, b: Tensor, lengths: Tensor) -> Tensor:
     """Matérn 5/2 between (n, d) and (k, d) under lengths (m, d): (m, n, k)."""
     scaled = torch.cdist(a / lengths[:, None], b / lengths[:, None]).clamp_min(1e-9) * 5**0.5

@@ -51,7 +51,11 @@ def cleaning(
     ] = 5,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", metavar="NAME", help="momeha or forum; repeatable, else both."),
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            help="momeha, forum or default (no numbers given); repeatable, else the first two.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -89,6 +93,7 @@ def cleaning(
       bipareto experiment cleaning --small --steps 200 --out runs/small
       bipareto experiment cleaning --seed 0,1,2 --out runs/cleaning --json
       bipareto experiment cleaning --method forum --set rho=0.1 --small
+      bipareto experiment cleaning --method default --preferences 3
     """
     from dataclasses import fields
 
