@@ -17,11 +17,8 @@ import torch
 
 from bipareto.methods.base import Method
 from bipareto.problem import tree
-<<<<<<< HEAD
 from bipareto.sweep.durable import write_text
-=======
 from bipareto_experiments.episodic import Episodic
->>>>>>> main
 from bipareto_experiments.fewshot.settings import (
     COMPARED,
     MOVING,
