@@ -89,7 +89,7 @@ def test_evaluations_are_counted() -> None:
 
 
 def test_noise_of_a_problem_with_data_keeps_its_draws() -> None:
-    """The tilt adds std <xi, v - v0> to every term: nothing to its value, std xi to its gradient."""
+    """The tilt adds std <xi, v - v0> to a term: nothing to its value, std xi to its gradient."""
     data = torch.arange(4, dtype=DOUBLE)
     inner = Problem(
         lambda x, y, b: torch.stack([(x - b).square().sum(), y.square().sum()]),
