@@ -156,7 +156,7 @@ def _trust_region(
     # known to be quadratic.
     way = r / residual.clamp_min(tiny_number)[:, None]
     curvature = (way * product(way)).sum(1).abs()
-    radius = 2 * residual / curvature.clamp_min(eps * residual)
+    radius = 2 * residual / torch.maximum(curvature, eps * residual).clamp_min(tiny_number)
     largest, smallest = curvature, curvature
 
     def limit() -> Tensor:
