@@ -26,8 +26,9 @@ import torch
 
 import bipareto as bp
 from bipareto.cli.values import finite
-from bipareto.report import methods_page, plot_comparison
+from bipareto.report import plot_comparison
 from bipareto.sweep.comparison import applicable, compare
+from bipareto_experiments.methods_page import methods_page
 
 DOCS = Path(__file__).parents[1] / "docs"
 PROBLEMS = ("quadratic", "merely-convex", "pl-sin2", "mo-sin")

@@ -62,20 +62,35 @@ def lines(folder: Path) -> dict[str, int]:
     }
 
 
-def code_lines(folder: Path) -> int:
-    """Lines that hold code: no blanks, no comments, no docstrings."""
-    total = 0
+def kinds(folder: Path) -> dict[str, int]:
+    """Lines of code, imports among it, of docstrings, of comments, and blank ones."""
+    total = dict.fromkeys(("lines", "code", "imports", "docstrings", "comments", "blank"), 0)
     for path in folder.rglob("*.py"):
         text = path.read_text("utf-8")
-        kept: set[int] = set()
+        code: set[int] = set()
+        comments: set[int] = set()
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
-            if token.type not in SILENT:
-                kept.update(range(token.start[0], token.end[0] + 1))
+            if token.type == tokenize.COMMENT:
+                comments.add(token.start[0])
+            elif token.type not in SILENT:
+                code.update(range(token.start[0], token.end[0] + 1))
+        strings, imports = set[int](), set[int]()
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                kept -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-        total += len(kept)
+                strings.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+            elif isinstance(node, ast.Import | ast.ImportFrom):
+                imports.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+        code, every = code - strings, len(text.splitlines())
+        blank = every - len(code | strings | comments)
+        sizes = (every, len(code), len(imports), len(strings), len(comments - code), blank)
+        for name, size in zip(total, sizes, strict=True):
+            total[name] += size
     return total
+
+
+def code_lines(folder: Path) -> int:
+    """Lines that hold code: no blanks, no comments, no docstrings."""
+    return kinds(folder)["code"]
 
 
 def formatted(folder: Path, width: int) -> int:
@@ -144,6 +159,10 @@ def main() -> None:
         }
     for name, value in found.items():
         print(f"{name:40} {value}")
+    for folder in sorted(SOURCE.glob("*/*/")):
+        if folder.name != "__pycache__":
+            counted = "  ".join(f"{size:6} {name}" for name, size in kinds(folder).items())
+            print(f"{folder.relative_to(SOURCE).as_posix():30} {counted}")
     print(json.dumps(found))
 
 

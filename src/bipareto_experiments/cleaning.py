@@ -32,6 +32,7 @@ from bipareto.errors import InvalidInput
 from bipareto.methods import FORUM, MOMEHA, Method
 from bipareto.methods.parts.schedule import Power
 from bipareto.problem import Problem, tree
+from bipareto.problem.sampler import Minibatches
 from bipareto.problem.tree import Tree
 from bipareto_experiments.data.idx import read_mnist
 
@@ -68,6 +69,8 @@ class Sizes(NamedTuple):
     hidden: int
 
 
+#: images of each set that a step of the default sees
+BATCH = 250
 FULL = Sizes(5000, 1000, 5000, 512)
 SMALL = Sizes(500, 200, 500, 32)
 
@@ -100,11 +103,13 @@ def read_set(name: str, folder: Path | None = None) -> tuple[Tensor, Tensor]:
 class CleaningTask:
     """The problem with its start, and what is needed to judge an answer.
 
-    x0 (2 train,): set by set; noisy (2, train): which labels are wrong; second, test: (images (2,
-    n, 784), labels (2, n)).
+    problem: on all data at every step; batches: the same losses on `BATCH` images of each set, for
+    the default of networks; x0 (2 train,): set by set; noisy (2, train): which labels are wrong;
+    second, test: (images (2, n, 784), labels (2, n)).
     """
 
     problem: Problem
+    batches: Problem
     x0: Tensor
     y0: Tree
     noisy: Tensor
@@ -203,6 +208,20 @@ def cleaning_problem(
     def upper(x: Tensor, y: Tree) -> Tensor:
         return _losses(y, first).mean(1)
 
+    def weighed(x: Tensor, y: Tree, batch: tuple[Tensor, ...]) -> Tensor:
+        images, labels, rows = batch
+        part = images.transpose(0, 1), labels.transpose(0, 1)
+        weighted = torch.sigmoid(x).reshape(noisy.shape)[:, rows] * _losses(y, part)
+        return weighted.mean(1).sum() + 0.5 * decay * tree.squared_norm(y)
+
+    def validated(x: Tensor, y: Tree, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return _losses(y, (batch[0].transpose(0, 1), batch[1].transpose(0, 1))).mean(1)
+
+    sampler = Minibatches(
+        lower=(train[0].transpose(0, 1), given.T, torch.arange(sizes.train, device=device)),
+        upper=(first[0].transpose(0, 1), first[1].T),
+        size=min(BATCH, sizes.train, sizes.validation),
+    )
     pixels = train[0].shape[-1]
     y0 = {
         "W1": torch.randn(pixels, sizes.hidden, generator=stream) * math.sqrt(2 / pixels),
@@ -213,6 +232,7 @@ def cleaning_problem(
     }
     return CleaningTask(
         problem=Problem(upper, lower, names=SETS),
+        batches=Problem(validated, weighed, sampler=sampler, names=SETS),
         x0=torch.zeros(noisy.numel(), device=device),
         y0={name: value.to(device) for name, value in y0.items()},
         noisy=noisy,
@@ -249,5 +269,5 @@ def forum(sizes: Sizes) -> FORUM:
 
 
 METHODS: dict[str, Callable[[Sizes], Method]] = {"momeha": momeha, "forum": forum}
-#: iterations of each at full size
-STEPS = {"momeha": 2500, "forum": 1000}
+#: iterations of each at full size; "default" is the call without a method, on batches
+STEPS = {"momeha": 2500, "forum": 1000, "default": 2500}

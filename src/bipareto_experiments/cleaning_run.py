@@ -79,7 +79,8 @@ def run_cleaning(
         out: a folder; made if it is missing.
         seeds: each draws its own images, noise and first network.
         sizes: `FULL` is FORUM's, `SMALL` runs in seconds.
-        methods: of "momeha" and "forum".
+        methods: of "momeha", "forum" and "default", the call without a method on batches of images:
+            no hyperparameter is given, and no validation set chooses an iterate.
         preferences: points of MOMEHA's front, an odd number so that equal weights are among them.
         steps: iterations, None for `STEPS`.
         changes: numbers of the methods to be changed, name -> value.
@@ -108,7 +109,7 @@ def run_cleaning(
                 method,
                 seed,
                 steps or STEPS[name],
-                grid(2, preferences) if method.uses_preference else None,
+                grid(2, preferences) if method is None or method.uses_preference else None,
                 progress,
             )
     summary = {
@@ -119,7 +120,7 @@ def run_cleaning(
         "sizes": sizes._asdict(),
         "seeds": list(seeds),
         "device": machine_of(where),
-        "numbers": {name: repr(method) for name, method in made.items()},
+        "numbers": {name: repr(method) for name, method in made.items() if method is not None},
         "reported": {"forum": list(REPORTED)},
         "summary": summary,
         "rows": rows,
@@ -127,22 +128,36 @@ def run_cleaning(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "cleaning.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        _write_csv(rows, out / "cleaning.csv")
-        _plot(rows, out / "cleaning.png")
-        found["files"] = [str(out / f"cleaning.{kind}") for kind in ("json", "csv", "png")]
+        found["files"] = [str(out / "cleaning.json"), *drawn_again(out, out)]
     return found
 
 
-def _method(name: str, sizes: Sizes, changes: Mapping[str, Any] | None) -> Method:
+def drawn_again(run: Path, out: Path) -> list[str]:
+    """cleaning.csv and cleaning.png of a finished run, made of its cleaning.json."""
+    try:
+        rows = json.loads((run / "cleaning.json").read_text("utf-8"))["rows"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidInput(
+            f"{run} holds no results of hyper-cleaning ({error}); go on with: bipareto resume {run}"
+        ) from error
+    _write_csv(rows, out / "cleaning.csv")
+    _plot(rows, out / "cleaning.png")
+    return [str(out / "cleaning.csv"), str(out / "cleaning.png")]
+
+
+def _method(name: str, sizes: Sizes, changes: Mapping[str, Any] | None) -> Method | None:
+    if name == "default":
+        return None
     if name not in METHODS:
-        raise InvalidInput(f"method {name!r} is not known here; choose one of {', '.join(METHODS)}")
+        known = ", ".join([*METHODS, "default"])
+        raise InvalidInput(f"method {name!r} is not known here; choose one of {known}")
     return replace(METHODS[name](sizes), **(changes or {}))
 
 
 def _run_one(
     task: CleaningTask,
     name: str,
-    method: Method,
+    method: Method | None,
     seed: int,
     steps: int,
     wanted: Any,
@@ -151,13 +166,13 @@ def _run_one(
     began = time.perf_counter()
     chosen = _Selection(task)
     found = front(
-        task.problem,
+        task.problem if method is not None else task.batches,
         task.x0,
         task.y0,
         preferences=wanted,
         method=method,
         steps=steps,
-        callbacks=[chosen],
+        callbacks=[chosen] if method is not None else [],
         progress=progress,
         compile="replay" if task.x0.is_cuda else False,
         record_every=max(1, steps // 50),
@@ -165,6 +180,8 @@ def _run_one(
     if found.interrupted:
         raise KeyboardInterrupt  # half of a run is not to stand among the others
     seconds = time.perf_counter() - began
+    if method is None:
+        chosen.x, chosen.y = found.x, found.y
     accuracy = {
         "test": task.accuracy(chosen.y, task.test),
         "last": task.accuracy(found.y, task.test),
@@ -188,6 +205,7 @@ def _run_one(
             "noisy_weight": weights["noisy"][r],
             "steps": steps,
             "seconds": seconds,
+            **({} if found.race is None else {"race": found.race.summary()}),
         }
         for r in range(len(found))
     ]

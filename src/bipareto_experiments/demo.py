@@ -35,8 +35,6 @@ from bipareto_experiments.digits import (
     digits_problem,
 )
 
-__all__ = ["run_demo"]
-
 
 def run_demo(
     out: Path,

@@ -6,8 +6,6 @@ import torch
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["device_of", "machine_of"]
-
 
 def device_of(name: str | None) -> torch.device:
     """The device asked for; None is the GPU where there is one."""

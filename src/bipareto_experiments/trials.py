@@ -19,7 +19,6 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 from bipareto.methods.base import Method
-from bipareto.methods.episodic import Episodic
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import Begun, LoopOptions, drive
@@ -27,8 +26,7 @@ from bipareto.run.results import Record, Run
 from bipareto.sweep.durable import StoreError, write_text
 from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.devices import machine_of
-
-__all__ = ["Finished", "RecordedStudy", "Trial", "require_alike", "run_in", "stored"]
+from bipareto_experiments.episodic import Episodic
 
 #: Seconds between checkpoints.
 CHECKPOINT = 20.0
@@ -152,7 +150,8 @@ def run_in(
                         part.path / "seconds.json", json.dumps(spent + time.monotonic() - began)
                     )
 
-            callbacks = [keep, *options.callbacks]
+            # What looks at a step has seen it when a checkpoint says that it is over.
+            callbacks = [*options.callbacks, keep]
             run = drive(
                 problem, method, begun, replace(options, callbacks=callbacks, resume=snapshot)
             )

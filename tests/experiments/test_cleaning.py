@@ -150,3 +150,25 @@ def test_wrong_questions_are_refused(data: Path, tmp_path: Path) -> None:
         (broken / f"{part}-ubyte").write_bytes(b"nonsense")
     with pytest.raises(BiparetoError, match="is not an idx file"):
         cleaning.read_set("mnist", tmp_path)
+
+
+def test_the_default_sees_the_same_losses_in_batches(data: Path) -> None:
+    task = cleaning.cleaning_problem(0, TINY, data=data)
+    x = torch.randn(task.x0.shape, generator=torch.Generator().manual_seed(1))
+    lower, upper = (task.batches.batch(level, "full") for level in ("lower", "upper"))
+    torch.testing.assert_close(
+        task.batches.lower(x, task.y0, lower), task.problem.lower(x, task.y0)
+    )
+    torch.testing.assert_close(
+        task.batches.upper(x, task.y0, upper), task.problem.upper(x, task.y0)
+    )
+
+
+@pytest.mark.filterwarnings("ignore::bipareto.errors.BiparetoWarning")  # too few steps for a race
+def test_the_default_is_run_without_numbers(data: Path) -> None:
+    found = cleaning_run.run_cleaning(
+        None, seeds=[0], sizes=TINY, methods=["default"], preferences=1, steps=4, device="cpu",
+        data=data,
+    )  # fmt: skip
+    assert found["numbers"] == {}
+    assert found["rows"][0]["test"] == found["rows"][0]["last"]

@@ -104,7 +104,7 @@ def test_long_tables_leave_out_their_middle() -> None:
 @pytest.mark.parametrize(("m", "kind"), [(2, "scatter"), (3, "scatter3d"), (4, "parcoords")])
 def test_an_interactive_front_has_every_finite_point(m: int, kind: str) -> None:
     pytest.importorskip("plotly")
-    from bipareto.fronts.plotted import interactive_front
+    from bipareto.fronts.tables import interactive_front
 
     objectives = torch.arange(5.0 * m).reshape(5, m)
     objectives[1, 0] = torch.nan

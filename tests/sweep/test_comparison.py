@@ -72,7 +72,8 @@ def test_the_command_writes_a_table_a_file_and_a_picture(
     data = json.loads(shown.out.strip().splitlines()[-1])
     assert {row["method"] for row in data["methods"]} == {"momeha", "wc-penalty"}
     assert "hypervolume" in shown.err
-    assert {p.name for p in tmp_path.iterdir()} == {"comparison.json", "comparison.png", "methods"}
+    written = {"command.json", "comparison.json", "comparison.png", "methods"}
+    assert {p.name for p in tmp_path.iterdir()} == written
 
 
 def test_a_front_can_be_certified_from_its_folder(
@@ -128,12 +129,15 @@ def test_a_comparison_that_was_stopped_goes_on(
     assert not (run / "comparison.json").exists()
     assert call("watch", run, "--once") == 0
     assert "gmoba on quadratic, 1 runs, stopped" in capsys.readouterr().out
+    note = (run / "command.json").read_text()
+    (run / "command.json").unlink()
     assert call("resume", run) == 2
     assert "bipareto compare is called again" in capsys.readouterr().err
+    (run / "command.json").write_text(note)
     assert call(*words, run, "--seed", "1") == 2
     assert "holds runs of another comparison (seeds" in capsys.readouterr().err
     written = (run / "methods/momeha/slices/00000/result.safetensors").stat().st_mtime_ns
-    assert call(*words, run) == 0
+    assert call("resume", run) == 0  # by the words it was begun with, not by those it refused
     assert (run / "methods/momeha/slices/00000/result.safetensors").stat().st_mtime_ns == written
     for name in ("momeha", "gmoba"):
         front = f"methods/{name}/front.csv"

@@ -27,6 +27,7 @@ from bipareto.run.results import Record, Run, Snapshot
 from bipareto.sweep import reading, sweep
 from bipareto.sweep.config import SweepConfig
 from bipareto.sweep.durable import Damaged, RunLocked, StoreError, read_tensors, write_tensors
+from bipareto.sweep.status import status
 from bipareto.sweep.store import RunFolder, SliceFolder
 from bipareto.sweep.typed import parse
 from helpers import attempts, wait_for
@@ -84,7 +85,7 @@ def test_a_run_folder_holds_what_it_promises(reference: Path) -> None:
     assert measures["lower_level"] == "solved"
     assert (reference / "front.csv").read_text().count("\n") == 9
     assert not list(reference.rglob("*.partial"))
-    assert reading.status(reference).state == "done"
+    assert status(reference).state == "done"
 
 
 @pytest.mark.parametrize("compile", [False, "aot_eager"])
@@ -123,7 +124,7 @@ def test_a_stopped_run_goes_on_where_it_was(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = stopped(tmp_path, monkeypatch)
-    found = reading.status(path)
+    found = status(path)
     assert (found.state, found.slices_done) == ("stopped", 1)
     sweep.resume(path)
     assert taken_up(path) == [[0], [0, 24], [0]]
@@ -225,7 +226,7 @@ def test_a_full_disk_is_one_clear_error(
 def test_the_second_hand_is_refused(reference: Path) -> None:
     folder = RunFolder(reference)
     with folder.locked():
-        assert reading.status(reference).state == "running"
+        assert status(reference).state == "running"
         with pytest.raises(RunLocked, match=rf"process {os.getpid()} on "):
             sweep.resume(reference)
 
@@ -258,7 +259,7 @@ def test_a_slice_is_kept_for_what_it_was_begun_with(tmp_path: Path) -> None:
     }
     said = (
         r"slice holds another search \(batch = 6, not 8; sizes = \[3, 4\], not \[3, 5\]; trials; "
-        r"new\); "
+        r"new\), begun with bipareto 0\.1\.0 \(this is 0\.1\.0\); "
         "use another folder, or the same settings"
     )
     written = (part.path / "owner.json").read_bytes()
@@ -270,7 +271,8 @@ def test_a_slice_is_kept_for_what_it_was_begun_with(tmp_path: Path) -> None:
         part.claim(owner, "search")
         assert (part.path / "owner.json").read_bytes() == written
     (part.path / "owner.json").unlink()
-    with pytest.raises(InvalidInput, match=r"another search \(data; settings; trials\)"):
+    unnoted = r"another search \(data; settings; trials\), begun with bipareto before 0\.1\.0"
+    with pytest.raises(InvalidInput, match=unnoted):
         part.claim(owner, "search")
 
 
@@ -305,7 +307,7 @@ def test_reading_writes_nothing(reference: Path, tmp_path: Path) -> None:
     shutil.copytree(reference, path)
     (path / "lock").unlink()
     before = sorted(path.rglob("*"))
-    reading.status(path)
+    status(path)
     reading.read_runs(path)
     reading.case(path)
     assert sorted(path.rglob("*")) == before

@@ -18,17 +18,6 @@ from bipareto.methods.parts import curvature, simplex
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = [
-    "PROXIMAL_SHARE",
-    "SETTLED",
-    "Conic",
-    "Curvature",
-    "Point",
-    "Subspace",
-    "conic_minimum",
-    "simplex_minimum",
-]
-
 Curvature = Literal["minimum", "saddle", "maximum", "degenerate"]
 
 #: gradients that the proximal point may take at most

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from bipareto.certificate.inspection import PROXIMAL_SHARE, Point, Subspace
 
-__all__ = ["Proximal", "constraint_gradient", "gap_of", "proximal_point"]
-
 
 class Proximal(NamedTuple):
     """theta* - y (d_y,), g and its gradient (d,) at theta*, ||grad h|| there, and whether that met

@@ -14,8 +14,6 @@ from bipareto.certificate.inspection import simplex_minimum
 from bipareto.errors import InvalidInput
 from bipareto.problem import validation
 
-__all__ = ["Stationarity", "pareto_stationarity"]
-
 #: active inequality constraints whose 2^k subsets are tried
 MOST_INEQUALITIES = 12
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from bipareto import __version__
+from bipareto.cli.again import TYPED
 from bipareto.cli.certify import certify
 from bipareto.cli.compare import compare
 from bipareto.cli.doctor import doctor
@@ -120,7 +121,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fail("--numbers is called --hyperparameters now, with the same values; write that")
         sys.exit(2)
     try:
-        app(args=arguments, prog_name="bipareto")
+        TYPED.set(words)
+        app(args=words, prog_name="bipareto")
     except BiparetoError as error:
         fail(str(error))
         sys.exit(2)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.asked import problem_asked
-from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet
+from bipareto.cli.again import noted
+from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet, Seeds
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import problem_asked
 from bipareto.errors import InvalidInput
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bipareto.sweep.contenders import Contender
-
-__all__ = ["compare"]
 
 
 def compare(
@@ -53,12 +52,7 @@ def compare(
             help="How much of it: 80,000 gradients (your own problem: 10,000) or 20 seconds.",
         ),
     ] = None,
-    seed: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable."
-        ),
-    ] = None,
+    seed: Seeds = None,
     start: Annotated[
         int,
         typer.Option(
@@ -91,7 +85,7 @@ def compare(
 
     With --out: comparison.json, comparison.png (all fronts) and methods/, a run
     folder for each, for `bipareto report DIR`.  Killed, the comparison goes on
-    when the same command is called again.
+    with `bipareto resume DIR`.
 
     \b
     Examples:
@@ -104,7 +98,8 @@ def compare(
 
     from bipareto.sweep import comparison, contenders
     from bipareto.sweep.builder import Setup, build
-    from bipareto.sweep.kept import Kept
+    from bipareto.sweep.comparison import Kept
+    from bipareto.sweep.durable import write_text
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="comparison.json")
@@ -127,6 +122,8 @@ def compare(
         compile=False if budget == "seconds" else compiled,
     )
     built = None if start else Setup(setup.problem, setup.starts * len(seeds))
+    if out_dir is not None and not (out_dir / "command.json").exists():
+        write_text(out_dir / "command.json", json.dumps(noted()) + "\n")
     found = comparison.compare(
         setup.problem,
         names,
@@ -168,7 +165,6 @@ def compare(
     }
     if out_dir is not None:
         from bipareto.report import plot_comparison
-        from bipareto.sweep.durable import write_text
 
         plot_comparison(
             {c.name: c.front.objectives for c in found if c.front is not None},

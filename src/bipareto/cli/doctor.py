@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from bipareto.cli.options import Json, Options, Quiet, Trust
 from bipareto.cli.output import Output
 from bipareto.cli.traced import RunOrProblem, ShortSteps, folder_of
+from bipareto.errors import InvalidInput
 
-__all__ = ["doctor"]
+if TYPE_CHECKING:
+    from bipareto.doctor import Diagnoses
 
 
 def doctor(
@@ -28,7 +30,8 @@ def doctor(
     Looks for steps that are too large, a theta that does not follow, a lower
     level at a maximum, a penalty that is too weak or too strong, features that
     collapse, an objective that drowns the others, and preferences without
-    effect.  The exit code is 1 when something was found.
+    effect.  The exit code is 1 when something was found.  Of an experiment its
+    records are examined.
 
     `bipareto doctor env` says what is installed, which CPU and GPU are there,
     and what will be fast.
@@ -49,7 +52,8 @@ def doctor(
         out.result(seen)
         return
     with folder_of(out, run, steps, option) as path:
-        parts = _examined(out, path, run, trust)
+        experiment = (path / "experiment.json").is_file()
+        parts = [_recorded(out, path)] if experiment else _examined(out, path, run, trust)
     out.result(parts[0] if len(parts) == 1 else {"run": run, "runs": parts})
     if any(part["diagnoses"] for part in parts):
         raise typer.Exit(1)
@@ -64,11 +68,27 @@ def _examined(out: Output, path: Path, asked: str, trust: bool) -> list[dict[str
     for folder in run_folders(path):
         name = asked if folder == path else str(folder)
         examined = case(folder, trusted=trust or path != Path(asked))
-        found = examine(examined)
-        if not found:
-            out.say(f"{name}: {examined.runs} runs, nothing found")
-        for diagnosis in found:
-            out.say(str(diagnosis))
-        told = [asdict(diagnosis) for diagnosis in found]
-        parts.append({"run": name, "runs": examined.runs, "diagnoses": told})
+        parts.append(_told(out, name, examined.runs, examine(examined)))
     return parts
+
+
+def _recorded(out: Output, path: Path) -> dict[str, Any]:
+    """The diagnoses of an experiment, from the records of its trainings."""
+    from bipareto.doctor.recorded import examine_trainings
+    from bipareto.sweep.status import trainings
+
+    found = trainings(path)
+    if not found:
+        raise InvalidInput(
+            f"{path} holds an experiment without a finished training; go on with: bipareto resume "
+            f"{path}"
+        )
+    return _told(out, str(path), len(found), examine_trainings(found))
+
+
+def _told(out: Output, name: str, runs: int, found: Diagnoses) -> dict[str, Any]:
+    if not found:
+        out.say(f"{name}: {runs} runs, nothing found")
+    for diagnosis in found:
+        out.say(str(diagnosis))
+    return {"run": name, "runs": runs, "diagnoses": [asdict(diagnosis) for diagnosis in found]}

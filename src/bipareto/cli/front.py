@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bipareto.cli import shown, values
-from bipareto.cli.asked import method_asked, preferences_asked, problem_asked
+from bipareto.cli import output, values
 from bipareto.cli.options import (
     Compile,
     Dim,
@@ -20,10 +19,13 @@ from bipareto.cli.options import (
     Out,
     ProblemName,
     Quiet,
+    Seeds,
     Settings,
     Steps,
 )
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.traced import front_of
+from bipareto.cli.values import method_asked, preferences_asked, problem_asked
 from bipareto.sweep.config import SweepConfig
 
 __all__ = ["front"]
@@ -50,12 +52,7 @@ def front(
         ),
     ] = None,
     steps: Steps = 20_000,
-    seed: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable."
-        ),
-    ] = None,
+    seed: Seeds = None,
     dim: Dim = None,
     noise: Noise = 0.0,
     option: Options = None,
@@ -108,9 +105,7 @@ def front(
     """
     from bipareto.methods import METHODS
     from bipareto.report import plot_front
-    from bipareto.sweep import sweep
     from bipareto.sweep.builder import build
-    from bipareto.sweep.reading import plan_of, returned
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="manifest.json")
@@ -134,22 +129,12 @@ def front(
             # Hyperparameters are read off the runs' states.
             kind = METHODS[config.method.name]
             callbacks.append(Watch(setup.problem, kind(), start=setup.starts[0]))
-        if out_dir is None:
-            raw = sweep.traced(config, setup, callbacks=callbacks, progress=out.progress)
-            # The y of a race was trained on g alone already.
-            found, chosen = (raw if raw.race else raw.resolve_lower()), raw.method
-            done = [] if raw.run is None else raw.run.steps
-        else:
-            found = sweep.sweep(
-                config, out_dir, setup=setup, callbacks=callbacks, progress=out.progress
-            )
-            chosen, done = plan_of(out_dir, trusted=True).method, returned(out_dir, trusted=True)[1]
-        assert chosen is not None
+        found, chosen, _, done = front_of(config, setup, out_dir, out.progress, callbacks)
         seconds = time.perf_counter() - began
         known = setup.known
         distance = None if known is None else known.distance_to_front(found.objectives)
         w = found.preference if chosen.uses_preference else None
-        position = None if known is None else shown.position_error(known, chosen, found.x, w)
+        position = None if known is None else output.position_error(known, chosen, found.x, w)
         for run, failure in enumerate(found.failure):
             if failure is not None:
                 out.warn(f"run {run}: {failure}")
@@ -161,29 +146,29 @@ def front(
     counts = chosen.oracles(found.objectives.shape[1])
     data: dict[str, Any] = {
         "problem": {"name": asked.name, **asked.options},
-        "method": shown.hyperparameters(config.method.name, chosen),
+        "method": output.hyperparameters(config.method.name, chosen),
         "preferences": preferences if budget is None else f"{preferences}, budget {budget}",
         "steps": steps,
         "seeds": list(seeds),
         "runs": len(found),
         "oracles": {name: count * sum(done) for name, count in counts.items()},
         **_measured(found, known),
-        "distance_to_front": shown.worst(distance),
+        "distance_to_front": output.worst(distance),
         "distance_to_front_mean": None if distance is None else float(distance.mean()),
-        "position_error": shown.worst(position),
+        "position_error": output.worst(position),
         "position_error_mean": None if position is None else float(position.mean()),
-        "remaining": shown.worst(found.remaining),
+        "remaining": output.worst(found.remaining),
         "unseen": found.unseen,
         "nondominated": len(found.nondominated()),
         "reasons": {reason: found.reason.count(reason) for reason in sorted(set(found.reason))},
         "seconds": seconds,
     }
-    shown.front_table(out, asked.name, setup.problem, found, distance, position)
+    output.front_table(out, asked.name, setup.problem, found, distance, position)
     off = (
         ""
         if distance is None
-        else f"; worst distance {shown.number(distance)} of the front's extent, worst position "
-        f"error {shown.number(position)}"
+        else f"; worst distance {output.number(distance)} of the front's extent, worst position "
+        f"error {output.number(position)}"
     )
     most = "up to " if budget or found.interrupted else ""
     out.say(
@@ -200,7 +185,7 @@ def front(
             f"bipareto report {out_dir}"
         )
     out.result(data)
-    shown.leave(all(failure is not None for failure in found.failure))
+    output.leave(all(failure is not None for failure in found.failure))
 
 
 def _measured(found: Any, known: Any) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output
 from bipareto.errors import InvalidInput
 
-__all__ = ["init"]
-
 CONFIGURATION = """\
 # bipareto sweep front.yaml --out runs/a      a front in a folder that survives a crash
 # bipareto resume runs/a                      goes on where it was stopped

@@ -9,8 +9,6 @@ import typer
 from bipareto.cli.output import Output
 from bipareto.sweep.grammar import show
 
-__all__ = ["list_"]
-
 
 def list_(
     as_json: Annotated[

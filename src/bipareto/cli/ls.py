@@ -11,8 +11,6 @@ from bipareto.cli.options import Json
 from bipareto.cli.output import Output
 from bipareto.errors import InvalidInput
 
-__all__ = ["ls"]
-
 #: Files that make a folder a run.
 _MARKS = ("manifest.json", "checksums.json", "experiment.json")
 
@@ -34,7 +32,7 @@ def ls(
       bipareto ls runs --json
     """
     from bipareto.errors import BiparetoError
-    from bipareto.sweep.reading import experiment, status
+    from bipareto.sweep.status import experiment, status
 
     out = Output(as_json)
     if not folder.is_dir():

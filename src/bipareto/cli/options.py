@@ -7,22 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = [
-    "Compile",
-    "Dim",
-    "Hyperparameters",
-    "Json",
-    "MethodName",
-    "Noise",
-    "Options",
-    "Out",
-    "ProblemName",
-    "Quiet",
-    "Settings",
-    "Steps",
-    "Trust",
-]
-
 ProblemName = Annotated[
     str,
     typer.Argument(metavar="PROBLEM", help="One of `bipareto list`, or package.module:function."),
@@ -31,6 +15,12 @@ MethodName = Annotated[
     str,
     typer.Option(
         "--method", metavar="NAME", help="One of `bipareto list`, or auto: what suits the problem."
+    ),
+]
+Seeds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable."
     ),
 ]
 Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Iterations of every run.")]

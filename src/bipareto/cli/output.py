@@ -1,4 +1,6 @@
-"""Where words, tables and results go: with --json one object on stdout and all else on stderr."""
+"""Where words, tables and results go: with --json one object on stdout and all else on stderr; and
+what `solve` and `front` show.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import json
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,19 +17,17 @@ import typer
 
 from bipareto.cli.values import finite
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.sweep import grammar
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from torch import Tensor
 
-__all__ = [
-    "Output",
-    "claim_experiment",
-    "ensure_experiment",
-    "ensure_folder",
-    "fail",
-    "prefixes",
-    "results_of",
-]
+    from bipareto.fronts.pareto import ParetoFront
+    from bipareto.methods import Method
+    from bipareto.problem import Problem
+    from bipareto.problem.tree import Tree
+    from bipareto.problems.base import KnownProblem
 
 
 class Output:
@@ -140,6 +141,7 @@ class Output:
 #: the file that says whose a folder is, and whose
 OWNERS = {
     "comparison.json": "a comparison",
+    "command.json": "a comparison",
     # of versions whose fronts had no run folder
     "front.json": "a front",
     "manifest.json": "a run",
@@ -176,83 +178,98 @@ def ensure_folder(path: Path | None, option: str = "--out", own: str | None = No
             ) from error
 
 
-def ensure_experiment(path: Path | None, name: str) -> None:
-    """Make the folder of --out for the experiment of that name; one that holds something else,
-    another experiment included, is refused.
-    """
-    ensure_folder(path, own="experiment.json")
-    held = None if path is None else _experiment(path)
-    if held not in (None, name):
-        raise InvalidInput(
-            f"--out {path} already holds another experiment ({held}, says experiment.json); choose "
-            "another folder"
-        )
-
-
-def _experiment(path: Path) -> str | None:
-    """The name of the experiment that a folder belongs to; None where none has claimed it."""
-    try:
-        return str(json.loads((path / "experiment.json").read_text("utf-8"))["experiment"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InvalidInput(
-            f"{path / 'experiment.json'} does not say whose the folder is "
-            f"({type(error).__name__}); choose another folder"
-        ) from error
-
-
-def claim_experiment(path: Path | None, name: str) -> None:
-    """Write down whose a folder is before the first run: results.json comes with the first results,
-    and a run may be stopped before.
-    """
-    if path is not None:
-        from bipareto.sweep.durable import write_text
-
-        write_text(path / "experiment.json", json.dumps({"experiment": name}) + "\n")
-
-
-def results_of(run: Path, name: str, command: str) -> dict[str, Any]:
-    """results.json of a run of the experiment of that name; `command` makes one, for the
-    message.
-    """
-    path, held = run / "results.json", _experiment(run)
-    if held not in (None, name):
-        raise InvalidInput(
-            f"{run} holds another experiment ({held}, says experiment.json); the right one is made "
-            f"with: {command}"
-        )
-    if not run.exists():
-        raise InvalidInput(f"{run} does not exist; it is made with: {command}")
-    if not path.exists():
-        remedy = (
-            f"it is made with: {command}"
-            if held is None
-            else "go on with the command that began it"
-        )
-        raise InvalidInput(f"{run} holds no results.json; {remedy}")
-    try:
-        return json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise InvalidInput(
-            f"{path} is no JSON ({error}); call the command that wrote it again"
-        ) from error
-
-
-def prefixes(runs: Sequence[Path]) -> list[str]:
-    """What the files that are drawn of each run begin with: the names of their folders, which must
-    differ.
-    """
-    names = [run.resolve().name for run in runs]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise InvalidInput(
-            f"two of the runs are named {twice[0]}, so their pictures would have the same names; "
-            "draw them one by one, each with --out"
-        )
-    return names
-
-
 def fail(message: str) -> None:
     """One red line on stderr."""
     typer.secho(f"error: {message}", fg="red", err=True)
+
+
+def position_error(
+    known: KnownProblem, method: Method, x: Tree, preference: Tensor | None
+) -> Tensor | None:
+    """How far each run is from the exact point of its preference; None where the method does not
+    say which point that is.
+    """
+    from bipareto.methods.parts.scalarization import Fixed
+
+    if preference is None:
+        # One objective has one exact point, whatever the scalarization.
+        return known.position_error(x, x.new_ones(len(x), 1)) if known.m == 1 else None
+    question: dict[str, Any] = {
+        name: getattr(method, name, None) for name in ("scalarization", "ideal", "mu", "extent")
+    }
+    if question["scalarization"] is None or not isinstance(question["ideal"], Fixed):
+        return None
+    return known.position_error(x, preference, **question)
+
+
+def front_table(
+    out: Output,
+    title: str,
+    problem: Problem,
+    found: ParetoFront,
+    distance: Tensor | None,
+    position: Tensor | None,
+) -> None:
+    """One row per run: preference, objectives, and where the front is known how far it is off."""
+    names = problem.names or [f"f{i + 1}" for i in range(found.objectives.shape[1])]
+    many_seeds = len(found.seed.unique()) > 1
+    known = distance is not None
+    header = [
+        "run",
+        *(["seed"] if many_seeds else []),
+        "preference",
+        *names,
+        *([f"{name}, test" for name in names] if found.test is not None else []),
+        *(["distance", "position error"] if known else []),
+        *(["left to gain"] if found.remaining is not None else []),
+        "stopped by",
+    ]
+    rows = []
+    for run in range(len(found)):
+        row = [str(run), *([str(int(found.seed[run]))] if many_seeds else [])]
+        nothing = found.preference[run].isnan().any()
+        row.append("-" if nothing else numbers(found.preference[run], "{:.3f}"))
+        row += [f"{value:.6g}" for value in found.objectives[run].tolist()]
+        row += [] if found.test is None else [f"{v:.6g}" for v in found.test[run].tolist()]
+        if distance is not None:
+            row.append(f"{float(distance[run]):.2e}")
+            row.append("-" if position is None else f"{float(position[run]):.2e}")
+        if found.remaining is not None:
+            row.append(f"{float(found.remaining[run]):.2e}")
+        rows.append([*row, found.reason[run]])
+    out.table(f"{title}: objectives with the lower level solved", header, rows, left=0)
+    if found.unseen:
+        out.say(f"what is left to gain was not looked at, because {found.unseen}")
+
+
+def hyperparameters(name: str, method: Method) -> dict[str, Any]:
+    """A method and its hyperparameters, in the form that --set reads."""
+    return {"name": name, **{f.name: grammar.show(getattr(method, f.name)) for f in fields(method)}}
+
+
+def plain(value: Tree) -> Any:
+    """A tree of tensors as JSON."""
+    from bipareto.problem import tree
+
+    return tree.map_(lambda leaf: leaf.tolist(), value)
+
+
+def worst(per_run: Tensor | None) -> float | None:
+    """The largest value over the runs."""
+    return None if per_run is None else float(per_run.max())
+
+
+def number(per_run: Tensor | None) -> str:
+    """The largest value over the runs, in words."""
+    return "-" if per_run is None else f"{float(per_run.max()):.2e}"
+
+
+def numbers(vector: Tensor, form: str = "{:.5g}") -> str:
+    """A vector, in words."""
+    return "(" + ", ".join(form.format(value) for value in vector.tolist()) + ")"
+
+
+def leave(failed: bool) -> None:
+    """End with exit code 1 where all runs failed."""
+    if failed:
+        raise typer.Exit(1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from bipareto.cli.again import type_again
 from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
@@ -14,10 +15,9 @@ from bipareto.errors import InvalidInput
 if TYPE_CHECKING:
     from bipareto.sweep.reading import StoredRun
 
-__all__ = ["report"]
-
 
 def report(
+    context: typer.Context,
     runs: Annotated[
         list[Path],
         typer.Argument(
@@ -60,6 +60,9 @@ def report(
     what each point is and the line of Python that loads it, sliders for the
     preference, convergence, a comparison of the runs, their configuration.
 
+    Of an experiment its pictures and tables are made, as `bipareto experiment
+    figures` does.
+
     \b
     Examples:
       bipareto report runs/a
@@ -71,6 +74,14 @@ def report(
     from bipareto.sweep.reading import read_runs
 
     out = Output(as_json, quiet)
+    if any((path / "experiment.json").is_file() for path in runs):
+        if page is not None:
+            raise InvalidInput(
+                f"an experiment has pictures and tables, no page: give --figures DIR, not --out "
+                f"{page}"
+            )
+        into = ["--out", str(figures)] if figures else []
+        type_again(context, ["experiment", "figures", *map(str, runs), *into], as_json, quiet)
     if form not in ("pdf", "png", "svg"):
         raise InvalidInput(f"--format {form!r} is not known; choose pdf, png or svg")
     target = page or (runs[0] if runs[0].is_dir() else runs[0].parent) / "report.html"

@@ -7,17 +7,17 @@ from typing import Annotated
 
 import typer
 
+from bipareto.cli.again import type_again, words_of
 from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output
 from bipareto.cli.sweep import Address, Engine, Workers, engine_asked, tell, teller
 from bipareto.errors import InvalidInput
 
-__all__ = ["resume"]
-
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 
 def resume(
+    context: typer.Context,
     run: Run,
     engine: Engine = None,
     workers: Workers = None,
@@ -27,7 +27,8 @@ def resume(
 ) -> None:
     """Go on with a run where it stopped.
 
-    The result is, bit for bit, that of a run that was never interrupted.
+    The result is, bit for bit, that of a run that was never interrupted.  A
+    comparison or an experiment goes on by the command that began it.
 
     \b
     Examples:
@@ -40,15 +41,21 @@ def resume(
     from bipareto.sweep.store import RunFolder
 
     out = Output(as_json, quiet)
+    if (run / "comparison.json").exists():
+        out.say(f"{run} holds a comparison that is done; look at it: bipareto report {run}")
+        out.result({"run": str(run), "state": "done"})
+        return
+    if (words := words_of(run)) is not None:
+        type_again(context, words, as_json, quiet)
     if (run / "experiment.json").exists():
         raise InvalidInput(
-            f"{run} holds an experiment, which goes on when its own command is called again with "
-            f"--out {run}"
+            f"{run} holds an experiment of a version that did not note its command; it goes on "
+            f"when that command is called again with --out {run}"
         )
     if not RunFolder(run).exists() and (run / "methods").is_dir():
         raise InvalidInput(
-            f"{run} holds a comparison, which goes on when bipareto compare is called again with "
-            f"the same words and --out {run}"
+            f"{run} holds a comparison of a version that did not note its command; it goes on when "
+            f"bipareto compare is called again with the same words and --out {run}"
         )
     with out.listening():
         RunFolder(run).manifest()

@@ -8,8 +8,7 @@ from typing import Annotated, cast
 
 import typer
 
-from bipareto.cli import shown, values
-from bipareto.cli.asked import method_asked, problem_asked
+from bipareto.cli import output, values
 from bipareto.cli.options import (
     Compile,
     Dim,
@@ -25,6 +24,8 @@ from bipareto.cli.options import (
     Steps,
 )
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.traced import front_of
+from bipareto.cli.values import method_asked, problem_asked
 from bipareto.errors import InvalidInput
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
@@ -79,9 +80,7 @@ def solve(
     from bipareto.methods import METHODS
     from bipareto.problem import tree
     from bipareto.run.trackers import TrackerName
-    from bipareto.sweep import sweep
     from bipareto.sweep.builder import build
-    from bipareto.sweep.reading import plan_of, returned
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="manifest.json")
@@ -110,35 +109,28 @@ def solve(
             compile=compiled,
             track=cast("TrackerName", track),
         )
-        if out_dir is None:
-            raw = sweep.traced(config, setup, progress=out.progress)
-            found, used, y = (raw if raw.race else raw.resolve_lower()), raw.method, raw.y
-            done = 0 if raw.run is None else raw.run.steps[0]
-        else:
-            found = sweep.sweep(config, out_dir, setup=setup, progress=out.progress)
-            used = plan_of(out_dir, trusted=True).method
-            y, (done,) = returned(out_dir, trusted=True)
-        assert used is not None
+        found, used, y, steps_done = front_of(config, setup, out_dir, out.progress)
+        done = steps_done[0] if steps_done else 0
         seconds = time.perf_counter() - began
         w = found.preference if used.uses_preference else None
         batch = setup.problem.batch("upper", "full")
         with torch.no_grad():
             before = setup.problem.upper(tree.select(found.x, 0), tree.select(y, 0), batch)
         distance = None if known is None else known.distance_to_front(found.objectives)
-        position = None if known is None else shown.position_error(known, used, found.x, w)
+        position = None if known is None else output.position_error(known, used, found.x, w)
         failure = found.failure[0]
         if failure is not None:
             out.warn(str(failure))
     if not quiet:
-        at = "" if w is None else f" at preference {shown.numbers(w[0])}"
+        at = "" if w is None else f" at preference {output.numbers(w[0])}"
         out.say(
-            f"{asked.name}{at}: f = {shown.numbers(found.objectives[0])} with the lower level "
-            f"solved (f = {shown.numbers(before)} at the returned y)"
+            f"{asked.name}{at}: f = {output.numbers(found.objectives[0])} with the lower level "
+            f"solved (f = {output.numbers(before)} at the returned y)"
         )
         if distance is not None:
             out.say(
-                f"distance to the exact front {shown.number(distance)} of its extent, position "
-                f"error {shown.number(position)}"
+                f"distance to the exact front {output.number(distance)} of its extent, position "
+                f"error {output.number(position)}"
             )
         ended = {
             "steps": "all that were asked for",
@@ -153,19 +145,19 @@ def solve(
     out.result(
         {
             "problem": {"name": asked.name, **asked.options},
-            "method": shown.hyperparameters(config.method.name, used),
+            "method": output.hyperparameters(config.method.name, used),
             "preference": None if w is None else w[0].tolist(),
             "seed": seed,
-            "x": shown.plain(tree.select(found.x, 0)),
-            "y": shown.plain(tree.select(y, 0)),
+            "x": output.plain(tree.select(found.x, 0)),
+            "y": output.plain(tree.select(y, 0)),
             "objectives": before.tolist(),
             "resolved": {
-                "y": shown.plain(tree.select(found.y, 0)),
+                "y": output.plain(tree.select(found.y, 0)),
                 "objectives": found.objectives[0].tolist(),
             },
-            "distance_to_front": shown.worst(distance),
-            "position_error": shown.worst(position),
-            "remaining": shown.worst(found.remaining),
+            "distance_to_front": output.worst(distance),
+            "position_error": output.worst(position),
+            "remaining": output.worst(found.remaining),
             "unseen": found.unseen,
             "reason": found.reason[0],
             "failure": None if failure is None else asdict(failure),
@@ -174,4 +166,4 @@ def solve(
             "seconds": seconds,
         }
     )
-    shown.leave(failure is not None)
+    output.leave(failure is not None)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from bipareto.fronts.pareto import ParetoFront
     from bipareto.sweep.config import EngineConfig
 
-__all__ = ["Address", "Config", "Engine", "Workers", "engine_asked", "sweep", "tell", "teller"]
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="What to run.")]
 Engine = Annotated[

@@ -19,8 +19,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bipareto as bp
 
-__all__ = ["digits"]
-
 
 def digits(hidden: int = 8, size: int = 128) -> tuple[bp.Problem, Any, Any]:
     """Return (problem, x0, y0).  Commands call this with what `-o hidden=16` says, and once more to

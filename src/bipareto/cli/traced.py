@@ -1,22 +1,27 @@
-"""Commands that read a run folder take a problem as well, and trace a short front of it first."""
+"""Fronts that commands trace: those that were asked for, and a short one of a problem where a run
+folder could be named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bipareto.cli.asked import problem_asked
+from bipareto.cli.values import problem_asked
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
 if TYPE_CHECKING:
     from bipareto.cli.output import Output
+    from bipareto.fronts.pareto import ParetoFront
+    from bipareto.methods import Method
+    from bipareto.problem.tree import Tree
+    from bipareto.sweep.builder import Setup
 
-__all__ = ["RunOrProblem", "ShortSteps", "folder_of"]
 
 RunOrProblem = Annotated[
     str,
@@ -51,3 +56,26 @@ def folder_of(out: Output, asked: str, steps: int, option: list[str] | None) -> 
         sweep.sweep(config, run, setup=setup, progress=out.progress)
         out.say(f"{asked}: a front of {steps} steps, {config.method.name}")
         yield run
+
+
+def front_of(
+    config: SweepConfig,
+    setup: Setup,
+    out_dir: Path | None,
+    progress: bool | None,
+    callbacks: Sequence[Any] = (),
+) -> tuple[ParetoFront, Method, Tree, list[int]]:
+    """The front of a configuration, in a folder or in memory: with its lower level solved; its
+    method with hyperparameters; y as the runs returned it, and their steps.
+    """
+    from bipareto.sweep import sweep
+    from bipareto.sweep.reading import plan_of, returned
+
+    if out_dir is not None:
+        found = sweep.sweep(config, out_dir, setup=setup, callbacks=callbacks, progress=progress)
+        return found, plan_of(out_dir, trusted=True).method, *returned(out_dir, trusted=True)
+    raw = sweep.traced(config, setup, callbacks=callbacks, progress=progress)
+    assert raw.method is not None
+    # The y of a race was trained on g alone already.
+    found = raw if raw.race else raw.resolve_lower()
+    return found, raw.method, raw.y, [] if raw.run is None else raw.run.steps

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bipareto.cli.asked import problem_asked
 from bipareto.cli.options import Json, Options, Quiet
 from bipareto.cli.output import Output
 from bipareto.cli.traced import ShortSteps
+from bipareto.cli.values import problem_asked
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
     from bipareto.sweep.config import TuneConfig
 
-__all__ = ["tune"]
 
 #: how far from a tuned hyperparameter its range reaches
 FACTOR = 4.0

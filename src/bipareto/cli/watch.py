@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from bipareto.sweep.progress import Progress
 
-__all__ = ["watch"]
-
 
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a sweep.")],
@@ -39,7 +37,8 @@ def watch(
       bipareto watch runs/a --once
     """
     from bipareto.sweep.progress import progress
-    from bipareto.sweep.reading import experiment, run_folders
+    from bipareto.sweep.reading import run_folders
+    from bipareto.sweep.status import experiment
 
     out = Output(as_json)
     if (trained := experiment(run)) is not None:
@@ -77,52 +76,31 @@ def _view(seen: Progress) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    lines = Table.grid(padding=(0, 2))
     left = max(
         (part.left for part in seen.slices if part.left is not None and part.state != "done"),
         default=None,
     )
-    rows: list[tuple[str, Any]] = [
-        (
-            "run",
-            Text(f"{seen.path}: {seen.method} on {seen.problem}, {seen.runs} runs, {seen.state}"),
-        ),
-        (
-            "progress",
-            Text(
-                f"{seen.done:.1%} of all steps"
-                + (
-                    ""
-                    if left is None or seen.state != "running"
-                    else f", about {_clock(left)} left"
-                )
-            ),
-        ),
-        ("", ProgressBar(total=1.0, completed=seen.done, width=50)),
-    ]
+    to_go = "" if left is None or seen.state != "running" else f", about {_clock(left)} left"
+    rows: dict[str, Any] = {
+        "run": f"{seen.path}: {seen.method} on {seen.problem}, {seen.runs} runs, {seen.state}",
+        "progress": f"{seen.done:.1%} of all steps{to_go}",
+        "": ProgressBar(total=1.0, completed=seen.done, width=50),
+    }
     if seen.hypervolume is not None and seen.reference is not None:
         corner = ", ".join(f"{value:.5g}" for value in seen.reference)
-        rows.append(
-            (
-                "hypervolume",
-                Text(f"{seen.hypervolume:.6g} so far, up to ({corner}), {seen.reference_is}"),
-            )
+        rows["hypervolume"] = (
+            f"{seen.hypervolume:.6g} so far, up to ({corner}), {seen.reference_is}"
         )
-    if seen.slowest is not None:
-        slow = seen.slowest
-        rows.append(
-            (
-                "slowest",
-                Text(
-                    f"slice {slow.number}, runs {slow.first}-{slow.last}: step {slow.step} of "
-                    f"{slow.steps}, {_clock(slow.left)} left"
-                ),
-            )
+    if (slow := seen.slowest) is not None:
+        rows["slowest"] = (
+            f"slice {slow.number}, runs {slow.first}-{slow.last}: step {slow.step} of "
+            f"{slow.steps}, {_clock(slow.left)} left"
         )
     if seen.worst is not None:
-        rows.append(("farthest", Text(f"run {seen.worst[0]}, residual {seen.worst[1]:.3g}")))
-    for name, value in rows:
-        lines.add_row(name, value)
+        rows["farthest"] = f"run {seen.worst[0]}, residual {seen.worst[1]:.3g}"
+    lines = Table.grid(padding=(0, 2))
+    for name, value in rows.items():
+        lines.add_row(name, Text(value) if isinstance(value, str) else value)
     done = sum(part.state == "done" for part in seen.slices)
     return Group(lines, Text(f"{done} of {len(seen.slices)} slices done"))
 

@@ -106,18 +106,8 @@ def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> 
             if found.preference is None
             else found.preference[None]
         )
-        return Case(
-            found.problem,
-            found.method,
-            one.x,
-            one.y,
-            w.double(),
-            history,
-            [found.failure],
-            one,
-            start,
-            batched=False,
-        )
+        failure = [found.failure]
+        return Case(found.problem, found.method, one, w.double(), history, failure, start, False)
     if found.run is None or found.problem is None or found.method is None:
         raise InvalidInput(
             "this front holds no run states (it was loaded from a file or filtered); use `bipareto "
@@ -125,18 +115,8 @@ def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> 
         )
     state = found.run.state
     history = {name: values for name, values in found.run.history.items() if name != "step"}
-    return Case(
-        found.problem,
-        found.method,
-        state.x,
-        state.y,
-        found.preference,
-        history,
-        found.failure,
-        state,
-        start,
-        found.batched,
-    )
+    w, batched = found.preference, found.batched
+    return Case(found.problem, found.method, state, w, history, found.failure, start, batched)
 
 
 class Watch:
@@ -179,16 +159,7 @@ class Watch:
             state, "preference", torch.full((runs, history["objectives"].shape[-1]), torch.nan)
         )
         case = Case(
-            self.problem,
-            self.method,
-            state.x,
-            state.y,
-            w.double(),
-            history,
-            failure,
-            state,
-            self.start,
-            batched,
+            self.problem, self.method, state, w.double(), history, failure, self.start, batched
         )
         for diagnosis in examine(case, ended=False):
             if diagnosis.name not in self.found:

@@ -107,7 +107,6 @@ def _back_and_forth(case: Case) -> list[Diagnosis]:
 
 
 def _walk(case: Case) -> list[State]:
-    assert case.state is not None
     m = case.objectives.shape[1]
     batches = (
         {role: case.problem.batch(role.level, "full") for role in case.method.roles(m)}
@@ -298,8 +297,7 @@ def _penalty_too_strong(case: Case) -> list[Diagnosis]:
     found: dict[int, dict[str, float]] = {}
     for r, moved in _standing_still(case).items():
         x, y = case.point(r, case.solved.y)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BiparetoWarning)
+        with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
             seen = certificate.certify(case.problem, x, y)
         if seen.common_descent and seen.improvement > VISIBLE:
             found[r] = {"share": 100 * seen.improvement, "moved": 100 * moved, "c": float(c[r])}

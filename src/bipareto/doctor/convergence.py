@@ -40,7 +40,7 @@ def _not_converged(case: Case) -> list[Diagnosis]:
         return []
     worst = max(share, key=lambda r: share[r])
     seen = case.history["objectives"][:, worst]
-    taken = 0 if case.state is None else int(case.state.t[worst])
+    taken = int(case.state.t[worst])
     remedy = "take more steps"
     if taken and len(seen) >= 8:
         remedy = more_steps(steps_needed(seen, taken, share[worst], extent))

@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["environment", "in_words"]
-
 #: packages that are optional, and what they are for
 EXTRAS = {
     "plotly": "pages (bipareto report) and fronts to look into in notebooks",

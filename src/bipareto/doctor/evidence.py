@@ -21,18 +21,6 @@ from bipareto.run.race import comes_in_batches
 from bipareto.run.results import Failure
 from bipareto.run.training import train_on
 
-__all__ = [
-    "LOOKS",
-    "Case",
-    "Diagnoses",
-    "Diagnosis",
-    "Look",
-    "diagnosed",
-    "extreme_curvatures",
-    "look",
-    "looks",
-]
-
 #: Adam's rate for trainings of y, which stop where g does not fall
 RATE = 1e-2
 
@@ -72,23 +60,30 @@ class Diagnoses(list[Diagnosis]):
 class Case:
     """What is examined: R runs stacked along a first axis.
 
-    x, y: as the runs left them, not re-solved; state: the methods' own states, or None; preference
-    (R, m), NaN without; history: name -> (records, R, ...); failure: one per run; start: (x0, y0)
-    where it is known.
+    state: the method's own, as the runs left it; preference (R, m), NaN without; history: name ->
+    (records, R, ...); failure: one per run; start: (x0, y0) where it is known.
     """
 
     problem: Problem
     method: Method
-    x: Tree
-    y: Tree
+    state: State
     preference: Tensor
     history: Mapping[str, Tensor]
     failure: Sequence[Failure | None]
-    state: State | None = None
     start: tuple[Tree, Tree] | None = None
     batched: bool = True
     #: runs that are left out, because another trouble explains whatever they show
     ignored: frozenset[int] = frozenset()
+
+    @property
+    def x(self) -> Tree:
+        """x as the runs left it."""
+        return self.state.x
+
+    @property
+    def y(self) -> Tree:
+        """y as the runs left it, not solved again."""
+        return self.state.y
 
     @property
     def network(self) -> bool:
@@ -178,7 +173,7 @@ class Case:
         """
         knobs = getattr(self.state, "knobs", None)
         value = getattr(knobs, name, None)
-        if value is None or self.state is None:
+        if value is None:
             return None
         t = (self.state.t - 1).clamp_min(0)
         return (value(t) if callable(value) else value).expand(self.runs).double()

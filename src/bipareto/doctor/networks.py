@@ -14,8 +14,6 @@ from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 from bipareto.run.training import judged
 
-__all__: list[str] = []
-
 #: y has grown by this factor, and would wander this many times as far as by SGD's noise alone
 GROWN, WANDERS = 1.25, 3.0
 #: an objective worsens by this share of itself when y is trained on g alone, or on test data, and
@@ -36,7 +34,6 @@ def _drift(case: Case) -> list[Diagnosis]:
     gamma, knobs = case.number("gamma"), getattr(case.state, "knobs", None)
     if not case.network or gamma is None or knobs is None or case.start is None:
         return []
-    assert case.state is not None
     zero = torch.zeros_like(case.state.t)
     alpha, alpha_theta = (
         getattr(knobs, name)(zero).expand(case.runs).double() for name in ("alpha_y", "alpha_theta")

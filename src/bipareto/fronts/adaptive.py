@@ -32,8 +32,6 @@ from bipareto.problem.tree import Tree
 from bipareto.run.loop import LoopOptions
 from bipareto.run.results import Run
 
-__all__ = ["trace"]
-
 #: Steps of a warm run as a share of those of a cold one, measured in benchmarks/adaptive.py.
 WARM = 0.25
 

@@ -18,8 +18,6 @@ from bipareto.run.loop import Begun, LoopOptions, drive, not_begun
 from bipareto.run.results import Run, as_batch
 from bipareto.run.steppers import stepper
 
-__all__ = ["MOST_RUNS", "join_runs", "rows_of", "run_states"]
-
 #: Runs of one front at most.
 MOST_RUNS = 1_000_000
 #: Runs that are stepped side by side at most; larger sweeps go slice by slice.

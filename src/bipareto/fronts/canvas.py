@@ -6,8 +6,6 @@ import io
 
 from matplotlib.figure import Figure
 
-__all__ = ["Canvas"]
-
 
 class Canvas(Figure):
     """A figure built by hand, without pyplot's global state and its search for a display; IPython

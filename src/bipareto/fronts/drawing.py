@@ -126,17 +126,7 @@ def draw_fronts(
         axes.set_xlabel(labels[0])
         axes.set_ylabel(labels[1])
     else:
-        if exact is not None:
-            axes.fill_between(
-                range(m),
-                low.tolist(),
-                high.tolist(),
-                color=_EXACT,
-                alpha=0.5,
-                label="range of the exact front",
-            )
-        axes.set_xticks(range(m), labels)
-        axes.set_ylabel("value of the objective")
+        _coordinates(axes, exact, labels)
     for (name, objectives), style in zip(
         fronts.items(), styles(methods or list(fronts)), strict=True
     ):
@@ -327,19 +317,17 @@ def _parallel(
     """Many objectives: one line per run across the objectives, over the range of the exact
     front.
     """
-    positions = range(len(labels))
-    if exact is not None:
-        axes.fill_between(
-            positions,
-            exact.amin(0).tolist(),
-            exact.amax(0).tolist(),
-            color=_EXACT,
-            alpha=0.5,
-            label="range of the exact front",
-        )
+    _coordinates(axes, exact, labels)
     for index, row in enumerate(points.tolist()):
-        axes.plot(
-            positions, row, marker="o", color=colours[index], label="found" if index == 0 else None
-        )
-    axes.set_xticks(positions, labels)
+        label = "found" if index == 0 else None
+        axes.plot(range(len(row)), row, marker="o", color=colours[index], label=label)
+
+
+def _coordinates(axes: Axes, exact: Tensor | None, labels: Sequence[str]) -> None:
+    """Parallel coordinates, empty but for the range of the exact front."""
+    axes.set_xticks(range(len(labels)), labels)
     axes.set_ylabel("value of the objective")
+    if exact is not None:
+        low, high = exact.amin(0).tolist(), exact.amax(0).tolist()
+        band: dict[str, Any] = {"color": _EXACT, "alpha": 0.5, "label": "range of the exact front"}
+        axes.fill_between(range(len(labels)), low, high, **band)

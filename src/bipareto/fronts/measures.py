@@ -17,18 +17,6 @@ from torch import Tensor
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import validation
 
-__all__ = [
-    "Response",
-    "attainment",
-    "hypervolume",
-    "igd_plus",
-    "measure",
-    "pareto_optimal",
-    "response",
-    "spread",
-    "weakly_pareto_optimal",
-]
-
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -125,6 +113,20 @@ def hypervolume(objectives: Any, reference: Any) -> float:
             stacklevel=2,
         )
     return float(moocore.hypervolume(points, ref=corner)) if len(points) else 0.0
+
+
+def beyond(objectives: Tensor) -> Tensor:
+    """A reference point (m,) where none is known: the worst finite values of (R, m) plus a tenth of
+    their ranges; NaN where nothing is finite.
+
+    >>> beyond(torch.tensor([[0.0, 20.0], [10.0, 10.0], [torch.nan, 50.0]])).tolist()
+    [11.0, 21.0]
+    """
+    f = objectives.detach().cpu()
+    f = f[f.isfinite().all(1)]
+    if not len(f):
+        return f.new_full((f.shape[1],), torch.nan)
+    return f.amax(0) + 0.1 * (f.amax(0) - f.amin(0))
 
 
 def igd_plus(objectives: Any, target: Any) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor
 from bipareto.errors import BiparetoWarning
 from bipareto.fronts.batch import join_runs, rows_of, run_states
 from bipareto.fronts.pareto import ParetoFront, front_of
-from bipareto.fronts.refine import fit, propose
+from bipareto.fronts.refine import best_for, fit, propose
 from bipareto.methods.base import Start, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import generator
@@ -26,8 +26,6 @@ from bipareto.run.loop import LoopOptions
 from bipareto.run.race import Plan, Race, median_lopsided, plan_of, raced_or_rules, value_of
 from bipareto.run.results import Run
 from bipareto.run.training import objectives_of, train
-
-__all__ = ["front_of_race", "no_worse_than_nothing", "raced_front"]
 
 #: Points that the model proposes at a time, at least.
 TOGETHER = 4
@@ -175,8 +173,7 @@ def _refined(
         # Each round has draws of its own: what is good by the luck of one is not in the others.
         more = _trained(problem, x, y0, raced, (seed + k + 1) % 2**63)
         pool = pool.joined(more.with_y_on("cpu"))
-    expected = fit(*_finite(pool), before=model).expected()
-    best = _good(pool)[[int(value_of(expected, w).argmin()) for w in rows]]
+    best = _good(pool)[best_for(fit(*_finite(pool), before=model), rows)]
     chosen = _Trained(
         tree.select(pool.x, best), tree.select(pool.y, best.cpu()), pool.objectives[best]
     )

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts import drawing, measures
-from bipareto.fronts.places import Places, place, places
 from bipareto.fronts.tables import Tabular
 from bipareto.methods import Method
 from bipareto.methods.parts import envelope
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
+from bipareto.problem.validation import Places, place, places
 from bipareto.run.leak import Leak
 from bipareto.run.loop import solution_of
 from bipareto.run.race import Race

@@ -17,9 +17,6 @@ from bipareto.methods.parts import scalarization
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["Neighbours", "Proposal", "aimed", "between", "corners", "propose"]
-
-
 #: The weight that a near-corner preference leaves to each other objective.
 EDGE = 0.02
 

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from bipareto.run.race import value_of
 
-__all__ = ["Model", "fit", "propose"]
-
 #: points that a draw of the model is looked at
 CLOUD = 300
 #: sizes of the moves around good points, in standard deviations of what was tried
@@ -133,6 +131,12 @@ def propose(model: Model, preferences: Tensor, stream: torch.Generator) -> Tenso
         drawn = model.drawn(cloud, stream)
         chosen.append(cloud[int(value_of(drawn, w).argmin())] * model.scale + model.centre)
     return torch.stack(chosen)
+
+
+def best_for(model: Model, preferences: Tensor) -> list[int]:
+    """For each preference (P, m) the point that is expected to be best."""
+    expected = model.expected()
+    return [int(value_of(expected, w).argmin()) for w in preferences]
 
 
 def _covariance(a: Tensor, b: Tensor, lengths: Tensor) -> Tensor:

@@ -14,7 +14,6 @@ from bipareto.problem.checks import labels
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["COLOURS", "MARKERS", "labels_for", "save", "styles"]
 
 #: Okabe and Ito's colours
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")

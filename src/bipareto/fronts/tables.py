@@ -13,16 +13,16 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
-from bipareto.fronts.plotted import interactive_front
+from bipareto.errors import InvalidInput, installed
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.notebook import frame, html_table, in_notebook
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Run
 
-__all__ = ["Tabular", "write_csv", "write_metrics"]
+__all__ = ["Tabular", "interactive_front", "write_csv", "write_metrics"]
 
 #: the columns of a run folder's front.csv; the last two are there with `test_data` only
 _KEPT = re.compile(r"run|seed|(w|f|own|test)\d+")
@@ -151,3 +151,39 @@ def _write(path: str | PathLike[str], header: Sequence[str], rows: Iterable[Sequ
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
+
+
+def interactive_front(objectives: Tensor, preference: Tensor, names: Sequence[str]) -> Any:
+    """A Plotly figure: a plane or a space of two or three objectives, parallel coordinates else.
+
+    Args:
+        objectives: (R, m); runs that are not finite are left out.
+        preference: (R, m), NaN where there is none.
+        names: a label per objective.
+    """
+    go = installed(
+        "plotly.graph_objects",
+        "an interactive front needs plotly, which is not installed; get it with: pip install "
+        "plotly (front.plot draws without it)",
+    )
+    finite = torch.isfinite(objectives).all(1).cpu()
+    f = objectives.detach().cpu()[finite].T.tolist()
+    w = preference.cpu()[finite].tolist()
+    colour = [row[0] if row[0] == row[0] else 0.5 for row in w]
+    scale = {"color": colour, "colorscale": "Viridis", "cmin": 0, "cmax": 1}
+    axes = {axis: {"title": {"text": name}} for axis, name in zip("xyz", names, strict=False)}
+    layout = {"height": 420, "margin": {"l": 50, "r": 10, "t": 30, "b": 45}}
+    if len(f) not in (2, 3):
+        dimensions = [{"label": n, "values": v} for n, v in zip(names, f, strict=True)]
+        return go.Figure(go.Parcoords(line=scale, dimensions=dimensions), layout)
+    runs = finite.nonzero().flatten().tolist()
+    text = [
+        f"run {run}<br>preference " + ", ".join(f"{v:.3g}" for v in row)
+        for run, row in zip(runs, w, strict=True)
+    ]
+    points = {"mode": "markers", "marker": scale | {"size": 9 if len(f) == 2 else 4}, "text": text}
+    if len(f) == 2:
+        layout |= {f"{axis}axis": value for axis, value in axes.items()}
+        return go.Figure(go.Scatter(x=f[0], y=f[1], **points), layout)
+    layout["scene"] = {f"{axis}axis": value for axis, value in axes.items()}
+    return go.Figure(go.Scatter3d(x=f[0], y=f[1], z=f[2], **points), layout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bipareto.methods.base import Method
-from bipareto.methods.episodic import Episodic
 from bipareto.methods.forum import FORUM
 from bipareto.methods.gmoba import GMOBA
 from bipareto.methods.mbmomeha import MBMOMEHA
@@ -25,7 +24,6 @@ __all__ = [
     "MOMEHA",
     "MOML",
     "WCMHGD",
-    "Episodic",
     "Method",
     "MoCo",
     "Twin",

@@ -23,18 +23,6 @@ from bipareto.problem.purity import check_draws
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = [
-    "Draw",
-    "Info",
-    "Limits",
-    "Method",
-    "PreferredState",
-    "Start",
-    "State",
-    "Traits",
-    "WeightedState",
-]
-
 #: role -> batch; empty for a problem without data.
 Draw = Mapping[Role, Any]
 #: what a step saw: `objectives` (m,) at (x_t, y_t), and what else the method has at hand, as

@@ -24,27 +24,6 @@ from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = [
-    "LOWER_X",
-    "knobs",
-    "lower_of",
-    "moved",
-    "nested",
-    "nested_oracles",
-    "nested_report",
-    "require_positive",
-    "roles",
-    "solver_info",
-    "solver_residuals",
-    "toward",
-    "uniform",
-    "upper_jacobian",
-    "upper_of",
-    "weigh",
-    "zero",
-]
-
-
 #: The draw on which x sees g.
 LOWER_X = Role("lower", "x")
 

@@ -21,8 +21,6 @@ from bipareto.problem import Problem
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree, first_leaf, ravel
 
-__all__ = ["GMOBA", "GmobaState"]
-
 
 class GmobaKnobs(NamedTuple):
     """The numbers of a run as 0-d tensors."""

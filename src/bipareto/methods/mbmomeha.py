@@ -22,9 +22,6 @@ from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = ["MBMOMEHA"]
-
-
 #: The draws of Algorithm 2 on which g is seen, and all the data of f.
 RHO_THETA, RHO_X, RHO_Y = Role("lower", "theta"), Role("lower", "x"), Role("lower", "y")
 EVERYTHING = Role("upper", "full")

@@ -19,8 +19,6 @@ from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = ["MEHA", "MehaState"]
-
 
 class MehaKnobs(NamedTuple):
     """The numbers of a run as 0-d tensors."""

@@ -26,8 +26,6 @@ from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = ["MoCo", "MocoState"]
-
 
 class MocoKnobs(NamedTuple):
     """The numbers of a run as 0-d tensors."""

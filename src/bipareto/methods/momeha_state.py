@@ -13,8 +13,6 @@ from bipareto.methods.parts.schedule import Schedule
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["Knobs", "MomehaState", "Momentum", "towards"]
-
 
 class Knobs(NamedTuple):
     """The numbers of a run as 0-d tensors; schedules are called with t."""

@@ -19,8 +19,6 @@ from bipareto.problem import Problem
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = ["MOML", "MomlState"]
-
 
 class MomlKnobs(NamedTuple):
     """The numbers of a run as 0-d tensors."""

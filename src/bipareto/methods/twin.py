@@ -80,20 +80,24 @@ class Twin(Method):
     With e a small number, D Adam's diagonal metric (the root of the mean square of grad_y g) and F
     the scalarized objectives, all gradients of g on one draw:
 
+    y'  = y - alpha_y D^-1 grad_y g(x, y)
+    v+  = (1 - rho) (v - alpha_y D^-1 H v) + alpha_y D^-1 grad_y F(x, y'),   no longer than
+          (alpha_y/rho) ||D^-1 grad_y F|| has been: where H is positive it never is
     H v = [ grad_y g(x, y + e v) - grad_y g(x, y) ] / e
-    h   = grad_x F(x, y) - [ grad_x g(x, y + e v) - grad_x g(x, y) ] / e
-    v+  = (1 - rho) v + alpha_y D^-1 ( grad_y F(x, y) - H v ),   no longer than (alpha_y/rho) ||D^-1
-          grad_y F|| has been: where H is positive it never is
+    h   = grad_x F(x, y') - [ grad_x g(x, y + e v+) - grad_x g(x, y) ] / e
     y+  = y - alpha_y D^-1 grad_y g(x, y)
     x+  = x - alpha_x h / (root of the mean square of h, coordinate by coordinate; or over all of
           them where `shared` is 1)
 
-    each direction passed through an average of weight beta.  At rest (H + rho D/alpha_y) v = grad_y
-    F, so h is the implicit hypergradient of a lower level regularised by 1/gamma = rho/alpha_y in
-    the metric D: the same role as MOMEHA's gamma.  y + e v is the twin: y and theta of MB-MOMEHA
-    with kappa = 1, one draw for both and c = 1/e obey the same recursion as gamma grows, but there
-    F's pull stays in y, here it does not: y never sees the upper level's data.  rho = 1 forgets v
-    at every step: the one-step unrolled hypergradient; a small rho looks 1/rho steps ahead.
+    with grad_y g in y+, H v and h passed through averages of weight beta.  At rest
+    ((1 - rho) H + rho D/alpha_y) v = grad_y F, so h is the implicit hypergradient of a lower level
+    regularised by 1/gamma = rho/alpha_y in the metric D: the same role as MOMEHA's gamma.  y + e v
+    is the twin: y and theta of MB-MOMEHA with kappa = 1, one draw for both and c = 1/e obey the
+    same recursion as gamma grows, but there F's pull stays in y, here it does not: y never sees the
+    upper level's data.  A small rho looks 1/rho steps ahead.  rho = 1 forgets v at every step: h is
+    the derivative of F(x, y'), the one-step unrolled hypergradient.  F is taken at y', not at y: a
+    step that goes too far is seen there, where at y every weight on g that trains y faster, and
+    with it all of them, would seem good.
 
     What is proved: with exact Hessian products, D = 1 and a strongly convex g, SOBA's rate
     O(T^-1/2); for a nonconvex g nothing, as for every method that differentiates a training.
@@ -105,7 +109,7 @@ class Twin(Method):
         alpha_y: Adam's step of y, the same.
         mu, ideal, scalarization: as in `MOMEHA`.
         shared: 0 gives every coordinate of x its own scale, as Adam does; 1 gives all the same one,
-            so that those with little to say move little; what lies between, a geometric mean.
+            so that those with little to say move little; what lies between, a mean of the two.
         beta: weight of the averages.
         epsilon: distance of the twin, ||e v|| = epsilon ||y||.
     """
@@ -177,61 +181,64 @@ class Twin(Method):
     def step(
         self, problem: Problem, state: TwinState, draw: Draw | None = None
     ) -> tuple[TwinState, Info]:
-        x, y, v, knobs, t, old = state.x, state.y, state.v, state.knobs, state.t, state.moments
+        x, y, knobs, t, old = state.x, state.y, state.knobs, state.t, state.moments
         upper, lower = ((draw or {}).get(Role(level)) for level in ("upper", "lower"))
         weigh = scalarization.get(self.scalarization).weights
-
-        def objective(point: tuple[Tree, Tree]) -> tuple[Tensor, tuple[Tensor, ...]]:
-            f = problem.upper(*point, upper)
-            return weigh(f.detach(), state.preference, state.ideal, knobs.mu) @ f, (f,)
-
-        (upper_x, upper_y), (f,) = oracle.grad_and_aux(objective, (x, y))
 
         def training(point: tuple[Tree, Tree]) -> Tensor:
             return problem.lower(*point, lower)
 
         g_x, g_y = oracle.grad(training, (x, y))
-        length = tree.norm(v)
-        distance = knobs.epsilon * tree.norm(y).clamp_min(TINY)
-        e = torch.where(length > 0, distance / length.clamp_min(TINY**4), 1.0)
-        twin_x, twin_y = oracle.grad(training, (x, tree.add_scaled(y, e, v)))
-        pull_x, pull_y = (
-            tree.map_(lambda u, a, b: u - (a - b) / e, upper, twin, own)
-            for upper, twin, own in ((upper_x, twin_x, g_x), (upper_y, twin_y, g_y))
-        )
-
-        beta, alpha = knobs.beta, knobs.alpha_y(t)
-        first = 1 - beta ** (t + 1)
+        beta, count = knobs.beta, t + 1
+        first, second = 1 - beta**count, 1 - SECOND_MOMENT_Y**count
         square_y = _squares(old.square_y, g_y, SECOND_MOMENT_Y)
-        second = 1 - SECOND_MOMENT_Y ** (t + 1)
-        metric = tree.map_(lambda s: (s / second).sqrt() + TINY, square_y)
+        alpha = knobs.alpha_y(t)
+        # alpha_y D^-1
+        rate = tree.map_(lambda s: alpha / ((s / second).sqrt() + TINY), square_y)
+
+        def objective(point: tuple[Tree, Tree]) -> tuple[Tensor, tuple[Tensor, ...]]:
+            f = problem.upper(*point, upper)
+            return weigh(f.detach(), state.preference, state.ideal, knobs.mu) @ f, (f,)
+
+        ahead = _descended(y, rate, g_y)
+        (upper_x, upper_y), (f,) = oracle.grad_and_aux(objective, (x, ahead))
+        push = tree.map_(torch.mul, rate, upper_y)
+        source = torch.maximum(SECOND_MOMENT_X * old.source, tree.norm(push))
+        v = tree.add_scaled(push, 1 - knobs.rho, _descended(state.v, rate, old.v))
+        length = tree.norm(v).clamp_min(TINY**4)
+        shorten = (source / knobs.rho / length).clamp(max=1.0)
+        v = tree.map_(lambda a: shorten * a, v)
+
+        e = knobs.epsilon * tree.norm(y).clamp_min(TINY) / (shorten * length).clamp_min(TINY**4)
+        twin_x, twin_y = oracle.grad(training, (x, tree.add_scaled(y, e, v)))
+        curved_x, curved_y = (
+            tree.map_(lambda a, b: (a - b) / e, twin, own)
+            for twin, own in ((twin_x, g_x), (twin_y, g_y))
+        )
+        h = tree.sub(upper_x, curved_x)
+
         m_y = tree.interpolate(g_y, old.y, beta)
-        new_y = tree.map_(lambda a, m, d: a - alpha / first * m / d, y, m_y, metric)
+        new_y = _descended(y, tree.map_(lambda r: r / first, rate), m_y)
+        m_v = tree.interpolate(curved_y, old.v, beta)
 
-        m_v = tree.interpolate(pull_y, old.v, beta)
-        new_v = tree.map_(lambda a, m, d: (1 - knobs.rho) * a + alpha * m / d, v, m_v, metric)
-        source = alpha * tree.norm(tree.map_(torch.div, upper_y, metric))
-        source = torch.maximum(SECOND_MOMENT_X * old.source, source)
-        shorten = (source / knobs.rho / tree.norm(new_v).clamp_min(TINY**4)).clamp(max=1.0)
-        new_v = tree.map_(lambda a: shorten * a, new_v)
-
-        square_x = _squares(old.square_x, pull_x, SECOND_MOMENT_X)
-        second = 1 - SECOND_MOMENT_X ** (t + 1)
-        m_x = tree.interpolate(pull_x, old.x, beta)
-        stride = knobs.alpha_x(t) / first
+        square_x = _squares(old.square_x, h, SECOND_MOMENT_X)
+        second = 1 - SECOND_MOMENT_X**count
+        m_x = tree.interpolate(h, old.x, beta)
         root = tree.map_(lambda s: (s / second).sqrt(), square_x)
         typical = tree.norm(root) / _count(x) ** 0.5
         # A millionth of the typical coordinate: one that has no gradient stands still.
-        least, own = 1e-6 * typical + TINY**4, 1 - knobs.shared
-        common = stride * (typical + TINY**4) ** -knobs.shared
-        new_x = tree.map_(lambda a, m, r: a - common * m / (r + least) ** own, x, m_x, root)
+        least = 1e-6 * typical + TINY**4
+        scaled = tree.map_(
+            lambda m, r: m / torch.lerp(r, typical, knobs.shared).add(least), m_x, root
+        )
+        new_x = tree.descend(x, knobs.alpha_x(t) / first, scaled)
 
         new = state._replace(
             x=new_x,
             y=new_y,
-            v=new_v,
+            v=v,
             ideal=knobs.ideal.update(state.ideal, f),
-            t=t + 1,
+            t=count,
             moments=Moments(m_x, m_y, m_v, square_x, square_y, source),
         )
         return new, {"objectives": f}
@@ -260,8 +267,13 @@ class Twin(Method):
         }
 
 
+def _descended(point: Tree, rate: Tree, direction: Tree) -> Tree:
+    """point - rate * direction, coordinate by coordinate."""
+    return tree.map_(lambda a, r, d: torch.addcmul(a, r, d, value=-1), point, rate, direction)
+
+
 def _squares(average: Tree, direction: Tree, decay: float) -> Tree:
-    return tree.map_(lambda s, d: decay * s + (1 - decay) * d * d, average, direction)
+    return tree.map_(lambda s, d: torch.lerp(d * d, s, decay), average, direction)
 
 
 def _count(value: Tree) -> int:

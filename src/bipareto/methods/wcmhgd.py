@@ -24,8 +24,6 @@ from bipareto.problem import Problem
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = ["WCMHGD", "WcmhgdState"]
-
 
 class WcmhgdKnobs(NamedTuple):
     """The numbers of a run as 0-d tensors."""

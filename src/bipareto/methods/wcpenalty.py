@@ -23,8 +23,6 @@ from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = ["WCPenalty", "WcpenaltyState"]
-
 
 class WcpenaltyKnobs(NamedTuple):
     """The numbers of a run as 0-d tensors."""

@@ -26,9 +26,6 @@ from bipareto.problem.modules import (
 from bipareto.problem.sampler import Role, Sampler
 from bipareto.problem.tree import Tree
 
-__all__ = ["Calls", "ModuleCalls", "calls_of"]
-
-
 Loss: TypeAlias = Callable[..., Tensor]
 
 

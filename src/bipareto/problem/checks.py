@@ -15,19 +15,6 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import tree, validation
 from bipareto.problem.tree import Tree
 
-__all__ = [
-    "check_dependence",
-    "check_entries",
-    "check_finite",
-    "check_leaves",
-    "check_outputs",
-    "check_terms",
-    "labels",
-    "nudged",
-    "warn_without_minimum",
-]
-
-
 #: How far away, in sizes of y, g is looked at to see whether it has a minimum.
 FAR = 1e6
 

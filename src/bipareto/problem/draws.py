@@ -10,8 +10,6 @@ from bipareto.problem import tree
 from bipareto.problem.base import Problem
 from bipareto.problem.sampler import Role
 
-__all__ = ["draw"]
-
 
 def draw(problem: Problem, roles: Sequence[Role], t: int, seeds: Sequence[int]) -> dict[Role, Any]:
     """The draws of one step, role -> batch; with several seeds each leaf gets a first axis, one

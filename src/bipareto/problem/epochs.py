@@ -25,8 +25,6 @@ from bipareto.problem.purity import (
     set_random_streams,
 )
 
-__all__ = ["KeyedOrder", "batch_seed", "fetch_twice", "keyed"]
-
 
 def batch_seed(seed: int, position: int) -> int:
     """The seed of a batch, from that of its epoch and its position."""

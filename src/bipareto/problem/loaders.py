@@ -27,8 +27,6 @@ from bipareto.problem.epochs import KeyedOrder, batch_seed, fetch_twice, keyed
 from bipareto.problem.purity import kept_random_state, seed_everything
 from bipareto.problem.sampler import Role, generator
 
-__all__ = ["LoaderDraws", "draws_of"]
-
 
 class LoaderDraws:
     """A sampler over `DataLoader`s, or tensors that are used whole.

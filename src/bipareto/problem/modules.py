@@ -32,19 +32,6 @@ from bipareto.problem import tree
 from bipareto.problem.sampler import Role, generator
 from bipareto.problem.tree import Tree
 
-__all__ = [
-    "Part",
-    "View",
-    "copy_into",
-    "estimating",
-    "in_full_precision",
-    "key_of",
-    "keys_of",
-    "make_pure",
-    "norm_layers",
-    "trained",
-]
-
 #: the key of a draw on which nothing is dropped
 NO_DROPOUT = -1
 

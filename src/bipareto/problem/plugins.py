@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 
 from bipareto.errors import BiparetoWarning
 
-__all__ = ["Registry", "declared", "loaded"]
-
 T = TypeVar("T")
 
 

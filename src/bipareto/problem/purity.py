@@ -27,18 +27,6 @@ from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.problem.validation import shown
 
-__all__ = [
-    "check_draws",
-    "draw_twice",
-    "evaluate_twice",
-    "kept_random_state",
-    "once_twice",
-    "random_streams",
-    "same",
-    "seed_everything",
-    "set_random_streams",
-]
-
 _REMEDY = (
     "what is random must be a draw, a function of (role, step, seed): let a sampler draw it with "
     "bipareto.problem.sampler.generator(role, t, seed), or use an nn.Dropout inside a module given "

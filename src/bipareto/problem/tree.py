@@ -79,7 +79,8 @@ def map_(fn: Callable[..., Any], tree: T, *rest: T) -> T:
 
 def _plain(tree: Any) -> bool:
     """A pair (x, y) of tensors, say, which needs no walk through a tree."""
-    return type(tree) is tuple and all(isinstance(leaf, Tensor) for leaf in tree)
+    # A list, since a generator costs as much as a small tensor operation.
+    return type(tree) is tuple and all([isinstance(leaf, Tensor) for leaf in tree])
 
 
 def first_leaf(tree: Tree) -> Tensor:
@@ -109,7 +110,7 @@ def descend(a: Tree, step: Tensor, b: Tree) -> Tree:
 
 def interpolate(a: Tree, b: Tree, weight: Tensor | float) -> Tree:
     """(1 - weight) * a + weight * b."""
-    return map_(lambda u, v: u + weight * (v - u), a, b)
+    return map_(lambda u, v: torch.lerp(u, v, weight), a, b)
 
 
 def dot(a: Tree, b: Tree) -> Tensor:

@@ -10,8 +10,6 @@ from bipareto.problem.base import Problem
 from bipareto.problem.sampler import Role, Sampler
 from bipareto.problem.tree import Tree
 
-__all__ = ["Wrapped"]
-
 
 class Wrapped(Problem):
     """A problem that asks another, `inner`; wrappers override the evaluations that they change.

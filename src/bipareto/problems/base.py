@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
@@ -18,12 +18,9 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.oracle import noisy
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
-from bipareto.problems.draws import normal
 
 #: Points of an exact front at most.
 MOST_POINTS = 10_000_000
-
-__all__ = ["Constants", "Front", "KnownProblem", "Point", "Single", "at_least"]
 
 
 class Point(NamedTuple):
@@ -310,3 +307,28 @@ class KnownProblem(Problem, ABC):
 def at_least(name: str, value: float, least: float) -> None:
     """Refuse an option below its least value."""
     validation.number(value, name, least=least)
+
+
+def normal(stream: Generator, *shape: int) -> Tensor:
+    """Standard normal numbers."""
+    return torch.randn(*shape, generator=stream, dtype=torch.float64)
+
+
+def uniform(stream: Generator, low: float, high: float, *shape: int) -> Tensor:
+    """Numbers uniform in [low, high]."""
+    return low + (high - low) * torch.rand(*shape, generator=stream, dtype=torch.float64)
+
+
+def orthogonal(stream: Generator, dim: int) -> Tensor:
+    """An orthogonal matrix (dim, dim)."""
+    return torch.linalg.qr(normal(stream, dim, dim)).Q
+
+
+def scattered(stream: Generator, m: int, hessian: Tensor) -> Tensor:
+    """m points of R^d, normal, scaled so that the mean of ||p_i - p_j||_M^2, M the Hessian, is 2d;
+    shape (m, d).
+    """
+    dim = hessian.shape[0]
+    points = normal(stream, m, dim)
+    spread = torch.pdist(points @ torch.linalg.cholesky(hessian)).square().mean()
+    return points * (2 * dim / spread).sqrt()

@@ -9,8 +9,6 @@ from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, KnownProblem
 from bipareto.problems.curve import Sweep, nondominated, opposed
 
-__all__ = ["Bistable"]
-
 
 def _right_well(x: Tensor) -> Tensor:
     """The largest root of y^3 - y = x for x >= 0, elementwise.

@@ -15,8 +15,6 @@ from torch import Tensor
 
 from bipareto.methods.parts.scalarization import Scalarization
 
-__all__ = ["Curve", "Interval", "Sweep", "bisect", "nondominated", "opposed", "slope"]
-
 Interval: TypeAlias = tuple[float, float]
 
 #: local minima on the sampling grid that are refined; two branches of a front give two of almost

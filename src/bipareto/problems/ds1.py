@@ -9,11 +9,8 @@ from torch import Tensor
 
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
-from bipareto.problems.base import Constants, KnownProblem, at_least
+from bipareto.problems.base import Constants, KnownProblem, at_least, normal, uniform
 from bipareto.problems.curve import Curve
-from bipareto.problems.draws import normal, uniform
-
-__all__ = ["DS1"]
 
 _R = 0.1
 

@@ -20,8 +20,6 @@ from bipareto.methods.parts.preferences import grid
 from bipareto.methods.parts.scalarization import SCALARIZATIONS, Scalarization
 from bipareto.problems.curve import Curve
 
-__all__ = ["Hull", "SharedHessian", "check_size"]
-
 _EPS = torch.finfo(torch.float64).eps
 
 

@@ -7,11 +7,8 @@ from torch import Tensor
 
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
-from bipareto.problems.base import Constants, KnownProblem
-from bipareto.problems.draws import scattered
+from bipareto.problems.base import Constants, KnownProblem, scattered
 from bipareto.problems.hull import SharedHessian, check_size
-
-__all__ = ["MerelyConvex"]
 
 
 class MerelyConvex(KnownProblem):

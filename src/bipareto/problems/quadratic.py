@@ -11,11 +11,16 @@ from torch import Tensor
 
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
-from bipareto.problems.base import Constants, KnownProblem, at_least
-from bipareto.problems.draws import normal, orthogonal, scattered, uniform
+from bipareto.problems.base import (
+    Constants,
+    KnownProblem,
+    at_least,
+    normal,
+    orthogonal,
+    scattered,
+    uniform,
+)
 from bipareto.problems.hull import SharedHessian, check_size
-
-__all__ = ["PLSin2", "Quadratic"]
 
 
 class _AffineResponse(KnownProblem):

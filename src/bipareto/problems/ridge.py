@@ -10,11 +10,8 @@ from torch import Tensor
 from bipareto.errors import InvalidInput
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
-from bipareto.problems.base import Constants, KnownProblem, at_least
+from bipareto.problems.base import Constants, KnownProblem, at_least, normal
 from bipareto.problems.curve import Sweep, nondominated, opposed
-from bipareto.problems.draws import normal
-
-__all__ = ["Ridge"]
 
 _TRAINING, _VALIDATION = 40, 200
 

@@ -16,11 +16,8 @@ from torch import Tensor
 from bipareto.errors import InvalidInput
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
-from bipareto.problems.base import Constants, Front, KnownProblem, Single, at_least
+from bipareto.problems.base import Constants, Front, KnownProblem, Single, at_least, normal
 from bipareto.problems.curve import Interval, Sweep, nondominated
-from bipareto.problems.draws import normal
-
-__all__ = ["MoSin", "MoSin2", "Sin", "SinTrap"]
 
 _C = 2.0
 

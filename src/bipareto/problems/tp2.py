@@ -9,8 +9,6 @@ from bipareto.problem.tree import Tree
 from bipareto.problems.base import Constants, KnownProblem, at_least
 from bipareto.problems.hull import SharedHessian
 
-__all__ = ["TP2S"]
-
 
 class TP2S(KnownProblem):
     """f_1 = h(y) + x^2, f_2 = h(y) + (x - 1)^2, h(y) = (y_1 - 1)^2 + sum_{i>=2} y_i^2, over g =

@@ -9,13 +9,5 @@ from bipareto.report.figures import (
     plot_hypervolumes,
     plot_radar,
 )
-from bipareto.report.methods import methods_page
 
-__all__ = [
-    "methods_page",
-    "plot_comparison",
-    "plot_convergence",
-    "plot_front",
-    "plot_hypervolumes",
-    "plot_radar",
-]
+__all__ = ["plot_comparison", "plot_convergence", "plot_front", "plot_hypervolumes", "plot_radar"]

@@ -19,8 +19,6 @@ import numpy as np
 from bipareto.errors import InvalidInput
 from bipareto.sweep.reading import Source
 
-__all__ = ["Curves", "read_curves"]
-
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 #: Runs whose own curve is kept; of more, they are taken evenly, and the band shows the others.

@@ -14,8 +14,6 @@ from bipareto.fronts.pareto import ParetoFront
 from bipareto.problems.base import KnownProblem
 from bipareto.report.curves import Curves
 
-__all__ = ["plot_comparison", "plot_convergence", "plot_front", "plot_hypervolumes", "plot_radar"]
-
 
 def plot_front(
     front: ParetoFront,
@@ -42,12 +40,7 @@ def plot_front(
     heading = _title(front, known) if title is None else title
     exact = None if known is None else known.front(401)
     labels = names or (None if problem is None else problem.names)
-    drawing.save(
-        drawing.draw_front(
-            front.objectives, preference=front.preference, exact=exact, names=labels, title=heading
-        ),
-        path,
-    )
+    front.plot(path, exact=exact, names=labels, title=heading)
 
 
 def plot_comparison(

@@ -10,8 +10,6 @@ from time import monotonic
 
 from bipareto.problem.notebook import in_notebook
 
-__all__ = ["bar"]
-
 
 @contextmanager
 def bar(

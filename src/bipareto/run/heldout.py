@@ -11,8 +11,6 @@ from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import Role, generator
 from bipareto.problem.wrapped import Wrapped
 
-__all__ = ["HeldOut"]
-
 
 class HeldOut(Wrapped):
     """A problem whose draws of the upper level come from two thirds of its data; the last third,

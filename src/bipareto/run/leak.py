@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Leak"]
-
 
 class Leak(NamedTuple):
     """Objectives (m,) at the y that a run returned (None where that is the next row), with y solved

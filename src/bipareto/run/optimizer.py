@@ -27,8 +27,6 @@ from bipareto.problem.tree import Tree
 from bipareto.run.loop import LoopOptions, as_method
 from bipareto.run.steppers import stepper
 
-__all__ = ["Optimizer"]
-
 
 class Optimizer:
     """Runs of a method that are stepped by hand.

@@ -60,12 +60,12 @@ CANDIDATES: dict[bool, tuple[tuple[float, float, float], ...]] = {
     True: ((1.0, 3.0, 0.0), (1.0, 10.0, 0.0), (0.01, 1.0, 0.0), (0.01, 3.0, 0.0)),
     False: (
         (1.0, 1.0, 0.0), (1.0, 10.0, 0.0), (1.0, 60.0, 0.0), (0.01, 0.3, 0.0), (0.01, 2.0, 0.0),
-        (1.0, 0.1, 1.0), (1.0, 1.0, 1.0),
+        (1.0, 1.0, 1.0), (1.0, 30.0, 1.0),
     ),
 }  # fmt: skip
 #: Where x has many coordinates and no candidate is better than x0 by this share, the race was too
-#: short to tell, and the second candidate, one step ahead and ten units far, is run as well.
-DECISIVE, UNDECIDED = 0.03, 1
+#: short to tell, and these, one step ahead with one scale for all of x, are run as well.
+DECISIVE, UNDECIDED = 0.03, (5,)
 #: A joint run is longer than a training, and noisy steps of y drown the twin: half of the rate.
 JOINT_RATE = 0.5
 #: The share of the budget that a race may cost.
@@ -237,7 +237,7 @@ def race(
     winner = min(raced, key=lambda c: c.value)
     run = [winner]
     if not plan.few and winner.value > (1 - DECISIVE) * nothing:
-        run = list(dict.fromkeys([winner, raced[UNDECIDED]]))
+        run = list(dict.fromkeys([winner, *(raced[i] for i in UNDECIDED)]))
     gradients = spent + count * training + len(wanted) * steps * (2 + m)
     return Race(
         candidates=(*raced, Candidate(1.0, 0.0, 0.0, nothing)),

@@ -15,8 +15,6 @@ from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem
 
-__all__ = ["Step", "Stepper"]
-
 #: a step on states, of one run or of a batch
 Step: TypeAlias = Callable[[State, Draw], tuple[State, Info]]
 

@@ -12,8 +12,6 @@ from bipareto.errors import NotBatchable
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["TRAINING", "judged", "objectives_of", "train", "train_on"]
-
 #: Adam's rate and the steps of a round where no race has found better ones
 TRAINING = (0.01, 100)
 

@@ -23,8 +23,6 @@ from bipareto.run.loop import method_kind
 from bipareto.sweep.config import MethodConfig, ProblemConfig, SweepConfig
 from bipareto.sweep.typed import check_options
 
-__all__ = ["Setup", "auto", "build", "chosen", "foretold", "method_of", "preferences_of", "races"]
-
 
 class Setup(NamedTuple):
     """A problem and where its runs start, for each seed of a sweep."""

@@ -17,8 +17,6 @@ from typing import Any
 
 from bipareto.sweep.durable import AGAIN, Damaged, write_text
 
-__all__ = ["NAME", "Unknown", "add", "check", "digest", "named", "seal", "write_sums"]
-
 
 class Unknown(Damaged):
     """The checksums themselves are missing or damaged: nothing is known of the other files."""

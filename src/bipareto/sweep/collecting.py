@@ -48,9 +48,8 @@ def write_result(plan: Plan, folder: RunFolder, index: int, run: Run, *, stacked
         plan, state.x, state.y, runs, run.reason[: len(runs)], run.failure[: len(runs)], run.seconds
     )
     found = replace(found.with_y(state.y, None, plan.setup.problem), own=None)
-    with warnings.catch_warnings():
-        # The residuals are stored, and the whole front warns once.
-        warnings.simplefilter("ignore", BiparetoWarning)
+    # The residuals are stored, and the whole front warns once.
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         # The y of a race was trained on g alone already.
         solved = found if "race" in plan.manifest else found.resolve_lower()
     tensors = {
@@ -144,11 +143,8 @@ def reference_of(found: ParetoFront, known: KnownProblem | None) -> tuple[Tensor
     """The point (m,) up to which the hypervolume is taken, and what it is, in words."""
     if known is not None:
         return known.reference, "the exact front's worst values plus a tenth of its ranges"
-    f = found.objectives[torch.isfinite(found.objectives).all(1)].cpu()
     words = "the worst values found plus a tenth of their ranges: not comparable between runs"
-    if not len(f):
-        return torch.full((found.objectives.shape[1],), torch.nan), words
-    return f.amax(0) + 0.1 * (f.amax(0) - f.amin(0)), words
+    return measures.beyond(found.objectives), words
 
 
 def _measured(found: ParetoFront, known: KnownProblem | None) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -28,12 +30,12 @@ from bipareto.problems.base import KnownProblem
 from bipareto.run.race import comes_in_batches
 from bipareto.run.training import train_on
 from bipareto.sweep.builder import Setup, method_of
-from bipareto.sweep.config import MethodConfig
+from bipareto.sweep.config import MethodConfig, SweepConfig, to_dict
 from bipareto.sweep.contenders import Contender, reference_point, with_hypervolumes
 from bipareto.sweep.durable import Interrupted
-from bipareto.sweep.kept import Kept
-
-__all__ = ["Budget", "applicable", "compare", "gradient_cost"]
+from bipareto.sweep.reading import plan_of, returned
+from bipareto.sweep.store import RunFolder
+from bipareto.sweep.sweep import resume, sweep
 
 Budget = Literal["oracles", "seconds"]
 
@@ -289,3 +291,57 @@ def _kkt(problem: Problem, found: ParetoFront, i: int) -> float:
 
 def _worst(values: Tensor) -> float:
     return float(values.nan_to_num(nan=math.inf).max())
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Where the runs of a comparison are, and how they are made.
+
+    Args:
+        path: the folder of the comparison; that of a method is methods/NAME.
+        config: of the runs, all but the method and its steps.
+        setup: their problem, where it has been built already.
+    """
+
+    path: Path
+    config: SweepConfig
+    setup: Setup | None = None
+
+    def begun(self, name: str) -> tuple[Method, int] | None:
+        """The method as it was begun earlier, and its steps; None where it was not.  Runs of
+        another question are refused.
+        """
+        path = self.path / "methods" / name
+        if not RunFolder(path).exists():
+            return None
+        plan = plan_of(path, trusted=True)
+        held, asked = to_dict(plan.config), to_dict(self.config)
+        for key in ("problem", "preferences", "seeds", "compile"):
+            if held[key] != asked[key]:
+                raise InvalidInput(
+                    f"{path} holds runs of another comparison ({key}: {held[key]}, not "
+                    f"{asked[key]}); choose another folder, or the same settings to go on"
+                )
+        return plan.method, plan.config.steps
+
+    def front(
+        self, name: str, method: Method | None, steps: int, progress: bool | None
+    ) -> tuple[ParetoFront, ParetoFront]:
+        """The front of a method, begun or gone on with: as it was returned, and with the lower
+        level solved again.
+
+        Args:
+            method: None tunes the one of that name, by a race where data comes in batches.
+        """
+        path = self.path / "methods" / name
+        if RunFolder(path).exists():
+            found = resume(path, progress=progress)
+        else:
+            asked = MethodConfig(name)
+            if method is not None:
+                own = {f.name: getattr(method, f.name) for f in fields(method)}
+                asked = MethodConfig(name, "plain", own)
+            config = replace(self.config, method=asked, steps=steps)
+            found = sweep(config, path, setup=self.setup, progress=progress)
+        y, _ = returned(path, trusted=True)
+        return replace(found, y=y, lower_residual=None), found

@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.fronts.measures import hypervolume
+from bipareto.fronts.measures import beyond, hypervolume
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.methods import Method
 from bipareto.problem import Problem
 from bipareto.problems.base import KnownProblem
-
-__all__ = ["Contender", "reference_point", "verdicts", "with_hypervolumes"]
 
 
 @dataclass(frozen=True)
@@ -86,11 +84,7 @@ def reference_point(problem: Problem, found: Sequence[Contender]) -> Tensor:
     if isinstance(problem, KnownProblem):
         return problem.reference
     points = [_judged(c.front) for c in found if c.front is not None]
-    if not points:
-        return torch.empty(0)
-    f = torch.cat(points)
-    f = f[torch.isfinite(f).all(1)]
-    return f.amax(0) + 0.1 * (f.amax(0) - f.amin(0))
+    return beyond(torch.cat(points)) if points else torch.empty(0)
 
 
 def _judged(found: ParetoFront) -> Tensor:

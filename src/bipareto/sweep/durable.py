@@ -15,6 +15,8 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from io import BufferedWriter
 from pathlib import Path
 from types import ModuleType
@@ -23,25 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.errors import BiparetoError, InvalidInput
-
-__all__ = [
-    "AGAIN",
-    "Damaged",
-    "Interrupted",
-    "MetricsLog",
-    "Position",
-    "RunLocked",
-    "StoreError",
-    "is_locked",
-    "last_record",
-    "lock",
-    "read_tensors",
-    "reporting",
-    "write_atomic",
-    "write_tensors",
-    "write_text",
-]
+from bipareto.errors import BiparetoError, installed
 
 _CHECKSUM = "sha256"
 
@@ -129,14 +113,12 @@ def _sync(path: Path) -> None:
 
 def _safetensors() -> ModuleType:
     """The library of the files; a run without a folder does not need it."""
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise InvalidInput(
-            "run folders keep tensors in safetensors files; get what reads them with: pip install "
-            "safetensors"
-        ) from error
-    return safetensors
+    installed(
+        "safetensors.torch",
+        "run folders keep tensors in safetensors files; get what reads them with: pip install "
+        "safetensors",
+    )
+    return import_module("safetensors")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
@@ -270,6 +252,14 @@ def last_record(path: Path, size: int | None = None) -> dict[str, Any] | None:
     except (ValueError, OSError) as error:
         raise Damaged(f"{path} is damaged ({error}); {AGAIN}") from error
     return None
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def lock(path: Path) -> int | None:

@@ -15,8 +15,6 @@ from typing import Any
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["dump_number", "forms", "load_number", "parse", "refuse", "require", "show"]
-
 
 def require(holds: bool, path: str, found: Any, wanted: str) -> None:
     """Refuse what was found at a path unless the condition holds."""

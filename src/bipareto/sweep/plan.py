@@ -14,7 +14,6 @@ import platform
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +31,9 @@ from bipareto.run.steppers import stepper
 from bipareto.sweep import engines
 from bipareto.sweep.builder import Setup, build, method_of, preferences_of
 from bipareto.sweep.config import SweepConfig, load
+from bipareto.sweep.durable import version_of
 from bipareto.sweep.grammar import dump_number, load_number
 from bipareto.sweep.store import RunFolder
-
-__all__ = ["Plan", "begin", "manifest_of", "read_plan", "versions"]
 
 #: Plans that are kept in memory.
 MOST_PLANS = 4
@@ -88,9 +86,8 @@ class Plan:
             )
             for seed in set(seeds)
         }
-        with warnings.catch_warnings():
-            # Zeros were warned of when the preferences were made.
-            warnings.simplefilter("ignore", BiparetoWarning)
+        # Zeros were warned of when the preferences were made.
+        with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
             return [
                 self.method.begin(starts[seed], self.preference(run))
                 for seed, run in zip(seeds, runs, strict=True)
@@ -183,12 +180,9 @@ def versions() -> dict[str, str]:
         "platform": platform.platform(),
         "cpu": platform.machine(),
     }
-    for name in ("bipareto", "torch", "numpy", "safetensors"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found
+    return found | {
+        name: version_of(name) for name in ("bipareto", "torch", "numpy", "safetensors")
+    }
 
 
 def read_plan(folder: RunFolder, setup: Setup | None = None) -> Plan:

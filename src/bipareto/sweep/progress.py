@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from bipareto import problems
-from bipareto.fronts.measures import hypervolume
+from bipareto.fronts.measures import beyond, hypervolume
 from bipareto.sweep.config import SweepConfig, load
 from bipareto.sweep.durable import last_record
 from bipareto.sweep.store import RunFolder, SliceFolder
-
-__all__ = ["Progress", "SliceProgress", "progress"]
 
 
 class SliceProgress(NamedTuple):
@@ -138,13 +137,10 @@ def _objectives(
 
 def _reference(config: SweepConfig, objectives: list[Any]) -> tuple[list[float] | None, str]:
     """That of a known problem, else a tenth beyond the worst values so far."""
-    rows = np.concatenate(objectives) if objectives else np.empty((0, 0))
-    rows = rows[np.isfinite(rows).all(1)] if len(rows) else rows
-    if not len(rows):
+    corner = beyond(torch.from_numpy(np.concatenate(objectives or [np.empty((0, 1))])))
+    if corner.isnan().any():
         return None, "nothing finite is recorded yet"
     if ":" not in config.problem.name:
         known = problems.get(config.problem.name, **config.problem.options)
         return known.reference.tolist(), "the exact front's worst values plus a tenth of its ranges"
-    return (
-        rows.max(0) + 0.1 * np.ptp(rows, axis=0)
-    ).tolist(), "a tenth beyond the worst values so far, so it moves"
+    return corner.tolist(), "a tenth beyond the worst values so far, so it moves"

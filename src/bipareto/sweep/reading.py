@@ -29,25 +29,12 @@ from bipareto.problem.tree import Tree
 from bipareto.problems import KnownProblem
 from bipareto.run.results import Failure
 from bipareto.sweep.config import SweepConfig, load
-from bipareto.sweep.durable import Damaged, is_locked
 from bipareto.sweep.plan import Plan, read_plan
-from bipareto.sweep.store import RunFolder, SliceFolder
+from bipareto.sweep.status import experiment
+from bipareto.sweep.store import RunFolder
 
 if TYPE_CHECKING:
     from bipareto.doctor.evidence import Case
-
-__all__ = [
-    "Source",
-    "Status",
-    "StoredRun",
-    "case",
-    "experiment",
-    "plan_of",
-    "read_runs",
-    "returned",
-    "run_folders",
-    "status",
-]
 
 
 class Source(NamedTuple):
@@ -129,17 +116,15 @@ def _methods(path: Path) -> list[Path]:
 def _refuse_experiment(path: Path) -> None:
     if (found := experiment(path)) is None:
         return
-    command = f"bipareto experiment {found.method}"
     remedy = (
-        f"tables and pictures of them: {command} figures {path}"
-        if (path / "results.json").exists()
-        else f"{found.method}.json and its pictures are in the folder"
-        if (path / f"{found.method}.json").exists()
-        else f"it goes on when {command} is called again with --out {path}"
+        f"see what its records say with: bipareto doctor {path}, and its pictures and tables with: "
+        f"bipareto report {path}"
+        if found.slices_done or found.state == "done"
+        else f"go on with: bipareto resume {path}"
     )
     raise InvalidInput(
-        f"{path} holds an experiment ({found.method}, {found.state}), whose results are no runs of "
-        f"front, solve, sweep or compare; {remedy}"
+        f"{path} holds an experiment ({found.method}, {found.state}): it keeps no front with its "
+        f"lower level solved, which is what can be certified; {remedy}"
     )
 
 
@@ -269,18 +254,9 @@ def case(path: str | PathLike[str], *, trusted: bool = False) -> Case:
         for name in names
     }
     failure = [None if f is None else Failure(*f) for _, meta in read for f in meta["failure"]]
-    return Case(
-        plan.setup.problem,
-        plan.method,
-        state.x,
-        state.y,
-        plan.preference_rows(range(plan.manifest["runs"])),
-        history,
-        failure,
-        state,
-        plan.setup.starts[0],
-        plan.manifest["batched"],
-    )
+    setup, batched = plan.setup, plan.manifest["batched"]
+    w = plan.preference_rows(range(plan.manifest["runs"]))
+    return Case(setup.problem, plan.method, state, w, history, failure, setup.starts[0], batched)
 
 
 def _rows(part: Path) -> list[dict[str, Any]]:
@@ -299,71 +275,3 @@ def _recorded(rows: list[dict[str, Any]], name: str, runs: int) -> Tensor:
     m = values.shape[-1] if name in ("objectives", "weights") else 1
     values = values.reshape(len(rows), -1, m)[:, :runs]
     return values.squeeze(-1) if m == 1 else values
-
-
-class Status(NamedTuple):
-    """Where a run stands: "done", "running" or "stopped", slices done, and the share of all
-    steps.
-    """
-
-    path: Path
-    problem: str
-    method: str
-    runs: int
-    state: str
-    slices_done: int
-    slices: int
-    progress: float
-
-
-def experiment(path: Path) -> Status | None:
-    """Where the folder of an experiment stands, its trainings as slices and its name as the method;
-    None for another folder.
-    """
-    mark = path / "experiment.json"
-    if not mark.is_file():
-        return None
-    try:
-        name = str(json.loads(mark.read_text("utf-8"))["experiment"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Damaged(
-            f"{mark} does not say whose the folder is ({type(error).__name__})"
-        ) from error
-    parts = [SliceFolder(found.parent) for found in path.rglob("attempts.jsonl")]
-    done = sum(part.done for part in parts)
-    told = any((path / file).is_file() for file in ("results.json", f"{name}.json"))
-    state = (
-        "running"
-        if any(is_locked(part.path / "lock") for part in parts)
-        else "done"
-        if told and done == len(parts)
-        else "stopped"
-    )
-    share = done / len(parts) if parts else float(told)
-    return Status(path, "experiment", name, len(parts), state, done, len(parts), share)
-
-
-def status(path: str | PathLike[str]) -> Status:
-    """Look at a run without disturbing it."""
-    folder = RunFolder(Path(path))
-    folder.check()
-    manifest, config = folder.manifest(), load(SweepConfig, folder.config)
-    parts = [folder.slice(index) for index in range(manifest["slices"])]
-    done = [part.done for part in parts]
-    at_work = folder.running()
-    for part in parts:
-        part.check(at_work=at_work)
-    steps = sum(
-        config.steps if finished else part.step for part, finished in zip(parts, done, strict=True)
-    )
-    collected = (folder.path / "front.csv").exists() and all(done)
-    return Status(
-        folder.path,
-        config.problem.name,
-        config.method.name,
-        manifest["runs"],
-        "running" if at_work else "done" if collected else "stopped",
-        sum(done),
-        len(parts),
-        steps / (config.steps * len(parts)),
-    )

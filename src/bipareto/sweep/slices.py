@@ -29,11 +29,10 @@ from bipareto.sweep.durable import (
     lock,
     read_tensors,
     reporting,
+    version_of,
     write_tensors,
     write_text,
 )
-
-__all__ = ["SliceFolder"]
 
 _ATTEMPTS = "attempts.jsonl"
 
@@ -150,16 +149,18 @@ class SliceFolder:
         """
         path, text = self.path / "owner.json", json.dumps(owner)
         if not self.done and not self.checkpoints():
-            write_text(path, text)
+            write_text(path, json.dumps({**owner, "version": version_of("bipareto")}))
             return
         try:
             found = json.loads(path.read_text("utf-8")) if path.exists() else {}
         except ValueError as error:
             raise Damaged(f"{path} is damaged ({error}); use another folder") from error
         if differ := list(_differences(found, json.loads(text))):
+            version = found.get("version", "before 0.1.0, which noted no version")
             raise InvalidInput(
-                f"{self.path} holds another {what} ({'; '.join(differ)}); use another folder, or "
-                "the same settings to go on with it"
+                f"{self.path} holds another {what} ({'; '.join(differ)}), begun with bipareto "
+                f"{version} (this is {version_of('bipareto')}); use another folder, or the same "
+                "settings to go on with it"
             )
 
     def restore(self, template: State) -> tuple[Snapshot | None, list[str]]:

@@ -34,8 +34,6 @@ from bipareto.sweep.durable import Damaged, Interrupted
 from bipareto.sweep.plan import Plan, begin, manifest_of, read_plan, versions
 from bipareto.sweep.store import RunFolder
 
-__all__ = ["keep", "resume", "run_slice", "sweep", "traced"]
-
 
 def sweep(
     config: SweepConfig,
@@ -162,9 +160,8 @@ def keep(
             part.note_attempt(0)
             write_metrics(found, part.path / "metrics.jsonl")
             write_result(read_plan(folder, setup), folder, 0, found.run, stacked=True)
-        with warnings.catch_warnings():
-            # What is missing was said when the front was made.
-            warnings.simplefilter("ignore", BiparetoWarning)
+        # What is missing was said when the front was made.
+        with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
             return collect(folder)
 
 

@@ -15,8 +15,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from bipareto.errors import InvalidInput
 from bipareto.sweep.grammar import dump_number, load_number, refuse
 
-__all__ = ["RENAMED", "check_options", "parse", "wanted"]
-
 T = TypeVar("T")
 #: Keys of earlier versions, and what they are called now.
 RENAMED = {"numbers": "hyperparameters"}

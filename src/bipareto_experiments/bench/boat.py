@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Boat", "lower_loss", "upper_loss"]
-
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 

@@ -24,8 +24,6 @@ from bipareto.errors import InvalidInput
 from bipareto.problem import Problem
 from bipareto_experiments.bench.cleaning import cleaning
 
-__all__ = ["CASES", "Case"]
-
 Batch = Any
 #: step sizes of x that rivals try, all of them
 LADDER = (1.0, 30.0, 1000.0)

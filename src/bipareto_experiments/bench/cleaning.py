@@ -19,8 +19,6 @@ from torch.nn.functional import cross_entropy, interpolate, linear
 from bipareto.methods import MOMEHA
 from bipareto.problem import Problem
 
-__all__ = ["Cleaning", "by_hand", "cleaning", "plain_method"]
-
 DECAY = 1e-3
 
 

@@ -22,8 +22,6 @@ from bipareto_experiments.bench.boat import Boat
 from bipareto_experiments.bench.cases import Batch, Case
 from bipareto_experiments.bench.implicit import hypergradient
 
-__all__ = ["Found", "alternating", "boat", "implicit", "optuna_search", "ours", "random_search"]
-
 Found = Iterator[tuple[int, Callable[[], Tensor]]]
 #: smoothing of the scalarization that rivals descend
 MU = 4.0
@@ -34,8 +32,7 @@ INNER, PRODUCTS = 10, 10
 def ours(case: Case, seed: int, steps: int) -> Found:
     """The library's call without a method; answers on the way where there is no race."""
     w = case.preferences / case.preferences.sum(1, keepdim=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiparetoWarning)
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         front = bp.front(
             case.problem, case.x0, case.y0, preferences=w, seeds=[seed], steps=steps,
             progress=False,

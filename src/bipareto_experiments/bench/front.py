@@ -18,8 +18,6 @@ from bipareto_experiments.bench import rivals
 from bipareto_experiments.bench.cleaning import by_hand, cleaning, plain_method
 from bipareto_experiments.bench.figures import Claim, Figures, Times, interleaved
 
-__all__ = ["run"]
-
 PREFERENCES = 32
 BLOCK = 4
 

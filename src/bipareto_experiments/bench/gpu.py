@@ -19,8 +19,6 @@ from bipareto.problem.draws import draw
 from bipareto.run.steppers import stepper
 from bipareto_experiments.bench.figures import Claim, Figures, Times, interleaved
 
-__all__ = ["ResNet", "run"]
-
 #: images of 32 x 32 in a batch: small ones wait for Python, large ones for the GPU
 BATCHES = (32, 128)
 PREFERENCES = 8

@@ -20,8 +20,6 @@ from types import ModuleType
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["RIVALS", "environment", "load", "run_there"]
-
 #: name -> what pip installs, and whether its requirements are left out
 RIVALS: dict[str, tuple[list[str], bool]] = {
     "boat_torch": (["boat-torch", "higher"], True),

@@ -11,8 +11,6 @@ from importlib.util import find_spec
 
 from bipareto_experiments.bench.figures import Claim, Figures, interleaved
 
-__all__ = ["run"]
-
 FIRST = """
 import bipareto as bp
 p = bp.problems.get("quadratic", dim=5)

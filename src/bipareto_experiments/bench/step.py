@@ -21,8 +21,6 @@ from bipareto_experiments.bench.cleaning import Cleaning, by_hand, cleaning, pla
 from bipareto_experiments.bench.figures import Claim, Figures, Times, interleaved
 from bipareto_experiments.bench.twin import twin_by_hand, twin_start
 
-__all__ = ["ours", "run"]
-
 #: after so many steps BOAT is looked at again
 LATER = 10_000
 #: steps in one timing: the loop takes its steps in blocks too

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from bipareto_experiments.bench.figures import Figures
 
-__all__ = ["run"]
-
 #: suites that are measured case by case and go on where they stopped
 RESUMED = ("methods", "alternatives", "scaling")
 

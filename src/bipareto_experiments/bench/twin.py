@@ -11,8 +11,6 @@ from torch import Tensor
 from bipareto.methods import Twin
 from bipareto.problem import Problem
 
-__all__ = ["twin_by_hand", "twin_start"]
-
 
 def twin_by_hand(
     problem: Problem, method: Twin, w: Tensor
@@ -32,23 +30,23 @@ def twin_by_hand(
             values = f(x, y)
             return (w * torch.softmax(mu * w * values.detach(), 0)) @ values
 
-        f_x, f_y = grads(scalarized, x, y)
         g_x, g_y = grads(g, x, y)
-        length = v.norm()
-        e = torch.where(
-            length > 0, method.epsilon * y.norm().clamp_min(1e-8) / length.clamp_min(1e-32), 1.0
-        )
-        t_x, t_y = grads(g, x, y + e * v)
-        h_x, h_y = f_x - (t_x - g_x) / e, f_y - (t_y - g_y) / e
         first = 1 - beta ** (t + 1)
         square_y = 0.999 * square_y + 0.001 * g_y * g_y
         metric = (square_y / (1 - 0.999 ** (t + 1))).sqrt() + 1e-8
+        f_x, f_y = grads(scalarized, x, y - alpha_y * g_y / metric)
+        push = alpha_y * f_y / metric
+        source = torch.maximum(0.99 * source, push.norm())
+        v = push + (1 - rho) * (v - alpha_y * m_v / metric)
+        length = v.norm().clamp_min(1e-32)
+        shorten = (source / rho / length).clamp(max=1.0)
+        v = shorten * v
+        e = method.epsilon * y.norm().clamp_min(1e-8) / (shorten * length).clamp_min(1e-32)
+        t_x, t_y = grads(g, x, y + e * v)
+        h_x, h_v = f_x - (t_x - g_x) / e, (t_y - g_y) / e
         m_y = beta * m_y + (1 - beta) * g_y
-        m_v = beta * m_v + (1 - beta) * h_y
+        m_v = beta * m_v + (1 - beta) * h_v
         y = y - alpha_y / first * m_y / metric
-        v = (1 - rho) * v + alpha_y * m_v / metric
-        source = torch.maximum(0.99 * source, alpha_y * (f_y / metric).norm())
-        v = v * (source / rho / v.norm().clamp_min(1e-32)).clamp(max=1.0)
         square_x = 0.99 * square_x + 0.01 * h_x * h_x
         m_x = beta * m_x + (1 - beta) * h_x
         root = (square_x / (1 - 0.99 ** (t + 1))).sqrt()

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from bipareto_experiments.nas.genotype import Genotype
     from bipareto_experiments.nas.known import KnownCells
 
-__all__ = ["judged", "show_best", "show_cells", "show_records"]
-
 
 def _weights(record: dict[str, Any]) -> str:
     weights = record.get("preference")

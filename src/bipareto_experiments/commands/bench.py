@@ -12,8 +12,6 @@ from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
 
-__all__ = ["bench"]
-
 #: suite -> seconds of measurement in each table, by default
 SUITES = {
     "step": 20.0,

@@ -11,16 +11,16 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.options import Json, Out, Quiet
-from bipareto.cli.output import Output, ensure_folder, prefixes, results_of
+from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.architectures import judged, show_cells
 from bipareto_experiments.commands.data import Folder
+from bipareto_experiments.commands.kept import prefixes, results_of
 from bipareto_experiments.commands.options import Device, Tiny
 
 if TYPE_CHECKING:
     from bipareto_experiments.nas.genotype import Genotype
 
-__all__ = ["Channels", "Dataset", "derive", "figures", "teller", "train", "write_cells"]
 
 Dataset = Annotated[
     str, typer.Option("--dataset", metavar="NAME", help="cifar10, cifar100 or another image set.")

@@ -11,8 +11,6 @@ import typer
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
 
-__all__ = ["commands"]
-
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Folder = Annotated[

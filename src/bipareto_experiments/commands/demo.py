@@ -9,8 +9,6 @@ import typer
 
 from bipareto.cli.output import Output, ensure_folder
 
-__all__ = ["demo"]
-
 
 def demo(
     out_dir: Annotated[

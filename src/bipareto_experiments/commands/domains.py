@@ -9,8 +9,6 @@ from typing import Any
 from bipareto.cli.output import Output
 from bipareto.errors import InvalidInput
 
-__all__ = ["say_where", "show_tables", "tuned_numbers"]
-
 
 def show_tables(out: Output, found: dict[str, Any]) -> None:
     """Accuracies and hypervolumes by method, and what a preference changes in its own domain."""

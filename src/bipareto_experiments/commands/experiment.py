@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from bipareto.cli import values
 from bipareto.cli.options import Json, Out, Quiet
-from bipareto.cli.output import Output, claim_experiment, ensure_experiment
+from bipareto.cli.output import Output, ensure_folder
 from bipareto.errors import InvalidInput
+from bipareto_experiments.commands.cells import figures as nas_figures
 from bipareto_experiments.commands.fewshot import commands as fewshot
+from bipareto_experiments.commands.fewshot import figures as fewshot_figures
+from bipareto_experiments.commands.kept import claim_experiment, ensure_experiment, name_of
 from bipareto_experiments.commands.nas import commands as nas
 
 __all__ = ["app"]
@@ -47,7 +51,11 @@ def cleaning(
     ] = 5,
     method: Annotated[
         list[str] | None,
-        typer.Option("--method", metavar="NAME", help="momeha or forum; repeatable, else both."),
+        typer.Option(
+            "--method",
+            metavar="NAME",
+            help="momeha, forum or default (no numbers given); repeatable, else the first two.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
@@ -85,6 +93,7 @@ def cleaning(
       bipareto experiment cleaning --small --steps 200 --out runs/small
       bipareto experiment cleaning --seed 0,1,2 --out runs/cleaning --json
       bipareto experiment cleaning --method forum --set rho=0.1 --small
+      bipareto experiment cleaning --method default --preferences 3
     """
     from dataclasses import fields
 
@@ -142,3 +151,44 @@ def cleaning(
     if out_dir is not None:
         out.say(f"wrote cleaning.json, cleaning.csv and cleaning.png to {out_dir}")
     out.result(found)
+
+
+@app.command()
+def figures(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN...", help="Folders of finished experiments of one kind."),
+    ],
+    out_dir: Out = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Draw what experiments of any kind found, and write their tables.
+
+    The figures command of the experiment that the folders belong to; what
+    `bipareto report` does with such a folder.
+
+    \b
+    Examples:
+      bipareto experiment figures runs/nas
+      bipareto experiment figures runs/cleaning --out figures
+    """
+    from bipareto_experiments.cleaning_run import drawn_again
+
+    kinds = {name_of(run) for run in runs}
+    if len(kinds) > 1 or None in kinds:
+        held = ", ".join(sorted(kind or "none" for kind in kinds))
+        raise InvalidInput(
+            f"the folders hold experiments of several kinds ({held}); draw each kind alone"
+        )
+    match kinds.pop():
+        case "nas":
+            nas_figures(runs, None, out_dir, as_json, quiet)
+        case "fewshot":
+            fewshot_figures(runs, out_dir, as_json, quiet)
+        case _:
+            out = Output(as_json, quiet)
+            ensure_folder(out_dir)
+            written = [file for run in runs for file in drawn_again(run, out_dir or run)]
+            out.say(f"wrote {', '.join(written)}")
+            out.result({"files": written})

@@ -10,16 +10,15 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.options import Json, Out, Quiet
-from bipareto.cli.output import (
-    Output,
+from bipareto.cli.output import Output, ensure_folder
+from bipareto.errors import InvalidInput
+from bipareto_experiments.commands.domains import say_where, show_tables, tuned_numbers
+from bipareto_experiments.commands.kept import (
     claim_experiment,
     ensure_experiment,
-    ensure_folder,
     prefixes,
     results_of,
 )
-from bipareto.errors import InvalidInput
-from bipareto_experiments.commands.domains import say_where, show_tables, tuned_numbers
 from bipareto_experiments.commands.options import grouped
 from bipareto_experiments.commands.study_options import Dataset, Methods, StudyOptions, Tuning
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from bipareto_experiments.fewshot.settings import Protocol
     from bipareto_experiments.fewshot.studies import Study
 
-__all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -10,9 +10,10 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.options import Json, Quiet
-from bipareto.cli.output import Output, claim_experiment, ensure_experiment
+from bipareto.cli.output import Output
 from bipareto_experiments.commands.architectures import judged, show_best, show_records
 from bipareto_experiments.commands.cells import derive, figures, teller, train, write_cells
+from bipareto_experiments.commands.kept import claim_experiment, ensure_experiment
 from bipareto_experiments.commands.options import grouped
 from bipareto_experiments.commands.search_options import SearchOptions
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from bipareto_experiments.nas.studies import Study
     from bipareto_experiments.nas.task import Task
 
-__all__ = ["commands"]
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -10,8 +10,6 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-__all__ = ["Device", "Tiny", "grouped"]
-
 Device = Annotated[
     str | None,
     typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none."),

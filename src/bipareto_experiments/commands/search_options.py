@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,174 +14,127 @@ from bipareto_experiments.commands.cells import Channels, Dataset
 from bipareto_experiments.commands.data import Folder
 from bipareto_experiments.commands.options import Device, Tiny
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["SearchOptions"]
-
-
-Preset = Annotated[
-    str,
-    typer.Option(
-        "--preset", metavar="NAME", help="proxy (NAS-Bench-201), darts, or paper (its search)."
-    ),
-]
-
-
-Space = Annotated[
-    str | None,
-    typer.Option("--space", metavar="NAME", help="nas-bench-201 or darts; the preset's if none."),
-]
-
-
-SupernetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--supernet",
-        metavar="KIND",
-        help="plain or fast, the same function; fast on a GPU if none.",
-    ),
-]
-
-
-Half = Annotated[bool, typer.Option("--half", help="Let the fast supernet work in bfloat16.")]
-
-
-Objectives = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--objectives",
-        metavar="NAME,..",
-        help="Of loss, flops, skip, pooling; the preset's if none.",
-    ),
-]
-
-
-Steps = Annotated[
-    int | None,
-    typer.Option("--steps", metavar="T", min=1, help="Steps of a search; the preset's if none."),
-]
-
-
-Batch = Annotated[
-    int | None, typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none.")
-]
-
-
-Cells = Annotated[
-    int | None,
-    typer.Option(
-        "--cells", metavar="N", min=1, help="A stage of NAS-Bench-201; the preset's if none."
-    ),
-]
-
-
-Side = Annotated[
-    int | None,
-    typer.Option(
-        "--side", metavar="PIXELS", help="Images are averaged down to it; the preset's if none."
-    ),
-]
-
-
-Numbers = Annotated[
-    str | None,
-    typer.Option(
-        "--hyperparameters",
-        "--numbers",
-        metavar="WHOSE",
-        help="ours or paper: the methods' hyperparameters.",
-    ),
-]
-
-
-Warmup = Annotated[
-    float | None,
-    typer.Option(
-        "--warmup",
-        metavar="SHARE",
-        help="Of the steps: the weights learn before the architecture moves; the preset's if none.",
-    ),
-]
-
-
-Pretrain = Annotated[
-    float | None,
-    typer.Option(
-        "--pretrain",
-        metavar="SHARE",
-        help="Of the time: before it, one supernet a seed learns alone; the preset's if none.",
-    ),
-]
-
-
-Sampled = Annotated[
-    float | None,
-    typer.Option(
-        "--sampled",
-        metavar="T",
-        help="Judge architectures drawn at temperature T, e.g. 1, not their mixture (0).",
-    ),
-]
-
-
-Cooled = Annotated[
-    float | None,
-    typer.Option(
-        "--cooled", metavar="T", help="The temperature that drawn architectures end with."
-    ),
-]
-
-
-Draws = Annotated[
-    str | None,
-    typer.Option(
-        "--draws", metavar="KIND", help="twin or own: training images of MB-MOMEHA's theta and y."
-    ),
-]
-
-
-Together = Annotated[
-    int | None,
-    typer.Option(
-        "--together", metavar="N", min=1, help="Searches side by side; all on a GPU if none."
-    ),
-]
-
-
-Strengths = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--strengths",
-        metavar="NAME,..",
-        help="equal, weak, strong, extreme (-second: for FLOPs); the four if none.",
-    ),
-]
-
 
 @dataclass(frozen=True)
 class SearchOptions:
     """What every search is asked for."""
 
     dataset: Dataset = "cifar10"
-    preset: Preset = "proxy"
-    space: Space = None
-    supernet: SupernetOption = None
-    half: Half = False
-    objectives: Objectives = None
-    strengths: Strengths = None
-    steps: Steps = None
-    batch: Batch = None
+    preset: Annotated[
+        str,
+        typer.Option(
+            "--preset", metavar="NAME", help="proxy (NAS-Bench-201), darts, or paper (its search)."
+        ),
+    ] = "proxy"
+    space: Annotated[
+        str | None,
+        typer.Option(
+            "--space", metavar="NAME", help="nas-bench-201 or darts; the preset's if none."
+        ),
+    ] = None
+    supernet: Annotated[
+        str | None,
+        typer.Option(
+            "--supernet",
+            metavar="KIND",
+            help="plain or fast, the same function; fast on a GPU if none.",
+        ),
+    ] = None
+    half: Annotated[
+        bool, typer.Option("--half", help="Let the fast supernet work in bfloat16.")
+    ] = False
+    objectives: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--objectives",
+            metavar="NAME,..",
+            help="Of loss, flops, skip, pooling; the preset's if none.",
+        ),
+    ] = None
+    strengths: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strengths",
+            metavar="NAME,..",
+            help="equal, weak, strong, extreme (-second: for FLOPs); the four if none.",
+        ),
+    ] = None
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps", metavar="T", min=1, help="Steps of a search; the preset's if none."
+        ),
+    ] = None
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", metavar="N", help="Images of a draw; the preset's if none."),
+    ] = None
     channels: Channels = None
-    cells: Cells = None
-    side: Side = None
-    numbers: Numbers = None
-    warmup: Warmup = None
-    pretrain: Pretrain = None
-    sampled: Sampled = None
-    cooled: Cooled = None
-    draws: Draws = None
-    together: Together = None
+    cells: Annotated[
+        int | None,
+        typer.Option(
+            "--cells", metavar="N", min=1, help="A stage of NAS-Bench-201; the preset's if none."
+        ),
+    ] = None
+    side: Annotated[
+        int | None,
+        typer.Option(
+            "--side", metavar="PIXELS", help="Images are averaged down to it; the preset's if none."
+        ),
+    ] = None
+    numbers: Annotated[
+        str | None,
+        typer.Option(
+            "--hyperparameters",
+            "--numbers",
+            metavar="WHOSE",
+            help="ours or paper: the methods' hyperparameters.",
+        ),
+    ] = None
+    warmup: Annotated[
+        float | None,
+        typer.Option(
+            "--warmup",
+            metavar="SHARE",
+            help="Of the steps: the weights alone, before x moves; the preset's if none.",
+        ),
+    ] = None
+    pretrain: Annotated[
+        float | None,
+        typer.Option(
+            "--pretrain",
+            metavar="SHARE",
+            help="Of the time: before it, one supernet a seed learns alone; the preset's if none.",
+        ),
+    ] = None
+    sampled: Annotated[
+        float | None,
+        typer.Option(
+            "--sampled",
+            metavar="T",
+            help="Judge architectures drawn at temperature T, e.g. 1, not their mixture (0).",
+        ),
+    ] = None
+    cooled: Annotated[
+        float | None,
+        typer.Option(
+            "--cooled", metavar="T", help="The temperature that drawn architectures end with."
+        ),
+    ] = None
+    draws: Annotated[
+        str | None,
+        typer.Option(
+            "--draws",
+            metavar="KIND",
+            help="twin or own: training images of MB-MOMEHA's theta and y.",
+        ),
+    ] = None
+    together: Annotated[
+        int | None,
+        typer.Option(
+            "--together", metavar="N", min=1, help="Searches side by side; all on a GPU if none."
+        ),
+    ] = None
     device: Device = None
     folder: Folder = None
     tiny: Tiny = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,62 +12,10 @@ from bipareto.cli.options import Out
 from bipareto_experiments.commands.data import Folder
 from bipareto_experiments.commands.options import Device, Tiny
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["Dataset", "Methods", "StudyOptions", "Tuning"]
-
-
 Dataset = Annotated[
     str,
     typer.Option(
         "--dataset", metavar="NAME", help="fc100, caltech101, caltech256, or another image set."
-    ),
-]
-
-
-LearnerOption = Annotated[
-    str,
-    typer.Option(
-        "--learner", metavar="KIND", help="linear (convex lower level), mlp or block (nonconvex)."
-    ),
-]
-
-
-ProtocolOption = Annotated[
-    str,
-    typer.Option(
-        "--protocol",
-        metavar="NAME",
-        help="warm: learners begin anew in every episode; literal: carried over.",
-    ),
-]
-
-
-Preset = Annotated[
-    str,
-    typer.Option("--preset", metavar="NAME", help="robust, paper-sensitivity or paper-comparison."),
-]
-
-
-Seeds = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--seed",
-        "--seeds",
-        metavar="N,N,..",
-        help="Each has its own start and draws; 0,1,2 if none.",
-    ),
-]
-
-
-Steps = Annotated[
-    int | None,
-    typer.Option(
-        "--steps",
-        metavar="T",
-        min=1,
-        help="Joint steps; if none 2500, 5000 with paper-sensitivity, 24 with --tiny.",
     ),
 ]
 
@@ -92,26 +40,58 @@ Methods = Annotated[
 ]
 
 
-Sets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--domains",
-        metavar="SET,SET,..",
-        help="Image sets or folders of class folders in the data folder, each a domain.",
-    ),
-]
-
-
 @dataclass(frozen=True)
 class StudyOptions:
     """What every study is asked for."""
 
-    sets: Sets = None
-    learner: LearnerOption = "block"
-    protocol: ProtocolOption = "warm"
-    preset: Preset = "robust"
-    seeds: Seeds = None
-    steps: Steps = None
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--domains",
+            metavar="SET,SET,..",
+            help="Image sets or folders of class folders in the data folder, each a domain.",
+        ),
+    ] = None
+    learner: Annotated[
+        str,
+        typer.Option(
+            "--learner",
+            metavar="KIND",
+            help="linear (convex lower level), mlp or block (nonconvex).",
+        ),
+    ] = "block"
+    protocol: Annotated[
+        str,
+        typer.Option(
+            "--protocol",
+            metavar="NAME",
+            help="warm: learners begin anew in every episode; literal: carried over.",
+        ),
+    ] = "warm"
+    preset: Annotated[
+        str,
+        typer.Option(
+            "--preset", metavar="NAME", help="robust, paper-sensitivity or paper-comparison."
+        ),
+    ] = "robust"
+    seeds: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--seed",
+            "--seeds",
+            metavar="N,N,..",
+            help="Each has its own start and draws; 0,1,2 if none.",
+        ),
+    ] = None
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            "--steps",
+            metavar="T",
+            min=1,
+            help="Joint steps; if none 2500, 5000 with paper-sensitivity, 24 with --tiny.",
+        ),
+    ] = None
     device: Device = None
     folder: Folder = None
     tiny: Tiny = False

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["LEAST", "cache_folder", "cached"]
 
 #: Fewer pictures are decoded every time: that takes seconds.
 LEAST = 5000

@@ -27,20 +27,6 @@ from bipareto_experiments.data.images import DataError, ImageSet, MissingData, S
 from bipareto_experiments.data.packed import read_packed, summarize_packed
 from bipareto_experiments.data.remotes import REMOTES
 
-__all__ = [
-    "KNOWN",
-    "VARIABLE",
-    "Known",
-    "Layout",
-    "Place",
-    "data_folder",
-    "load",
-    "missing",
-    "others",
-    "places",
-    "wanted",
-]
-
 #: the environment variable that names the data folder
 VARIABLE = "BIPARETO_DATA"
 

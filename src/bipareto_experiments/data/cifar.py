@@ -13,8 +13,6 @@ import torch
 
 from bipareto_experiments.data.images import DataError, ImageSet, Summary, WrongSize
 
-__all__ = ["read_cifar10", "read_cifar100", "summarize_cifar10", "summarize_cifar100"]
-
 _SIDE = 32
 
 

@@ -10,8 +10,6 @@ from pathlib import Path
 from bipareto.errors import InvalidInput
 from bipareto_experiments.data.images import DataError, ImageSet
 
-__all__ = ["FC100", "FC100_FILE", "fc100_classes"]
-
 #: the superclasses of each split
 FC100 = {
     "train": (

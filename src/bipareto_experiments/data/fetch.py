@@ -27,8 +27,6 @@ from bipareto.run.bars import bar
 from bipareto_experiments.data.images import DataError
 from bipareto_experiments.data.remotes import REMOTES, Remote
 
-__all__ = ["FetchError", "download", "fetch"]
-
 _BLOCK = 1 << 18
 #: attempts in a row that may bring nothing new, and the seconds between the first two; they double
 #: each time

@@ -23,13 +23,6 @@ from bipareto_experiments.data.images import DataError, ImageSet, Summary
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "decode",
-    "read_folder",
-    "read_tiny_imagenet",
-    "summarize_folder",
-    "summarize_tiny_imagenet",
-]
 
 _PICTURES = "pictures, resized as they are read"
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm", ".tif", ".tiff"}

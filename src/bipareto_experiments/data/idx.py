@@ -12,8 +12,6 @@ from torch import Tensor
 
 from bipareto_experiments.data.images import DataError, ImageSet, Summary, WrongSize
 
-__all__ = ["read_idx", "read_mnist", "summarize_mnist"]
-
 _DIGITS = tuple(str(d) for d in range(10))
 _CLOTHES = (
     "T-shirt/top",

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoError, InvalidInput
 
-__all__ = ["DataError", "ImageSet", "MissingData", "Summary", "WrongSize"]
-
 
 class DataError(BiparetoError, RuntimeError):
     """A data file cannot be used; the message names the file, what is wrong with it and the

@@ -28,7 +28,6 @@ from bipareto_experiments.data.images import DataError, ImageSet, Summary, Wrong
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["read_packed", "summarize_packed", "write_packed"]
 
 _STRIP = re.compile(r"(?P<split>[A-Za-z0-9]+)_\d+\.(webp|png|jpg)")
 _AGAIN = "copy or pack it again"

@@ -27,8 +27,6 @@ from bipareto_experiments.fewshot.block_kernels import (
 )
 from bipareto_experiments.fewshot.epsilon import EPSILON
 
-__all__ = ["judged", "patches"]
-
 #: Programs that share the channels of a task, and the most pooled cells that one of them holds
 #: (four inputs each).
 _PARTS, _CELLS = 16, 4096

@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from bipareto.run.graph.triton import jit, tl
 
-__all__ = [
-    "_BLOCK",
-    "_gradient_kernel",
-    "_logits_kernel",
-    "_loss_kernel",
-    "_patches_backward_kernel",
-    "_patches_kernel",
-]
-
-
 _BLOCK = 512
 
 

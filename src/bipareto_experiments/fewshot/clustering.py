@@ -12,8 +12,6 @@ from bipareto_experiments.data import ImageSet
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["cluster"]
-
 
 #: Classes that show the images of another class again: Faces_easy are the faces of Faces, cut out.
 #: Of the two only one may take

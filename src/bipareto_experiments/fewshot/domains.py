@@ -24,15 +24,6 @@ from bipareto_experiments.fewshot.clustering import cluster
 if TYPE_CHECKING:
     pass
 
-__all__ = [
-    "PARTS",
-    "Domains",
-    "clustered_domains",
-    "named_domains",
-    "split_domains",
-    "stored_domains",
-    "superclass_domains",
-]
 
 PARTS = ("train", "validation", "test")
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from bipareto.errors import InvalidInput
 from bipareto.problem.sampler import Role, generator
 
-__all__ = ["Episode", "Episodes"]
-
 #: Episodes that are drawn together: a draw costs the same for one as for many.
 _BLOCK = 256
 

@@ -2,7 +2,5 @@
 
 from __future__ import annotations
 
-__all__ = ["EPSILON"]
-
 #: PyTorch's default
 EPSILON = 1e-5

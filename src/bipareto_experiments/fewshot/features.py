@@ -18,16 +18,6 @@ from torch import Tensor, nn
 from bipareto.run.bars import bar
 from bipareto_experiments.data import DataError, ImageSet, MissingData, data_folder
 
-__all__ = [
-    "MobileNetV2",
-    "Pretrained",
-    "ResNet18",
-    "class_features",
-    "find_weights",
-    "load_weights",
-    "pretrained",
-]
-
 #: mean and standard deviation of ImageNet's channels, with which both networks were trained
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 

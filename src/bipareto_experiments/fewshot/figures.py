@@ -17,7 +17,6 @@ from bipareto_experiments.fewshot.summaries import comparable, summary
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw"]
 
 Records = list[dict[str, Any]]
 

@@ -17,8 +17,6 @@ from bipareto.errors import InvalidInput
 from bipareto.run.graph.triton import LIBRARY, jit, tl, triton
 from bipareto_experiments.fewshot.epsilon import EPSILON
 
-__all__ = ["pooled"]
-
 #: Programs per task that sum in parallel; their partial sums are added in a fixed order.
 _CHUNKS = 128
 _BLOCK = 32

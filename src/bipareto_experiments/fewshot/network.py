@@ -23,8 +23,6 @@ from bipareto_experiments.fewshot.block import judged, patches
 from bipareto_experiments.fewshot.epsilon import EPSILON
 from bipareto_experiments.fewshot.kernels import pooled
 
-__all__ = ["LEARNERS", "Learner", "Network"]
-
 Learner = Literal["linear", "mlp", "block"]
 LEARNERS: tuple[Learner, ...] = ("linear", "mlp", "block")
 

@@ -17,8 +17,6 @@ from bipareto.problem.tree import Tree
 from bipareto_experiments.fewshot.episodes import Episodes
 from bipareto_experiments.fewshot.network import Network
 
-__all__ = ["FewShot"]
-
 
 class FewShot(Problem):
     """The problem on a data set that lies on the device.

@@ -9,13 +9,11 @@ from typing import Any, Literal
 
 from bipareto.errors import InvalidInput
 from bipareto.methods import FORUM, METHODS, MOMEHA, MOML, WCMHGD, Method, WCPenalty
-from bipareto.methods.episodic import Episodic
 from bipareto.methods.parts.hypergradient import CG
 from bipareto.methods.parts.preferences import STRENGTHS, favouring
 from bipareto.methods.parts.schedule import Cosine
+from bipareto_experiments.episodic import Episodic
 from bipareto_experiments.fewshot.network import Learner
-
-__all__ = ["COMPARED", "PROTOCOLS", "TRIALS", "Protocol", "adaptation", "configured", "preferences"]
 
 Protocol = Literal["warm", "literal"]
 PROTOCOLS: tuple[Protocol, ...] = ("warm", "literal")

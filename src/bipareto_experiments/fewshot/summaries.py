@@ -8,8 +8,6 @@ import torch
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["comparable", "summary"]
-
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
     """Per method: accuracies with their standard error over seeds, the hypervolume of its

@@ -11,8 +11,6 @@ from bipareto_experiments.fewshot.summaries import comparable, summary
 if TYPE_CHECKING:
     pass
 
-__all__ = ["write_tables"]
-
 
 def write_tables(result: dict[str, Any], folder: Path, prefix: str) -> list[str]:
     """Write accuracies with hypervolumes, and what preferences change, as CSV; returns the names of

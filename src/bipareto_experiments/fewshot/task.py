@@ -28,8 +28,6 @@ from bipareto_experiments.fewshot.episodes import Episodes
 from bipareto_experiments.fewshot.network import Learner, Network
 from bipareto_experiments.fewshot.problem import FewShot
 
-__all__ = ["Judged", "Task", "build", "generated"]
-
 #: Tasks whose images go through the backbone at once: a few GiB.
 _AT_ONCE = 128
 

@@ -14,9 +14,6 @@ from bipareto_experiments.fewshot.settings import COMPARED, TRIALS
 from bipareto_experiments.fewshot.studies import Study
 from bipareto_experiments.fewshot.training import Trial, train
 
-__all__ = ["tune"]
-
-
 #: Rounds of neighbours after the first trials.
 ROUNDS = 4
 

@@ -41,8 +41,6 @@ from bipareto_experiments.nas.conv import (
 )
 from bipareto_experiments.nas.launches import REGISTERS, add_blocks, block_of, finish, fold
 
-__all__ = ["bench_cell"]
-
 #: By source: its edges among the six of a run.
 _LEVELS = (Edges(0, 3, 6), Edges(3, 2, 6), Edges(5, 1, 6))
 

@@ -7,15 +7,6 @@ from bipareto_experiments.nas.conv_kernels import _sent_back
 from bipareto_experiments.nas.kernel_layout import _normal
 from bipareto_experiments.nas.taps import _place, _within, jit
 
-__all__ = [
-    "behind_kernel",
-    "joined_kernel",
-    "node_kernel",
-    "parted_kernel",
-    "sums_kernel",
-    "to_state_kernel",
-]
-
 
 @jit
 def _in_space(edge):

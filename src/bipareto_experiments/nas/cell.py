@@ -31,9 +31,6 @@ from bipareto_experiments.nas.launches import (
     take_moments,
 )
 
-__all__ = ["cell"]
-
-
 LIBRARY.define(
     "darts_cell(Tensor given, Tensor flat, Tensor mixture, Tensor skips, int side, bool strided)"
     " -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"

@@ -13,8 +13,6 @@ from bipareto.run.graph.triton import LIBRARY
 from bipareto_experiments.nas import kernels_weights as of_weights
 from bipareto_experiments.nas.launches import Shape, fold
 
-__all__ = ["weights_gradient"]
-
 #: numbers of each layer that one program of a weight gradient adds up
 _CHUNK = 8192
 #: numbers of a line that it takes at a time: four to a thread of one warp, since each is multiplied

@@ -25,18 +25,6 @@ from bipareto_experiments.nas.conv_kernels import conv_back_kernel, conv_kernel
 from bipareto_experiments.nas.conv_weight_kernels import conv_weights_kernel
 from bipareto_experiments.nas.launches import REGISTERS, add_blocks, fold
 
-__all__ = [
-    "Edges",
-    "back",
-    "chunks_of",
-    "convolve",
-    "convolved",
-    "precision",
-    "rows_at_once",
-    "together",
-    "weight_gradient",
-]
-
 #: rows that one program of a weight gradient adds up, and bytes of a channel that it takes at a
 #: time
 _CHUNK, _BYTES = 1024, 128

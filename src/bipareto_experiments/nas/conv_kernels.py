@@ -5,8 +5,6 @@ from __future__ import annotations
 from bipareto.run.graph.triton import tl
 from bipareto_experiments.nas.taps import _place, _within, jit
 
-__all__ = ["_lanes", "_state_at", "conv_back_kernel", "conv_kernel"]
-
 
 @jit
 def _lanes(OUT: tl.constexpr, CHANNELS: tl.constexpr):

@@ -6,8 +6,6 @@ from bipareto.run.graph.triton import tl
 from bipareto_experiments.nas.conv_kernels import _lanes, _state_at
 from bipareto_experiments.nas.taps import _place, _within, jit
 
-__all__ = ["conv_weights_kernel"]
-
 
 @jit
 def _line_sums(

@@ -14,8 +14,6 @@ from bipareto_experiments.nas.genotype import Genotype
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
 from bipareto_experiments.nas.task import Task
 
-__all__ = ["Judged", "judged", "ranked", "stacked", "upper_of_many"]
-
 #: Supernets that are judged at once, and cells with the weights of one.
 AT_ONCE, CELLS_AT_ONCE = 4, 10
 

@@ -23,17 +23,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, batch_norm, conv2d, max_pool2d, pad
 
-from bipareto.problem.sections import Section
 from bipareto.problem.tree import Tree
 from bipareto_experiments.nas.bench_cell import bench_cell
 from bipareto_experiments.nas.cell import cell
 from bipareto_experiments.nas.conv import convolved
 from bipareto_experiments.nas.launches import available, fits
 from bipareto_experiments.nas.normalised import normalised
+from bipareto_experiments.nas.sections import Section
 from bipareto_experiments.nas.spaces import DARTS, Block, Conv, Operation, Space
 from bipareto_experiments.nas.supernet import Darts, NasBench201, Place
-
-__all__ = ["FastDarts", "FastNasBench201"]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw"]
 
 Records = list[dict[str, Any]]
 #: The paper plots 1 - loss, with its second objective scaled by 0.67 and its third by 2.

@@ -22,8 +22,6 @@ from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = ["FirstOrder", "FirstOrderState", "WeightsAlone"]
-
 
 class FirstOrderKnobs(NamedTuple):
     """The numbers of a run as 0-d tensors."""

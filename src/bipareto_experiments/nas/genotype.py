@@ -16,8 +16,6 @@ from torch.nn.functional import one_hot
 from bipareto.errors import InvalidInput
 from bipareto_experiments.nas.spaces import Edge, Space, space_of
 
-__all__ = ["Chosen", "Genotype", "derive"]
-
 
 class Chosen(NamedTuple):
     """An edge of the architecture and the name of its operation."""

@@ -23,8 +23,6 @@ from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = ["JointMBMOMEHA"]
-
 
 @dataclass(frozen=True)
 class JointMBMOMEHA(MBMOMEHA):

@@ -28,20 +28,6 @@ from bipareto_experiments.nas.genotype import Genotype
 from bipareto_experiments.nas.known import KnownCells
 from bipareto_experiments.nas.spaces import NAS_BENCH_201, space_of
 
-__all__ = [
-    "DRAWS",
-    "best_trials",
-    "correlations",
-    "favoured",
-    "linked",
-    "operations",
-    "points_of",
-    "reference_point",
-    "references",
-    "summary",
-    "volumes",
-]
-
 #: Of the data sets on which accuracies are known.
 CLASSES = {"cifar10": 10, "cifar100": 100, "imagenet16": 120}
 #: How often as many random cells are drawn as a method has found.

@@ -5,18 +5,6 @@ from __future__ import annotations
 from bipareto.run.graph.triton import tl
 from bipareto_experiments.nas.taps import jit
 
-__all__ = [
-    "_edge",
-    "_ends",
-    "_ends_at",
-    "_layer",
-    "_moments_of",
-    "_normal",
-    "_product",
-    "_unit",
-    "_weights",
-]
-
 
 @jit
 def _layer(q, C: tl.constexpr):

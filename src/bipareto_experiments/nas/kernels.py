@@ -42,18 +42,6 @@ from bipareto_experiments.nas.taps import (
     jit,
 )
 
-__all__ = [
-    "PRESENT",
-    "add_kernel",
-    "combine_kernel",
-    "finish_kernel",
-    "forward_kernel",
-    "moments_kernel",
-    "normalise_kernel",
-    "pool_kernel",
-    "taps_kernel",
-]
-
 PRESENT = triton is not None
 
 

@@ -25,16 +25,6 @@ from bipareto_experiments.nas.taps import (
     jit,
 )
 
-__all__ = [
-    "edge_sums_kernel",
-    "halves_kernel",
-    "normal_backward_kernel",
-    "normal_sums_kernel",
-    "pointwise_kernel",
-    "pool_backward_kernel",
-    "skip_backward_kernel",
-]
-
 
 @jit
 def edge_sums_kernel(

@@ -15,8 +15,6 @@ from bipareto_experiments.nas.taps import (
     jit,
 )
 
-__all__ = ["gather_kernel"]
-
 
 @jit
 def _unpooled(

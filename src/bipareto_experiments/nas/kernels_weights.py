@@ -9,8 +9,6 @@ from bipareto_experiments.nas.kernel_layout import _edge, _ends, _ends_at, _laye
 from bipareto_experiments.nas.kernels_backward import _behind
 from bipareto_experiments.nas.taps import _within, jit
 
-__all__ = ["collect_kernel", "depthwise_weights_kernel", "pointwise_weights_kernel"]
-
 
 @jit
 def pointwise_weights_kernel(

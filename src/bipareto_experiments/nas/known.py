@@ -22,8 +22,6 @@ from bipareto_experiments.nas.objectives import expected_flops, flops_table
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
 from bipareto_experiments.nas.supernet import NasBench201
 
-__all__ = ["DATASETS", "FILE", "PUBLISHED", "KnownCells", "load_known"]
-
 FILE = "nats_bench_tss_200ep_test_acc.npz"
 #: The data sets that the cells were trained on.
 DATASETS = ("cifar10", "cifar100", "imagenet16")

@@ -11,21 +11,6 @@ from torch import Tensor
 from bipareto.run.graph.triton import LIBRARY
 from bipareto_experiments.nas import kernels as forward
 
-__all__ = [
-    "LEVELS",
-    "REGISTERS",
-    "Shape",
-    "add_blocks",
-    "available",
-    "block_of",
-    "finish",
-    "fits",
-    "fold",
-    "take_moments",
-    "tiles_of",
-]
-
-
 EPSILON = 1e-5
 
 

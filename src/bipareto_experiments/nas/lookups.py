@@ -13,8 +13,6 @@ from bipareto_experiments.nas.objectives import cost
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
 from bipareto_experiments.nas.standalone import sized
 
-__all__ = ["described", "looked_up"]
-
 
 def described(genotype: Genotype, known: KnownCells | None) -> dict[str, Any]:
     """A cell as JSON: its genotype, exact parameters and FLOPs of the published network, and the

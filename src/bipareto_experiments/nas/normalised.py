@@ -12,8 +12,6 @@ from bipareto_experiments.nas import kernels as forward
 from bipareto_experiments.nas import kernels_backward as backward
 from bipareto_experiments.nas.launches import add_blocks, block_of, fold, take_moments, tiles_of
 
-__all__ = ["normalised"]
-
 LIBRARY.define("normalised(Tensor z, Tensor scale) -> (Tensor, Tensor)")
 LIBRARY.define(
     "normalised_backward(Tensor g, Tensor z, Tensor scale, Tensor stats) -> (Tensor, Tensor)"

@@ -33,19 +33,6 @@ from bipareto_experiments.nas.genotype import Genotype
 from bipareto_experiments.nas.spaces import Conv, Operation, Space
 from bipareto_experiments.nas.supernet import Place, Supernet
 
-__all__ = [
-    "READINGS",
-    "Cost",
-    "Reading",
-    "cost",
-    "expected_flops",
-    "flops_ratios",
-    "flops_table",
-    "mean_over_edges",
-    "pooling_table",
-    "skip_table",
-]
-
 Reading = Literal["paper", "real"]
 READINGS: tuple[Reading, ...] = get_args(Reading)
 

@@ -10,8 +10,6 @@ from bipareto.fronts.drawing import COLOURS
 from bipareto_experiments.nas.genotype import Chosen, Genotype
 from bipareto_experiments.nas.spaces import Kind, Space
 
-__all__ = ["svg"]
-
 _COLUMN, _ROW, _MARGIN, _HEAD = 130, 34, 70, 58
 _GREY = "#999999"
 #: Operations of one kind share a colour; "none" is grey and dashed.

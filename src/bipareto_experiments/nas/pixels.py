@@ -12,8 +12,6 @@ from torch.nn.functional import pad
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["Augmentation", "Draw", "Pixels"]
-
 #: A place so far outside that a square around it touches no pixel; places are in 2^-20 of the side.
 _OUTSIDE, _UNIT = -(2**40), 2**20
 

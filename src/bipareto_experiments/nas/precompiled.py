@@ -38,8 +38,6 @@ from bipareto_experiments.nas import (
 from bipareto_experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto_experiments.nas.supernet import Supernet
 
-__all__ = ["precompile"]
-
 _MODULES = (bench_cell, conv, kernels, kernels_backward, kernels_gather, kernels_weights)
 #: processes at most: each loads torch, and the slowest kernel alone takes several seconds
 _PROCESSES = 16

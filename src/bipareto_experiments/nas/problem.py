@@ -20,7 +20,6 @@ from torch import Tensor
 from bipareto.errors import InvalidInput
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import Role, generator
-from bipareto.problem.sections import Layout
 from bipareto.problem.tree import Tree
 from bipareto_experiments.nas.objectives import (
     Reading,
@@ -30,9 +29,8 @@ from bipareto_experiments.nas.objectives import (
     skip_table,
 )
 from bipareto_experiments.nas.pixels import Augmentation, Draw, Pixels
+from bipareto_experiments.nas.sections import Layout
 from bipareto_experiments.nas.supernet import Supernet
-
-__all__ = ["OBJECTIVES", "Cooling", "Halves", "Search"]
 
 #: The paper's four, in its order.
 OBJECTIVES = ("loss", "flops", "skip", "pooling")

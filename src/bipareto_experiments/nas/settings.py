@@ -27,20 +27,6 @@ from bipareto_experiments.nas.objectives import Reading
 from bipareto_experiments.nas.spaces import space_of
 from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 
-__all__ = [
-    "METHODS",
-    "PRESETS",
-    "STEPS",
-    "TRIALS",
-    "TUNED",
-    "TWO",
-    "Settings",
-    "configured",
-    "default_preferences",
-    "hyperparameters_of",
-    "preset",
-]
-
 #: Ours in two forms, the paper's other methods; the baseline with one objective; and random search
 #: on a supernet whose weights alone are trained.
 METHODS = ("mb-momeha-joint", "mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts", "random")

@@ -18,19 +18,6 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 
-__all__ = [
-    "DARTS",
-    "NAS_BENCH_201",
-    "SPACES",
-    "Block",
-    "Conv",
-    "Edge",
-    "Kind",
-    "Operation",
-    "Space",
-    "space_of",
-]
-
 Kind = Literal["none", "skip", "max", "average", "plain", "separable", "dilated"]
 
 

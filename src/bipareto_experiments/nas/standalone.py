@@ -21,8 +21,6 @@ from bipareto_experiments.nas.genotype import Chosen, Genotype
 from bipareto_experiments.nas.spaces import NAS_BENCH_201, Block, Conv, Operation, Space
 from bipareto_experiments.nas.supernet import Darts, NasBench201, Place, Supernet
 
-__all__ = ["Recipe", "Standalone", "sized"]
-
 
 @dataclass(frozen=True)
 class Recipe:

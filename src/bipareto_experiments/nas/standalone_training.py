@@ -24,8 +24,6 @@ from bipareto_experiments.nas.pixels import Augmentation, Draw, Pixels
 from bipareto_experiments.nas.standalone import Recipe, Standalone
 from bipareto_experiments.nas.supernet import Supernet
 
-__all__ = ["train_network"]
-
 
 def train_network(
     genotype: Genotype,

@@ -41,8 +41,6 @@ from bipareto_experiments.nas.spaces import NAS_BENCH_201
 from bipareto_experiments.nas.task import Task
 from bipareto_experiments.trials import Finished, RecordedStudy
 
-__all__ = ["Study", "compared", "tuned"]
-
 #: Random cells by which a supernet's ranking is judged.
 CELLS = 150
 #: Random cells that random search chooses among, and the smoothing of the scalarization by which it

@@ -27,8 +27,6 @@ from bipareto.errors import InvalidInput
 from bipareto.problem.tree import Tree
 from bipareto_experiments.nas.spaces import DARTS, NAS_BENCH_201, Conv, Operation, Space
 
-__all__ = ["Darts", "NasBench201", "Part", "Place", "Supernet"]
-
 
 class Place(NamedTuple):
     """A cell in the stack: its kind, the channels of its edges, and the side of the images that its

@@ -12,8 +12,6 @@ from typing import Any
 
 from bipareto.run.graph.triton import tl, triton
 
-__all__ = ["PLAIN", "jit"]
-
 #: Arguments that take many values, none of which deserves a compilation of its own.
 PLAIN = [
     "rows",

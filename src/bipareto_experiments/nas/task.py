@@ -17,8 +17,6 @@ from bipareto_experiments.devices import device_of
 from bipareto_experiments.nas.problem import Cooling, Halves, Search
 from bipareto_experiments.nas.settings import Settings
 
-__all__ = ["Task", "build", "generated"]
-
 
 @dataclass(frozen=True)
 class Task:

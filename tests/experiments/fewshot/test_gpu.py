@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from bipareto.errors import InvalidInput
-from bipareto.methods.episodic import Episodic
 from bipareto.problem import oracle, tree
 from bipareto.problem.draws import draw
 from bipareto.run.steppers import stepper
+from bipareto_experiments.episodic import Episodic
 from bipareto_experiments.fewshot.network import LEARNERS, Learner
 from bipareto_experiments.fewshot.settings import configured
 from bipareto_experiments.fewshot.task import Task, generated

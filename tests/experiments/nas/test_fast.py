@@ -18,7 +18,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import bipareto as bp
 from bipareto.problem import tree
 from bipareto.problem.draws import draw
-from bipareto.problem.sections import Layout
 from bipareto.run.graph.replay import traced
 from bipareto_experiments.nas import (
     bench_cell,
@@ -31,6 +30,7 @@ from bipareto_experiments.nas import (
 from bipareto_experiments.nas import fast as fast_module
 from bipareto_experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto_experiments.nas.problem import Halves, Search, _cross_entropy
+from bipareto_experiments.nas.sections import Layout
 from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 from experiments.nas.supernets import images, judged, start
 

@@ -16,18 +16,6 @@ from bipareto.methods.base import Info, State
 from bipareto.problem import Problem, oracle
 from bipareto.problem.draws import draw
 
-__all__ = [
-    "DICT_PROBLEM",
-    "KINDS",
-    "Case",
-    "Tapped",
-    "case",
-    "dict_start",
-    "made",
-    "preference_of",
-    "steps_of",
-]
-
 #: lower levels: strongly convex, with one stationary point, and strongly convex with noise on every
 #: gradient
 KINDS = ("quadratic", "nonconvex", "noisy")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-__all__ = ["pytest_configure", "pytest_runtest_setup"]
-
 
 def pytest_configure(config: pytest.Config) -> None:
     """Name the marks."""

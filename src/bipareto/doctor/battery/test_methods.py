@@ -35,8 +35,6 @@ from bipareto.problem import Problem, tree
 from bipareto.problem.draws import draw
 from bipareto.run.steppers import stepper
 
-__all__: list[str] = []
-
 pytestmark = [
     pytest.mark.parametrize("name", METHODS),
     # Methods that invert the lower Hessian say so on the nonconvex problem; that they do is tested

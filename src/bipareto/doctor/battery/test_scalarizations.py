@@ -10,8 +10,6 @@ from torch import Tensor
 
 from bipareto.methods.parts.scalarization import SCALARIZATIONS
 
-__all__: list[str] = []
-
 pytestmark = pytest.mark.parametrize("name", SCALARIZATIONS)
 
 

@@ -18,8 +18,6 @@ from torch import Tensor
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["Coordinates", "Plain"]
-
 
 class Plain(NamedTuple):
     """x and y as they are: P_x and P_y the identity, W = 0."""

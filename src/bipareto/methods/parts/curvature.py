@@ -18,17 +18,6 @@ from bipareto.errors import InvalidInput
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = [
-    "Product",
-    "coupling",
-    "hessian",
-    "lanczos",
-    "lower_in_both",
-    "lower_in_y",
-    "normal",
-    "objective_in_both",
-]
-
 #: v -> H v for a symmetric matrix H
 Product: TypeAlias = Callable[[Tensor], Tensor]
 Flat: TypeAlias = Callable[[Tensor], Tensor]

@@ -11,22 +11,6 @@ from torch import Tensor
 from bipareto.problem import oracle, tree
 from bipareto.problem.tree import Tree
 
-__all__ = [
-    "Level",
-    "Pair",
-    "descend",
-    "difference",
-    "difference_pair",
-    "functional",
-    "gradient_in_y",
-    "jacobian",
-    "lower_pullback",
-    "pullback",
-    "pullback_of",
-    "unit_rows",
-]
-
-
 #: f(x, y) -> (m,) or g(x, y) -> (), draws already chosen
 Level: TypeAlias = Callable[[Tree, Tree], Tensor]
 

@@ -42,16 +42,6 @@ from bipareto.methods.parts.differentiation import (
 from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.tree import Tree
 
-__all__ = [
-    "CG",
-    "FiniteDifference",
-    "Hypergradient",
-    "Hypergradients",
-    "Neumann",
-    "Unrolled",
-    "warn_if_singular",
-]
-
 #: rows (m, n_y) -> H rows, (m, n_y)
 Products: TypeAlias = Callable[[Tensor], Tensor]
 

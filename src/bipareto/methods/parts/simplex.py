@@ -18,8 +18,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Weights", "kinked", "project", "projected_steps", "quadratic", "quadratic_slack"]
-
 #: the largest m whose 2^m - 1 faces are enumerated
 ENUMERATED = 8
 #: enough for a gap of 1e-12 from the analytic start, whatever the data; later iterations leave the

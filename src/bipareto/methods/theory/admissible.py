@@ -20,8 +20,6 @@ from bipareto.methods.theory.stochastic import Stochastic
 from bipareto.methods.tuning.envelope_methods import smoothing
 from bipareto.problem import Problem, tree
 
-__all__ = ["admissible_mbmomeha", "admissible_momeha", "bounds"]
-
 
 class _Question(NamedTuple):
     """What both theorems start from: the problem's constants, mu and z, gamma, and L_F where the

@@ -24,8 +24,6 @@ from dataclasses import dataclass, replace
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["Deterministic", "Envelope", "best_gamma", "exceeding"]
-
 
 @dataclass(frozen=True)
 class Envelope:

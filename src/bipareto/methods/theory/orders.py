@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from bipareto.errors import InvalidInput
 from bipareto.problem import validation
 
-__all__ = ["Order", "momeha_orders", "stochastic_orders"]
-
 
 class Order(NamedTuple):
     """T^-power, times sqrt(ln T) where `log`; T is a number or a tensor.

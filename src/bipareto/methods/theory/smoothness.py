@@ -16,8 +16,6 @@ from bipareto.methods.parts.scalarization import Scalarization
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["Known", "Smoothness", "estimate", "lower_bound", "scalarized_smoothness", "start_merit"]
-
 #: factor on probed constants: a maximum over sampled points lies below the true one
 SAFETY = 1.25
 

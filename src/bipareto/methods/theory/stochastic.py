@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 from bipareto.errors import InvalidInput
 from bipareto.methods.theory.constants import Envelope, exceeding
 
-__all__ = ["Coefficients", "Stochastic"]
-
 
 class Coefficients(NamedTuple):
     """The weights of the stochastic merit at one t (numbers, or tensors for many t at once).

@@ -36,8 +36,6 @@ from bipareto.methods.parts.schedule import Power, Schedule
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["Scales", "probe", "probe_penalty"]
-
 #: budget assumed when none is given
 STEPS = 20_000
 #: products of the linear solves: what a well-conditioned lower level needs at most

@@ -18,21 +18,6 @@ from bipareto.methods.parts import envelope
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-__all__ = [
-    "FLOOR",
-    "Fit",
-    "Local",
-    "as_trees",
-    "extremes",
-    "fit",
-    "inverse",
-    "look",
-    "minimise",
-    "rows",
-    "same_valley",
-    "settle",
-]
-
 #: eigenvalues of an equilibrated matrix below this share of the largest are rounding
 FLOOR = {torch.float64: 1e-10, torch.float32: 1e-4}
 #: the penalty's curvature in y over that of the scalarized objectives
@@ -341,7 +326,10 @@ def fit(
 
 def _spectrum(root: Tensor, A: Tensor) -> Tensor:
     """Eigenvalues of R' A R, (..., n)."""
-    return _eigh(root.mT @ A @ root)[0]
+    B = root.mT @ A @ root
+    good = B.isfinite().all(-1).all(-1)
+    values = torch.linalg.eigvalsh(torch.where(good[..., None, None], B, 0.0))
+    return torch.where(good[..., None], values, torch.nan)
 
 
 def _differences(values: Tensor) -> Tensor:

@@ -15,8 +15,6 @@ from torch import Tensor, fx
 
 from bipareto.run.graph.trace import Recording, kind
 
-__all__ = ["settle", "share", "without_writes"]
-
 #: A trace has no gradients left to stop, so these return what they were given.
 _IDENTITIES = (
     torch.ops.aten.detach.default,

@@ -17,8 +17,6 @@ from torch import Tensor, fx
 from bipareto.run.graph.trace import kind
 from bipareto.run.graph.triton import LIBRARY, jit, tl, triton
 
-__all__ = ["gather"]
-
 _BLOCK = 1024
 
 

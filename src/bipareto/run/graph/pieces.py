@@ -15,8 +15,6 @@ from torch import fx
 
 from bipareto.run.graph.trace import Kind, kind
 
-__all__ = ["put_together"]
-
 _aten = torch.ops.aten
 
 

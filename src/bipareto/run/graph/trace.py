@@ -19,8 +19,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from bipareto.errors import InvalidInput
 
-__all__ = ["Kind", "Recording", "kind", "record"]
-
 
 class Kind(NamedTuple):
     """What a graph knows of a tensor."""

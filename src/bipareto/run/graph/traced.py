@@ -17,8 +17,6 @@ from bipareto.problem import Problem, tree
 from bipareto.run.graph.replay import traced
 from bipareto.run.stepping import Stepper
 
-__all__ = ["TracedStepper"]
-
 #: so many steps after it was last seen to be right, a recording is held against the plain step
 EVERY = 50
 

@@ -35,8 +35,6 @@ from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Record
 
-__all__ = ["Gap", "Monitor", "Stationarity", "Tracking", "squares"]
-
 
 class Monitor(ABC):
     """Steps and one number per state of a MOMEHA or MB-MOMEHA run.
@@ -145,6 +143,7 @@ class Look(NamedTuple):
 
 
 def look_of(problem: Problem, form: Scalarization) -> Callable[[MomehaState, Tree], Look]:
+    """The function that measures a state and its theta on all the data of a problem."""
     upper, lower = problem.batch("upper", "full"), problem.batch("lower", "full")
 
     def look(state: MomehaState, theta: Tree) -> Look:

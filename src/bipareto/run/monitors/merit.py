@@ -19,8 +19,6 @@ from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.run.monitors.base import Monitor, squares
 
-__all__ = ["Merit", "StochasticMerit"]
-
 
 class _MeritMonitor(Monitor):
     """V at every state, and the amount by which the lemma says it falls from each state to the

@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from bipareto.sweep.config import EngineConfig
 
-__all__ = ["Engine", "Local"]
-
 T = TypeVar("T")
 
 

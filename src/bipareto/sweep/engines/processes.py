@@ -13,8 +13,6 @@ from typing import TypeVar
 from bipareto.errors import BiparetoError
 from bipareto.sweep.engines.base import Engine
 
-__all__ = ["Processes"]
-
 T = TypeVar("T")
 
 #: Pools in a row that may die without finishing a slice before we stop asking.

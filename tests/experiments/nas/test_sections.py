@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from bipareto.problem import tree
-from bipareto.problem.sections import Layout, Section
+from bipareto_experiments.nas.sections import Layout, Section
 
 TREE = {
     "a": torch.arange(6.0).reshape(2, 3),

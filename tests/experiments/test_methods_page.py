@@ -11,8 +11,8 @@ import pytest
 
 import bipareto as bp
 from bipareto.methods import METHODS
-from bipareto.report.methods import declared, methods_page
 from bipareto.sweep.comparison import compare
+from bipareto_experiments.methods_page import declared, methods_page
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from os import PathLike
 from pathlib import Path
@@ -13,30 +14,31 @@ from typing import Any
 
 from bipareto.methods import METHODS, Method
 
-__all__ = ["declared", "methods_page"]
-
 _HEAD = """# The methods
 
-*Written by `python benchmarks/compare.py --page` from what the methods declare and from [published results](results/compare).
-Edit those, not this page.*
+*Written by `python benchmarks/compare.py --page` from what the methods declare and from
+[published results](results/compare). Edit those, not this page.*
 
 ## What each one promises
 
-The table of the MOMEHA paper, from the code. Scenario, lower level and loop are what a method's own paper analyses. Whether it is
-Hessian-free is read off the oracles it declares, which the tests count; whether it follows preferences off its interface.
-*Certain* says how sure we are that the code is the published method: where neither paper nor authors' code could be read to the end,
-parts are reconstructed. MEHA is the ancestor for one objective and not in the paper's table. *Per step*: gradients of g, gradients
-of the f_i, Hessian or Jacobian products, for two objectives and the default numbers.
+The table of the MOMEHA paper, from the code. Scenario, lower level and loop are what a method's own
+paper analyses. Whether it is Hessian-free is read off the oracles it declares, which the tests
+count; whether it follows preferences off its interface. *Certain* says how sure we are that the
+code is the published method: where neither paper nor authors' code could be read to the end, parts
+are reconstructed. MEHA is the ancestor for one objective and not in the paper's table. *Per step*:
+gradients of g, gradients of the f_i, Hessian or Jacobian products, for two objectives and the
+default numbers.
 """
 
 _MEASURED = """
 ## What was measured
 
-Distance to the exact front relative to its extent: the worst over preferences and starts, after the lower level was solved again.
-Every method is tuned to the problem and may spend the same number of gradients per run, a Hessian product counted as two. Methods
-without preferences return one point per start. A dagger: the method itself warned or failed; its words stand below. The random
-starts of mo-sin lie on other branches of the lower level than its front, and a local method seldom leaves its branch: look at
-start 0 there.
+Distance to the exact front relative to its extent: the worst over preferences and starts, after the
+lower level was solved again. Every method is tuned to the problem and may spend the same number of
+gradients per run, a Hessian product counted as two. Methods without preferences return one point
+per start. A dagger: the method itself warned or failed; its words stand below. The random starts of
+mo-sin lie on other branches of the lower level than its front, and a local method seldom leaves its
+branch: look at start 0 there.
 """
 
 
@@ -91,11 +93,13 @@ def _section(problem: dict[str, Any]) -> str:
     """One problem: how it was run, the picture, every start, and what the methods said."""
     name, starts = problem["problem"], len(problem["starts"])
     what = problem["summary"][0].upper() + problem["summary"][1:]
+    how = (
+        f"{what}. {problem['preferences']} preferences, {starts} starts, {problem['amount']:,} "
+        f"gradients per run. `{problem['command']}`, {problem['machine']}, {problem['date']}. "
+        "Seconds are CPU time per start."
+    )
     text = (
-        f"\n### {name}\n\n{what}. {problem['preferences']} preferences, {starts} starts, "
-        f"{problem['amount']:,} gradients per run.\n"
-        f"`{problem['command']}`, {problem['machine']}, {problem['date']}. Seconds are CPU time "
-        "per start.\n\n"
+        f"\n### {name}\n\n{_filled(how)}\n\n"
         f"![{name}: the fronts of all methods from the problem's own start over the exact "
         f"one](images/compare-{name}.png)\n\n"
     )
@@ -128,7 +132,7 @@ def _section(problem: dict[str, Any]) -> str:
             ]
         )
         said += [
-            f"- {_title(METHODS[method])}: {note}"
+            _filled(f"- {_title(METHODS[method])}: {note}", "  ")
             for note in dict.fromkeys(note for row in rows for note in row["notes"])
         ]
     text += _table(header, cells)
@@ -165,6 +169,12 @@ def _distance(row: dict[str, Any]) -> str:
 def _number(value: float) -> str:
     # JSON has no infinity; what went there is stored as the largest float.
     return "0" if value == 0 else f"{value:.1e}" if value < 1e300 else "diverged"
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text, 100, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _mark(yes: bool) -> str:

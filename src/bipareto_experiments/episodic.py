@@ -14,8 +14,6 @@ from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
-__all__ = ["Episodic", "EpisodicState"]
-
 
 class EpisodicState(NamedTuple):
     """The inner method's state between two episodes (its y stands at `start`), y_0, the numbers,

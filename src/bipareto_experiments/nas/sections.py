@@ -16,8 +16,6 @@ from torch import Tensor
 
 from bipareto.problem.tree import Tree
 
-__all__ = ["Layout", "Section"]
-
 
 class Layout(NamedTuple):
     """Where the parts of a tree lie in its vector: numbers in all, the shape of a leaf, or {key:
