@@ -75,7 +75,7 @@ CORE = (
 #: Folders of tests that may kill a mutant.
 TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "foreign")
 #: A mutant's tests may be expected to take this long together; slower ones are left out.
-PATIENCE = 25.0
+PATIENCE = 12.0
 #: A test is watched for at most this many seconds.
 WATCHED = 10
 #: The share of the minutes that is kept for changes outside functions.
@@ -438,8 +438,9 @@ def work(tasks: Iterator[Task], workers: int, until: float) -> None:
                 os.waitpid(child, 0)
             if ended or late or given_up:
                 del busy[child]
-            if ended or late:
-                task.end(os.waitstatus_to_exitcode(status) if ended else None, taken)
+                # what is given up has passed all tests so far
+                code = os.waitstatus_to_exitcode(status) if ended else 0 if given_up else None
+                task.end(code, taken)
         time.sleep(0.005)
 
 

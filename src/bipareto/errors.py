@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 __all__ = ["BiparetoError", "BiparetoWarning", "InvalidInput", "NotBatchable"]
 
 
@@ -19,3 +22,11 @@ class NotBatchable(BiparetoError, RuntimeError):
 
 class BiparetoWarning(UserWarning):
     """Something was done that the user may not have meant; the message says what to change."""
+
+
+def installed(module: str, remedy: str) -> Any:
+    """A module of a package that need not be there; without it, an error with the remedy."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InvalidInput(remedy) from error

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.batch import SLICE
 from bipareto.problem import tree
 from bipareto.problem.oracle import noisy
+from bipareto.run.results import Failure
 from helpers import DICT_PROBLEM, DOUBLE, dict_start, interrupted_at, nonconvex
 
 METHOD = bp.MOMEHA(gamma=0.2, alpha_theta=0.05, alpha_x=0.05, alpha_y=0.05, c=5.0)
@@ -298,3 +300,108 @@ def test_bad_arguments_are_named() -> None:
         bp.front(problem, x, y, preferences=bp.preferences.grid(3, 3), method=METHOD, steps=5)
     with pytest.raises(IndexError, match="front of 11 runs"):
         bp.front(problem, x, y, method=METHOD, steps=5)[11]
+
+
+def made(**others: Any) -> bp.ParetoFront:
+    """Three runs that nobody ran: y* = x, f = (||y||^2, ||y - 1||^2); the last failed."""
+    x = torch.tensor([[0.0], [1.0], [3.0]], dtype=DOUBLE)
+    problem = bp.Problem(
+        lambda x, y: torch.stack([y.square().sum(), (y - 1).square().sum()]),
+        lambda x, y: (y - x).square().sum(),
+    )
+    fields: dict[str, Any] = {
+        "x": x,
+        "y": x + 0.1,
+        "objectives": torch.tensor([[0.01, 0.81], [1.21, 0.01], [9.61, 4.41]], dtype=DOUBLE),
+        "preference": bp.preferences.grid(2, 3),
+        "seed": torch.tensor([0, 1, 2]),
+        "reason": ("steps", "converged", "nonfinite"),
+        "failure": (None, None, Failure(7, "f_2")),
+        "seconds": 1.5,
+        "problem": problem,
+        "remaining": torch.tensor([0.0, 0.5, float("nan")], dtype=DOUBLE),
+        "test": torch.full((3, 2), 4.0, dtype=DOUBLE),
+        "own": torch.full((3, 2), 5.0, dtype=DOUBLE),
+        "lower_residual": torch.tensor([1.0, 2.0, 3.0], dtype=DOUBLE),
+        "unseen": "nobody looked",
+    }
+    return bp.ParetoFront(**fields | others)
+
+
+def test_everything_that_is_known_of_a_front_survives_a_file(tmp_path: Path) -> None:
+    found = made()
+    found.save(tmp_path / "front.npz")
+    back = bp.ParetoFront.load(tmp_path / "front.npz")
+    for name in ("x", "y", "objectives", "preference", "seed", "lower_residual", "own", "test"):
+        assert torch.equal(getattr(back, name), getattr(found, name)), name
+    torch.testing.assert_close(back.remaining, found.remaining, equal_nan=True)
+    for name in ("reason", "failure", "seconds", "unseen"):
+        assert getattr(back, name) == getattr(found, name), name
+    assert (back.problem, back.method, back.run, back.race) == (None,) * 4
+    made(own=None, test=None, remaining=None).save(tmp_path / "front.npz")
+    back = bp.ParetoFront.load(tmp_path / "front.npz")
+    assert (back.own, back.test, back.remaining) == (None,) * 3
+    # Parts that do not fit together are no front.
+    for broken in (
+        {"seed": torch.tensor([0, 1])},
+        {"reason": ("steps",) * 2},
+        {"reason": ("steps", "steps", "tired")},
+        {"failure": (None,)},
+        {"preference": torch.zeros(3, 3)},
+        {"preference": torch.zeros(2, 2)},
+        {"x": torch.zeros(2, 1)},
+        {"y": torch.zeros(4, 1)},
+    ):
+        made(**broken).save(tmp_path / "front.npz")
+        with pytest.raises(InvalidInput, match="not a front"):
+            bp.ParetoFront.load(tmp_path / "front.npz")
+
+
+def test_some_runs_of_a_front() -> None:
+    found = made()
+    for chosen in (found.subset([2, 0]), found[torch.tensor([2, 0])], found[::-2]):
+        assert len(chosen) == 2
+        assert chosen.seed.tolist() == [2, 0]
+        assert chosen.x.flatten().tolist() == [3.0, 0.0]
+        assert chosen.y.flatten().tolist() == pytest.approx([3.1, 0.1])
+        assert chosen.reason == ("nonfinite", "steps")
+        assert [failure is None for failure in chosen.failure] == [False, True]
+        assert chosen.lower_residual is not None
+        assert chosen.lower_residual.tolist() == [3.0, 1.0]
+        assert chosen.preference.tolist() == [[0.25, 0.75], [0.75, 0.25]]
+        assert chosen.run is None
+    assert found.nondominated().seed.tolist() == [0, 1]
+    nothing = made(objectives=torch.full((3, 2), torch.nan)).nondominated()
+    assert len(nothing) == 0
+    assert not found.interrupted
+    assert made(reason=("steps", "interrupted", "steps")).interrupted
+
+
+def test_a_failed_run_is_reminded_of_where_objectives_are_used() -> None:
+    found = made(own=None)
+    with pytest.warns(BiparetoWarning, match=r"1 of 3 runs left the finite numbers.*counted"):
+        volume = found.hypervolume([2.0, 2.0])
+    assert volume == pytest.approx(1.99 * 1.19 + 0.79 * 0.8)
+    with pytest.warns(BiparetoWarning, match="no answer"):
+        solved = found.resolve_lower()
+    wanted = torch.tensor([[0.0, 1.0], [1.0, 0.0], [9.0, 4.0]], dtype=DOUBLE)
+    torch.testing.assert_close(solved.objectives, wanted, rtol=0, atol=1e-9)
+    torch.testing.assert_close(solved.own, found.objectives)
+    assert solved.lower_residual is not None
+    assert float(solved.lower_residual.max()) < 1e-9
+    with pytest.warns(BiparetoWarning, match="no answer"):
+        assert torch.equal(solved.resolve_lower().own, found.objectives)  # type: ignore[arg-type]
+    assert len(found.subset([]).resolve_lower()) == 0
+
+
+def test_a_lower_level_that_was_not_solved_is_counted() -> None:
+    found = made(failure=(None,) * 3, y=torch.tensor([[9.0], [1.0], [8.0]], dtype=DOUBLE))
+    found = replace(
+        found,
+        problem=bp.Problem(
+            lambda x, y: torch.stack([y.sum(), -y.sum()]), lambda x, y: torch.cosh(y - x).sum()
+        ),
+    )
+    # The last run failed, and is not counted among those that could have been solved.
+    with pytest.warns(BiparetoWarning, match=r"1 of 3 runs was not solved to 1e-08 in 1 Newton"):
+        found.resolve_lower(max_iter=1)

@@ -18,6 +18,7 @@ import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods import Method
 from bipareto.methods.base import State
+from bipareto.methods.parts.coordinates import Coordinates
 from bipareto.methods.parts.scalarization import Tracked
 from bipareto.methods.parts.schedule import Complement, Power
 from bipareto.problem import oracle
@@ -246,3 +247,96 @@ def test_an_ideal_above_the_start_is_warned_of_unless_it_was_measured_with_a_ran
     with warnings.catch_warnings():
         warnings.simplefilter("error", BiparetoWarning)
         bp.MOMEHA(ideal=above, extent=(1.0, 1.0)).prepare(problem, problem.x0, problem.y0)
+
+
+def test_what_a_run_begins_with() -> None:
+    """Warm-up steps of the first alpha_theta on g, objectives there, theta = y, and the extent."""
+    problem, x, y = nonconvex(m=2)
+    method = bp.MOMEHA(
+        warmup=3, alpha_theta=Power(0.1, -0.5), extent=(2.0, 3.0), ideal=(-1.0, -2.0)
+    )
+    state = method.init(problem, x, y, [0.4, 0.6])
+    for _ in range(3):
+        y = y - 0.1 * torch.func.grad(problem.lower, argnums=1)(x, y)
+    torch.testing.assert_close(state.y, y)
+    assert torch.equal(state.theta, state.y)
+    assert state.extent.tolist() == [2.0, 3.0]
+    assert state.ideal.tolist() == [-1.0, -2.0]
+    assert state.preference.tolist() == [0.4, 0.6]
+    assert float(state.t) == 0
+    start = method.prepare(problem, *nonconvex(m=2)[1:])
+    torch.testing.assert_close(start.objectives, problem.upper(x, y))
+    # F is taken of (f - z)/s: the gradient of each objective weighs tau w/s.
+    f = problem.upper(x, y)
+    w = torch.tensor([0.4, 0.6], dtype=f.dtype) / state.extent
+    wanted = w * torch.softmax(4.0 * w * (f - state.ideal), 0)
+    torch.testing.assert_close(method.weights(f, state), wanted)
+    assert method.preparation(2) == {"lower_gradients": 3}
+    assert method.cost(2, 10, starts=2)["lower_gradients"] == 40 + 6
+    with pytest.raises(InvalidInput, match="extent has 3 entries"):
+        bp.MOMEHA(extent=(1.0, 2.0, 3.0)).init(problem, x, y)
+
+
+def test_another_y_leaves_nothing_of_the_old_one_s_averages() -> None:
+    problem, x, y = nonconvex(m=2)
+    method = bp.MBMOMEHA()
+    state, _ = method.step(problem, method.init(problem, x, y))
+    other = method.relearned(state, y + 1)
+    assert torch.equal(other.y, y + 1)
+    assert torch.equal(other.theta, y + 1)
+    assert not other.momentum.theta.any()
+    assert not other.momentum.y.any()
+    assert torch.equal(other.momentum.x, state.momentum.x)
+    assert state.momentum.x.any()
+    assert bp.MOMEHA().relearned(bp.MOMEHA().init(problem, x, y), y + 1).momentum == ()
+
+
+def test_fitted_runs_are_renewed_and_shortened() -> None:
+    fitted = bp.MOMEHA(coordinates="fitted")
+    marks = fitted.renewals(20_000)
+    assert marks == tuple(sorted(set(marks)))
+    assert all(0 < mark < 20_000 for mark in marks)
+    assert fitted.renewals(10)[0] >= 1
+    assert bp.MOMEHA().renewals(20_000) == ()
+    eye = torch.eye(2, dtype=torch.float64)
+    problem, x, y = nonconvex(m=2)
+    state = bp.MOMEHA().init(problem, x, y)
+    assert fitted.shortened(state).coordinates == state.coordinates
+    frame = Coordinates(*(eye * (i + 1) for i in range(len(Coordinates._fields))))
+    short = fitted.shortened(state._replace(coordinates=frame)).coordinates
+    torch.testing.assert_close(short.x, frame.x / 8)
+    torch.testing.assert_close(short.y, frame.y / 2)
+    with pytest.raises(InvalidInput, match="MB-MOMEHA runs in plain ones"):
+        bp.MBMOMEHA(coordinates="fitted")
+
+
+def test_a_run_with_coordinates_is_algorithm_1_in_them() -> None:
+    """x = A u and y = B v + W x: steps and reports are those of the problem written in (u, v)."""
+    problem, x, y = nonconvex(m=2)
+    stream = torch.Generator().manual_seed(2)
+    A, B, W = (0.3 * torch.randn(3, 3, generator=stream, dtype=DOUBLE) for _ in range(3))
+    A, B = A + torch.eye(3, dtype=DOUBLE), B + 2 * torch.eye(3, dtype=DOUBLE)
+
+    def there(u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return A @ u, B @ v + W @ A @ u
+
+    inner = bp.Problem(
+        lambda u, v: problem.upper(*there(u, v)), lambda u, v: problem.lower(*there(u, v))
+    )
+    method = bp.MOMEHA(
+        gamma=0.2, mu=1.5, alpha_theta=0.04, alpha_x=0.03, alpha_y=0.02, c=3.0, ideal=-2.0
+    )
+    u = torch.linalg.solve(A, x)
+    plain = method.init(inner, u, torch.linalg.solve(B, y - W @ x))
+    state = method.init(problem, x, y)
+    state = state._replace(coordinates=Coordinates(A @ A.T, B @ B.T, W, x, y))
+    for _ in range(4):
+        before, state_before = plain, state
+        plain, seen = method.step(inner, plain)
+        state, info = method.step(problem, state)
+        torch.testing.assert_close((state.x, state.y), there(plain.x, plain.y))
+        torch.testing.assert_close(state.theta, there(plain.x, plain.theta)[1])
+        torch.testing.assert_close(
+            method.report(problem, state_before, state, info),
+            method.report(inner, before, plain, seen),
+        )

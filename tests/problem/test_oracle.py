@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from bipareto.methods import MBMOMEHA
-from bipareto.problem import oracle, tree
+from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.sampler import Role
 from helpers import DICT_PROBLEM, DOUBLE, dict_start, nonconvex
 
@@ -75,3 +75,37 @@ def test_noise_is_on_every_gradient_coordinate_and_on_no_value() -> None:
     assert off.abs().max() < 0.25
     quiet = loud.sampler(Role("lower", "full"), 0, 0)  # type: ignore[misc]
     assert torch.equal(oracle.grad(lambda v: loud.lower(x, v, quiet), y)[0], exact[0])
+
+
+def test_evaluations_are_counted() -> None:
+    problem, x, y = nonconvex(m=3)
+    counted = oracle.Counting(problem)
+    torch.testing.assert_close(counted.upper(x, y), problem.upper(x, y))
+    assert counted.counts == {"upper": 3}
+    counted.objective(1, x, y)
+    counted.lower(x, y)
+    counted.lower(x, y)
+    assert counted.counts == {"upper": 4, "lower": 2}
+
+
+def test_noise_of_a_problem_with_data_keeps_its_draws() -> None:
+    """The tilt adds std <xi, v - v0> to a term: nothing to its value, std xi to its gradient."""
+    data = torch.arange(4, dtype=DOUBLE)
+    inner = Problem(
+        lambda x, y, b: torch.stack([(x - b).square().sum(), y.square().sum()]),
+        lambda x, y, b: (y - b).square().sum(),
+        sampler=lambda role, t, seed: data + t,
+    )
+    x, y = torch.ones(4, dtype=DOUBLE), torch.zeros(4, dtype=DOUBLE)
+    loud = oracle.noisy(inner, 0.5, x, y)
+    role = Role("lower", "y")
+    drawn = loud.sampler(role, 2, 1)  # type: ignore[misc]
+    assert torch.equal(drawn["batch"], data + 2)
+    assert torch.equal(loud.lower(x, y, drawn), inner.lower(x, y, data + 2))
+    found = oracle.grad(lambda v: loud.lower(x, v, drawn), y)
+    torch.testing.assert_close(found, 2 * (y - data - 2) + drawn["y"])
+    in_x = oracle.grad(lambda v: loud.lower(v, y, drawn), x)
+    torch.testing.assert_close(in_x, drawn["x"])
+    again = loud.sampler(role, 2, 1)  # type: ignore[misc]
+    assert torch.equal(again["x"], drawn["x"])
+    assert not torch.equal(loud.sampler(role, 3, 1)["x"], drawn["x"])  # type: ignore[misc]

@@ -137,3 +137,36 @@ def test_objectives_with_data_of_their_own_draw_rows_of_their_own() -> None:
     assert not torch.equal(together[0], together[1])
     # A role of one objective draws what it has in the role of all.
     assert torch.equal(draws(Role("upper", "", 1), 3, 0), together[1])
+
+
+def test_streams_stay_what_they_are() -> None:
+    """Runs go on from files: a key must lead to the stream that it led to before."""
+    seeds = {
+        ("theta", 7, 3): 2112609145520458219,
+        (Role("upper", "x", 1), 0, 0): 4097346422104359245,
+        ("lower", 123456, 10**6): 3278724496054057979,
+    }
+    for key, seed in seeds.items():
+        assert generator(*key).initial_seed() == seed
+
+
+def test_data_that_cannot_be_drawn_from_is_named() -> None:
+    rows = torch.arange(6.0)
+    with pytest.raises(InvalidInput, match=r"the tensors of lower have \[5, 6\] rows"):
+        Minibatches((rows, rows[:5]), rows, size=2)
+    for wrong in (torch.tensor(1.0), [1.0]):
+        with pytest.raises(InvalidInput, match="share their first axis"):
+            Minibatches(rows, wrong, size=2)
+    for size in (0, 7):
+        with pytest.raises(InvalidInput, match="size = "):
+            Minibatches(rows, {0: rows, 1: rows}, size=size)
+    with pytest.raises(InvalidInput, match="role is 3"):
+        generator(3, 0, 0)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="device is 'moon'"):
+        generator("theta", 0, 0, device="moon")
+    whole = Minibatches(rows, {"a": rows, "b": 2 * rows}, size=6)
+    assert not whole.per_objective  # names are no objectives: one tree for all of them
+    drawn = whole(Role("upper", "x", 1), 0, 0)
+    torch.testing.assert_close(drawn["b"], 2 * drawn["a"])
+    assert sorted(drawn["a"].tolist()) == rows.tolist()
+    assert torch.equal(whole(Role("upper", "full"), 0, 0)["a"], rows)

@@ -94,8 +94,8 @@ def _certified(
     envelope_gamma = own if gamma is None else gamma
     certificates = {}
     for i in range(len(found)) if index is None else [index]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BiparetoWarning)  # the same sentences are in the notes
+        # The same sentences are in the notes.
+        with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
             certificates[i] = certificate.certify(problem, *found.point(i), envelope_gamma)
     if index is not None:
         out.say(str(certificates[index]))

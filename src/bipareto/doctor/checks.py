@@ -297,8 +297,7 @@ def _penalty_too_strong(case: Case) -> list[Diagnosis]:
     found: dict[int, dict[str, float]] = {}
     for r, moved in _standing_still(case).items():
         x, y = case.point(r, case.solved.y)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", BiparetoWarning)
+        with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
             seen = certificate.certify(case.problem, x, y)
         if seen.common_descent and seen.improvement > VISIBLE:
             found[r] = {"share": 100 * seen.improvement, "moved": 100 * moved, "c": float(c[r])}

@@ -123,8 +123,8 @@ def front(
         if found is not None:
             small = tree.ravel((start.x, start.y)).numel() <= DENSE
             return _looked_at(problem, found) if small else replace(found, unseen=TRAINED)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiparetoWarning)  # zeros were warned of above, once for all
+    # Zeros were warned of above, once for all.
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         begun = [method.begin(start, w) for w in wanted]
     states = begun * len(seeds)
     run_seeds = [seed for seed in seeds for _ in begun]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import InvalidInput, installed
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.notebook import frame, html_table, in_notebook
 from bipareto.problem.tree import Tree
@@ -161,13 +161,11 @@ def interactive_front(objectives: Tensor, preference: Tensor, names: Sequence[st
         preference: (R, m), NaN where there is none.
         names: a label per objective.
     """
-    try:
-        import plotly.graph_objects as go
-    except ImportError as error:
-        raise InvalidInput(
-            "an interactive front needs plotly, which is not installed; get it with: pip install "
-            "plotly (front.plot draws without it)"
-        ) from error
+    go = installed(
+        "plotly.graph_objects",
+        "an interactive front needs plotly, which is not installed; get it with: pip install "
+        "plotly (front.plot draws without it)",
+    )
     finite = torch.isfinite(objectives).all(1).cpu()
     f = objectives.detach().cpu()[finite].T.tolist()
     w = preference.cpu()[finite].tolist()

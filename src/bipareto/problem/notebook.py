@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import installed
 
 #: rows of a table that are shown; the middle of a longer one is left out
 ROWS = 40
@@ -42,11 +42,9 @@ def _row(cells: Sequence[Any], kind: str) -> str:
 
 def frame(columns: dict[str, Any]) -> Any:
     """Columns as a pandas DataFrame; pandas is an extra."""
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise InvalidInput(
-            "a DataFrame needs pandas, which is not installed; get it with: pip install pandas "
-            "(to_csv and to_torch do without)"
-        ) from error
-    return pd.DataFrame(columns)
+    pandas = installed(
+        "pandas",
+        "a DataFrame needs pandas, which is not installed; get it with: pip install pandas "
+        "(to_csv and to_torch do without)",
+    )
+    return pandas.DataFrame(columns)

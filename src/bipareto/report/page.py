@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from bipareto.certificate.certificate import certify
-from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
+from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput, installed
 from bipareto.fronts.drawing import COLOURS, styles
 from bipareto.fronts.measures import beyond, hypervolume, igd_plus
 from bipareto.problem import tree
@@ -182,8 +182,8 @@ def _certificate(run: StoredRun, i: int, gamma: float | None) -> Report | None:
     x, y = run.front.point(i)
     if run.known is None or not all(bool(leaf.isfinite().all()) for leaf in tree.leaves((x, y))):
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiparetoWarning)  # the same sentences are in the notes
+    # The same sentences are in the notes.
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         try:
             found = certify(run.known, x, y, gamma)
         except BiparetoError as error:
@@ -239,19 +239,15 @@ def _number(value: float, digits: int = 9) -> float | None:
 
 def write_page(report: Report, path: Path) -> None:
     """Write the page; it loads nothing from anywhere."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise InvalidInput(
-            "a report needs Plotly; install it: pip install 'bipareto[report]'"
-        ) from error
+    remedy = "a report needs Plotly; install it: pip install 'bipareto[report]'"
+    plotly = installed("plotly.offline", remedy)
     assets = resources.files("bipareto.report") / "assets"
     parts = {
         "policy": _POLICY,
         "title": html.escape(report["title"]),
         "style": (assets / "page.css").read_text("utf-8"),
         "body": (assets / "page.html").read_text("utf-8"),
-        "plotly": get_plotlyjs(),
+        "plotly": plotly.get_plotlyjs(),
         "data": json.dumps(report, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
         "program": "\n".join(
             (assets / name).read_text("utf-8") for name in ("charts.js", "page.js")

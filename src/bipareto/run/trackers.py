@@ -15,7 +15,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +22,7 @@ from typing import Any, Literal, Self
 
 from torch import Tensor
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import InvalidInput, installed
 from bipareto.run.results import Record
 
 __all__ = [
@@ -268,11 +267,9 @@ def _experiment(uri: str | None, name: str) -> tuple[Any, str]:
 
 
 def _require(module: str) -> Any:
-    try:
-        return import_module(module)
-    except ImportError as error:
-        package = module.partition(".")[0]
-        raise InvalidInput(
-            f"tracking needs {package}, which is not installed; get it with: pip install "
-            f"'bipareto[{package}]'"
-        ) from error
+    package = module.partition(".")[0]
+    return installed(
+        module,
+        f"tracking needs {package}, which is not installed; get it with: pip install "
+        f"'bipareto[{package}]'",
+    )

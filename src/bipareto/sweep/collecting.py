@@ -48,9 +48,8 @@ def write_result(plan: Plan, folder: RunFolder, index: int, run: Run, *, stacked
         plan, state.x, state.y, runs, run.reason[: len(runs)], run.failure[: len(runs)], run.seconds
     )
     found = replace(found.with_y(state.y, None, plan.setup.problem), own=None)
-    with warnings.catch_warnings():
-        # The residuals are stored, and the whole front warns once.
-        warnings.simplefilter("ignore", BiparetoWarning)
+    # The residuals are stored, and the whole front warns once.
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         # The y of a race was trained on g alone already.
         solved = found if "race" in plan.manifest else found.resolve_lower()
     tensors = {

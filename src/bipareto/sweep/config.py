@@ -20,7 +20,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import InvalidInput, installed
 from bipareto.sweep.grammar import dump_number, require
 from bipareto.sweep.typed import RENAMED, parse
 
@@ -29,8 +29,20 @@ T = TypeVar("T")
 ENGINE_NAMES = ("local", "processes", "ray")
 
 
+class _Section:
+    """A part of a configuration, which refuses what it cannot hold when it is made."""
+
+    #: what its keys are called by in messages, e.g. "engine."
+    path = ""
+
+    def _require(self, holds: bool, name: str, wanted: str) -> None:
+        found = getattr(self, name)
+        shown = list(found) if isinstance(found, tuple) else found
+        require(holds, self.path + name, shown, wanted)
+
+
 @dataclass(frozen=True)
-class ProblemConfig:
+class ProblemConfig(_Section):
     """Which problem: one of `bipareto list`, or "module:function", a function of the options that
     returns (problem, x0, y0).
     """
@@ -43,7 +55,7 @@ class ProblemConfig:
 
 
 @dataclass(frozen=True)
-class MethodConfig:
+class MethodConfig(_Section):
     """Which method ("auto" is the one that `bipareto.front` would choose for the problem), where
     its hyperparameters come from, and those that are given.
     """
@@ -54,7 +66,7 @@ class MethodConfig:
 
 
 @dataclass(frozen=True)
-class PreferencesConfig:
+class PreferencesConfig(_Section):
     """A family of preferences (see `preferences.named`) or the given vectors.
 
     "das-dennis" is a regular grid with `count` preferences along each edge of the simplex, "random"
@@ -63,6 +75,7 @@ class PreferencesConfig:
     checkpoints.
     """
 
+    path = "preferences."
     family: Literal["das-dennis", "random", "weak", "moderate", "strong", "extreme", "adaptive"] = (
         "das-dennis"
     )
@@ -72,39 +85,24 @@ class PreferencesConfig:
     budget: int | None = None
 
     def __post_init__(self) -> None:
-        require(
-            self.count >= (2 if self.boundary else 1),
-            "preferences.count",
-            self.count,
-            "at least 1 (2 with boundary: true)",
-        )
-        require(
-            (self.budget is not None) == (self.family == "adaptive"),
-            "preferences.budget",
-            self.budget,
-            "given with family: adaptive, and only there",
-        )
+        least, adaptive = 2 if self.boundary else 1, self.family == "adaptive"
+        self._require(self.count >= least, "count", "at least 1 (2 with boundary: true)")
+        fits = (self.budget is not None) == adaptive
+        self._require(fits, "budget", "given with family: adaptive, and only there")
         if self.vectors is not None:
-            require(
-                len(self.vectors) > 0 and all(self.vectors),
-                "preferences.vectors",
-                list(self.vectors),
-                "a list of vectors, e.g. [[0.7, 0.3]]",
-            )
-            require(
-                len({len(w) for w in self.vectors}) == 1,
-                "preferences.vectors",
-                list(self.vectors),
-                "a list of vectors of one length",
-            )
+            some = len(self.vectors) > 0 and all(self.vectors)
+            self._require(some, "vectors", "a list of vectors, e.g. [[0.7, 0.3]]")
+            one = len({len(w) for w in self.vectors}) == 1
+            self._require(one, "vectors", "a list of vectors of one length")
 
 
 @dataclass(frozen=True)
-class EngineConfig:
+class EngineConfig(_Section):
     """Where slices are executed.  It changes no number, so a run may be resumed with another
     one.
     """
 
+    path = "engine."
     #: local, processes, ray, or the engine of another package
     name: str = "local"
     #: worker processes, or Ray tasks at a time; null for one per core
@@ -119,32 +117,27 @@ class EngineConfig:
             from bipareto.problem.plugins import declared  # the package loads torch: not for --help
 
             known = [*ENGINE_NAMES, *declared("engines")]
-            require(self.name in known, "engine.name", self.name, f"one of {', '.join(known)}")
-        require(
-            self.workers is None or self.workers >= 1,
-            "engine.workers",
-            self.workers,
-            "at least 1, or null for one per core",
-        )
-        require(self.gpus >= 0, "engine.gpus", self.gpus, "0 or more")
+            self._require(self.name in known, "name", f"one of {', '.join(known)}")
+        enough = self.workers is None or self.workers >= 1
+        self._require(enough, "workers", "at least 1, or null for one per core")
+        self._require(self.gpus >= 0, "gpus", "0 or more")
 
 
 @dataclass(frozen=True)
-class CheckpointConfig:
+class CheckpointConfig(_Section):
     """How often the middle of a slice is saved, and how many of these files are kept."""
 
+    path = "checkpoint."
     seconds: float = 30.0
     keep: int = 3
 
     def __post_init__(self) -> None:
-        require(
-            self.seconds >= 0, "checkpoint.seconds", self.seconds, "0 (after every record) or more"
-        )
-        require(self.keep >= 1, "checkpoint.keep", self.keep, "at least 1")
+        self._require(self.seconds >= 0, "seconds", "0 (after every record) or more")
+        self._require(self.keep >= 1, "keep", "at least 1")
 
 
 @dataclass(frozen=True)
-class SweepConfig:
+class SweepConfig(_Section):
     """A front: a problem, a method, preferences and seeds, and how they are run."""
 
     problem: ProblemConfig
@@ -166,38 +159,20 @@ class SweepConfig:
     track: Literal["tensorboard", "mlflow", "wandb"] | None = None
 
     def __post_init__(self) -> None:
-        require(
-            len(self.seeds) > 0,
-            "seeds",
-            list(self.seeds),
-            "a list of at least one whole number, e.g. [0]",
-        )
-        require(
-            all(0 <= seed < 2**63 for seed in self.seeds),
-            "seeds",
-            list(self.seeds),
-            "whole numbers from 0 to 2^63 - 1",
-        )
-        require(
-            len(set(self.seeds)) == len(self.seeds),
-            "seeds",
-            list(self.seeds),
-            "different from each other",
-        )
-        require(self.steps >= 1, "steps", self.steps, "at least 1")
-        require(
-            self.record_every is None or self.record_every >= 1,
-            "record_every",
-            self.record_every,
-            "at least 1, or null",
-        )
-        require(self.tol is None or self.tol > 0, "tol", self.tol, "above 0, or null")
-        require(self.slice is None or self.slice >= 1, "slice", self.slice, "at least 1, or null")
-        require(self.threads >= 1, "threads", self.threads, "at least 1")
+        seeds, every = self.seeds, self.record_every
+        self._require(len(seeds) > 0, "seeds", "a list of at least one whole number, e.g. [0]")
+        whole = all(0 <= seed < 2**63 for seed in seeds)
+        self._require(whole, "seeds", "whole numbers from 0 to 2^63 - 1")
+        self._require(len(set(seeds)) == len(seeds), "seeds", "different from each other")
+        self._require(self.steps >= 1, "steps", "at least 1")
+        self._require(every is None or every >= 1, "record_every", "at least 1, or null")
+        self._require(self.tol is None or self.tol > 0, "tol", "above 0, or null")
+        self._require(self.slice is None or self.slice >= 1, "slice", "at least 1, or null")
+        self._require(self.threads >= 1, "threads", "at least 1")
 
 
 @dataclass(frozen=True)
-class SearchConfig:
+class SearchConfig(_Section):
     """The values of one number: low to high (log for a logarithmic scale), or a list of choices."""
 
     low: float | None = None
@@ -206,30 +181,18 @@ class SearchConfig:
     choices: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        low, high = self.low, self.high
         if self.choices is not None:
-            require(
-                len(self.choices) > 0 and self.low is None and self.high is None,
-                "choices",
-                list(self.choices),
-                "a list without low and high",
-            )
+            alone = len(self.choices) > 0 and low is None and high is None
+            self._require(alone, "choices", "a list without low and high")
         else:
-            require(
-                self.low is not None and self.high is not None and self.low < self.high,
-                "low",
-                self.low,
-                "below high; or give choices",
-            )
-            require(
-                not self.log or (self.low or 0) > 0,
-                "low",
-                self.low,
-                "above 0 on a logarithmic scale",
-            )
+            ordered = low is not None and high is not None and low < high
+            self._require(ordered, "low", "below high; or give choices")
+            self._require(not self.log or (low or 0) > 0, "low", "above 0 on a logarithmic scale")
 
 
 @dataclass(frozen=True)
-class TuneConfig:
+class TuneConfig(_Section):
     """A search: the sweep of one trial, and which of the method's hyperparameters vary."""
 
     sweep: SweepConfig
@@ -242,52 +205,30 @@ class TuneConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        require(
-            len(self.space) > 0,
-            "space",
-            dict(self.space),
-            "a mapping from a hyperparameter to its values, e.g. mu: {low: 1, high: 16}",
-        )
-        require(self.trials >= 1, "trials", self.trials, "at least 1")
-        require(self.batch >= 1, "batch", self.batch, "at least 1")
-        require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 2^32 - 1")
+        wanted = "a mapping from a hyperparameter to its values, e.g. mu: {low: 1, high: 16}"
+        self._require(len(self.space) > 0, "space", wanted)
+        self._require(self.trials >= 1, "trials", "at least 1")
+        self._require(self.batch >= 1, "batch", "at least 1")
+        self._require(0 <= self.seed < 2**32, "seed", "from 0 to 2^32 - 1")
 
 
 def to_dict(value: Any) -> Any:
     """A configuration as plain data: what `parse` reads."""
-    if isinstance(
-        value,
-        (
-            ProblemConfig,
-            MethodConfig,
-            PreferencesConfig,
-            EngineConfig,
-            CheckpointConfig,
-            SweepConfig,
-            SearchConfig,
-            TuneConfig,
-        ),
-    ):
-        return {item.name: to_dict(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, _Section):
+        return {item.name: to_dict(getattr(value, item.name)) for item in fields(value)}  # type: ignore[arg-type]
     if isinstance(value, Mapping):
         return {key: to_dict(item) for key, item in value.items()}
     return dump_number(value)
 
 
-def require_yaml() -> Any:
-    """The yaml module, or an error that says how to get it."""
-    try:
-        import yaml
-    except ImportError as error:
-        raise InvalidInput(
-            "configurations are YAML files, which need pyyaml; get it with: pip install pyyaml"
-        ) from error
-    return yaml
+def _yaml() -> Any:
+    remedy = "configurations are YAML files, which need pyyaml; get it with: pip install pyyaml"
+    return installed("yaml", remedy)
 
 
 def dump(config: Any) -> str:
     """The YAML text of a configuration, every key written out."""
-    return require_yaml().safe_dump(
+    return _yaml().safe_dump(
         to_dict(config), sort_keys=False, default_flow_style=None, width=120, allow_unicode=True
     )
 
@@ -301,7 +242,7 @@ def load(kind: type[T], source: str | PathLike[str]) -> T:
         raise InvalidInput(
             f"{path} cannot be read as a configuration ({error}); pass a YAML file"
         ) from error
-    yaml = require_yaml()
+    yaml = _yaml()
     try:
         data = yaml.load(text, Loader=_loader(yaml))
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -15,6 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from io import BufferedWriter
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.errors import BiparetoError, InvalidInput
+from bipareto.errors import BiparetoError, installed
 
 _CHECKSUM = "sha256"
 
@@ -112,14 +113,12 @@ def _sync(path: Path) -> None:
 
 def _safetensors() -> ModuleType:
     """The library of the files; a run without a folder does not need it."""
-    try:
-        import safetensors.torch
-    except ImportError as error:
-        raise InvalidInput(
-            "run folders keep tensors in safetensors files; get what reads them with: pip install "
-            "safetensors"
-        ) from error
-    return safetensors
+    installed(
+        "safetensors.torch",
+        "run folders keep tensors in safetensors files; get what reads them with: pip install "
+        "safetensors",
+    )
+    return import_module("safetensors")
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:

@@ -86,9 +86,8 @@ class Plan:
             )
             for seed in set(seeds)
         }
-        with warnings.catch_warnings():
-            # Zeros were warned of when the preferences were made.
-            warnings.simplefilter("ignore", BiparetoWarning)
+        # Zeros were warned of when the preferences were made.
+        with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
             return [
                 self.method.begin(starts[seed], self.preference(run))
                 for seed, run in zip(seeds, runs, strict=True)

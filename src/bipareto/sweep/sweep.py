@@ -160,9 +160,8 @@ def keep(
             part.note_attempt(0)
             write_metrics(found, part.path / "metrics.jsonl")
             write_result(read_plan(folder, setup), folder, 0, found.run, stacked=True)
-        with warnings.catch_warnings():
-            # What is missing was said when the front was made.
-            warnings.simplefilter("ignore", BiparetoWarning)
+        # What is missing was said when the front was made.
+        with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
             return collect(folder)
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput, installed
 from bipareto.fronts import measures
 from bipareto.methods import Method
 from bipareto.methods.parts import envelope
@@ -51,7 +51,8 @@ def tune(
         storage: any of Optuna's URLs; None is an SQLite file in the folder.
         study_name: trials of one name add up over calls.
     """
-    optuna = _require_optuna()
+    remedy = "tuning needs Optuna; get it with: pip install 'bipareto[tune]'"
+    optuna = installed("optuna", remedy)
     setup = build(config.sweep.problem, config.sweep.seeds)
     base = method_of(config.sweep.method, setup, config.sweep.steps)
     check_options(
@@ -160,8 +161,7 @@ def _run_together(sweep: SweepConfig, setup: Setup, methods: list[Method]) -> li
     )
     if run.interrupted:
         raise KeyboardInterrupt  # the study must not learn from runs that were cut short
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiparetoWarning)
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         y = envelope.solve_lower(setup.problem, run.state.x, run.state.y, batched=True).y
     batch = setup.problem.batch("upper", "full")
     with torch.no_grad():
@@ -213,13 +213,3 @@ def _distribution(optuna: Any, values: SearchConfig) -> Any:
     if values.choices is not None:
         return optuna.distributions.CategoricalDistribution(values.choices)
     return optuna.distributions.FloatDistribution(values.low, values.high, log=values.log)
-
-
-def _require_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise InvalidInput(
-            "tuning needs Optuna; get it with: pip install 'bipareto[tune]'"
-        ) from error
-    return optuna

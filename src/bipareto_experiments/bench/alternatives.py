@@ -29,6 +29,8 @@ from bipareto_experiments.bench.figures import Claim, Figures
 SECONDS = 4.0
 #: the share of the best hypervolume that is timed
 SHARE = 0.95
+#: and one that is timed too, of which nothing is asked
+CLOSE = 0.99
 #: a mark every so many times longer
 SPACING = 1.6
 OURS = "bipareto"
@@ -160,7 +162,7 @@ def collect(figures: Figures, place: Path) -> None:
                for seed, of in seeds.items()}
         for case, seeds in held.items()
     }  # fmt: skip
-    rows, reached = [], {}
+    rows, close, reached = [], [], {}
     for case in (name for name in CASES if name in curves):
         times = _seconds_to(curves[case])
         reached[case] = times
@@ -169,8 +171,13 @@ def collect(figures: Figures, place: Path) -> None:
         )
         label = f"{case} ({about[case]['coordinates']})"
         rows.append((label, *(_cell(times.get(name)) for name in NAMES)))
-    title = f"CPU seconds to {SHARE:.0%} of the best hypervolume anyone reached, median of seeds"
-    figures.tables[title] = (("problem (coordinates of x)", *NAMES), rows)
+        closer = _seconds_to(curves[case], CLOSE)
+        close.append((label, *(_cell(closer.get(name)) for name in NAMES)))
+    for share, table in ((SHARE, rows), (CLOSE, close)):
+        title = (
+            f"CPU seconds to {share:.0%} of the best hypervolume anyone reached, median of seeds"
+        )
+        figures.tables[title] = (("problem (coordinates of x)", *NAMES), table)
     shares = []
     for case in reached:
         finals = _finals(curves[case])
@@ -212,11 +219,13 @@ def _joined(name: str, runs: list[Curve]) -> Curve:
     return joined
 
 
-def _seconds_to(seeds: dict[int, dict[str, Curve]]) -> dict[str, list[float | None]]:
+def _seconds_to(
+    seeds: dict[int, dict[str, Curve]], share: float = SHARE
+) -> dict[str, list[float | None]]:
     """For each contender the seconds of each seed, None where it never got there."""
     found: dict[str, list[float | None]] = {}
     for of in seeds.values():
-        target = SHARE * max(curve[-1][2] for curve in of.values() if curve)
+        target = share * max(curve[-1][2] for curve in of.values() if curve)
         for name, curve in of.items():
             found.setdefault(name, []).append(next((s for s, _, v in curve if v >= target), None))
     return found
@@ -294,6 +303,7 @@ def _draw(axis: Any, case: str, seeds: dict[int, dict[str, Curve]], by: int) -> 
         )
     axis.axhline(SHARE, color="black", linewidth=0.5, linestyle=":")
     axis.set_xscale("log")
+    axis.xaxis.set_minor_formatter("")
     axis.set_title(case, fontsize=9)
     axis.set_xlabel(("CPU seconds", "gradients")[by], fontsize=8)
     axis.set_ylabel("hypervolume / best", fontsize=8)

@@ -32,8 +32,7 @@ INNER, PRODUCTS = 10, 10
 def ours(case: Case, seed: int, steps: int) -> Found:
     """The library's call without a method; answers on the way where there is no race."""
     w = case.preferences / case.preferences.sum(1, keepdim=True)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiparetoWarning)
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         front = bp.front(
             case.problem, case.x0, case.y0, preferences=w, seeds=[seed], steps=steps,
             progress=False,

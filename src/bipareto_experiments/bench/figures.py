@@ -175,15 +175,13 @@ class Figures:
 
 def _bars(groups: dict[str, dict[str, float]], axes: Sequence[Axes]) -> None:
     """One panel of bars for each table of times, on a scale of logs."""
-    from matplotlib.ticker import NullFormatter
-
     for axis, (title, ratios) in zip(axes, groups.items(), strict=True):
         names = list(ratios)[::-1]
         values = [ratios[name] for name in names]
         colours = ["#1f6f8b" if value == 1.0 else "#b8c4cc" for value in values]
         axis.barh(names, values, color=colours)
         axis.set_xscale("log")
-        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.xaxis.set_minor_formatter("")
         axis.axvline(1.0, color="#1f6f8b", linewidth=0.8)
         for place, value in enumerate(values):
             axis.text(value, place, f" {value:.3g}", va="center", fontsize=8)

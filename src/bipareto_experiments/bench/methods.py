@@ -85,8 +85,7 @@ def _curve(
     upper, lower = _Counted(problem.upper), _Counted(problem.lower)
     counted = Problem(upper, lower)
     kind = METHODS[name]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BiparetoWarning)
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         first = kind.tuned(problem, problem.x0, problem.y0)
         cost = gradient_cost(first, problem.m)
         steps = max(1, (budget - sum(first.preparation(problem.m).values())) // cost)

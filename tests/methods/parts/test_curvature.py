@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import bipareto as bp
 from bipareto.methods.parts import curvature
 
 
@@ -22,3 +23,35 @@ def test_it_stays_inside_the_spectrum() -> None:
     low, high = curvature.lanczos(lambda v: values * v, start, 40)
     assert 0.5 - 1e-4 <= low < 0.6
     assert 6.9 < high <= 7.0 + 1e-4
+
+
+def test_few_products_are_those_of_the_krylov_space() -> None:
+    """Ritz values are the eigenvalues of H within span{v, H v, ...}."""
+    values = torch.tensor([1.0, 2.0, 4.0, 8.0, -3.0], dtype=torch.float64)
+    v = torch.tensor([1.0, -1.0, 2.0, 0.5, 1.0], dtype=torch.float64)
+    for count in (1, 2, 3):
+        space = torch.stack([values**i * v for i in range(count)], 1)
+        Q = torch.linalg.qr(space).Q
+        ritz = torch.linalg.eigvalsh(Q.T @ (values[:, None] * Q))
+        found = curvature.lanczos(lambda u: values * u, v, count)
+        assert found == pytest.approx((float(ritz[0]), float(ritz[-1])))
+
+
+def test_the_coupling_is_the_norm_of_the_mixed_block() -> None:
+    M = torch.tensor([[1.0, 2.0, 0.0], [0.0, -1.0, 3.0]], dtype=torch.float64)
+    problem = bp.Problem(
+        lambda x, y: y.sum()[None], lambda x, y: x @ M @ y + 5 * y.square().sum() + x.square().sum()
+    )
+    x, y = torch.ones(2, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    size = float(torch.linalg.matrix_norm(M, 2))
+    assert curvature.coupling(problem, x, y, 0, 30) == pytest.approx(size, rel=1e-6)
+    assert curvature.coupling(problem, x, y, 0) == pytest.approx(size, rel=1e-2)
+    flat = bp.Problem(problem.upper, lambda x, y: y.square().sum() + x.square().sum())
+    assert curvature.coupling(flat, x, y, 0) == 0
+    both = torch.cat([x, y])
+    v = torch.arange(5, dtype=torch.float64)
+    H = torch.func.hessian(lambda p: problem.lower(p[:2], p[2:]))(both)
+    product = curvature.hessian(curvature.lower_in_both(problem, x, y), both)
+    torch.testing.assert_close(product(v), H @ v)
+    in_y = curvature.hessian(curvature.lower_in_y(problem, x, y), y)
+    torch.testing.assert_close(in_y(v[2:]), H[2:, 2:] @ v[2:])

@@ -208,3 +208,13 @@ def test_what_has_no_minimum_does_not_converge() -> None:
     found = envelope.solve_lower(problem, one, one, max_iter=5)
     assert not bool(found.converged.any())
     assert found.iterations == 5
+
+
+def test_a_solution_at_zero_is_one() -> None:
+    """Without a gradient and without a size of y there is no scale, and nothing left to solve."""
+    problem = bp.Problem(lambda x, y: y.sum()[None], lambda x, y: (y - x).square().sum())
+    x = torch.tensor([[0.0, 0.0], [1.0, -1.0]], dtype=DOUBLE)
+    found = envelope.solve_lower(problem, x, x.clone())
+    assert found.converged.tolist() == [True, True]
+    assert found.iterations == 0
+    assert torch.equal(found.y, x)

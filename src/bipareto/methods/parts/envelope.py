@@ -10,7 +10,6 @@ starts in.  Runs are rows of one matrix, solved side by side.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +17,9 @@ from torch import Tensor
 
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
+
+#: coordinates of y up to which a Hessian is written down: one call instead of one per product
+WRITTEN = 16
 
 
 class LowerSolution(NamedTuple):
@@ -114,16 +116,24 @@ def _minimise(
         )[1]
         return pull(p)[0]
 
-    values = _rows(value_row, batched)
-    gradients = _rows(torch.func.grad(value_row, argnums=2), batched)
+    slope_row = torch.func.grad(value_row, argnums=2)
+    values, gradients = _rows(value_row, batched), _rows(slope_row, batched)
     products = _rows(product_row, batched)
+    hessians = _rows(torch.func.jacrev(slope_row, argnums=2), batched)
+
+    def curve(v: Tensor) -> Callable[[Tensor], Tensor]:
+        """p -> H(v) p, row by row."""
+        if v.shape[1] > WRITTEN:
+            return lambda p: products(x, anchor, v, p)
+        H = hessians(x, anchor, v)
+        return lambda p: (H @ p[..., None])[..., 0]
 
     with torch.no_grad():
         return _trust_region(
             like,
             lambda v: values(x, anchor, v),
             lambda v: gradients(x, anchor, v),
-            lambda v, p: products(x, anchor, v, p),
+            curve,
             anchor,
             tol,
             max_iter,
@@ -134,19 +144,19 @@ def _trust_region(
     like: Tree,
     value: Callable[[Tensor], Tensor],
     gradient: Callable[[Tensor], Tensor],
-    product: Callable[[Tensor, Tensor], Tensor],
+    curve: Callable[[Tensor], Callable[[Tensor], Tensor]],
     v: Tensor,
     tol: float,
     max_iter: int,
 ) -> LowerSolution:
     eps, tiny_number = torch.finfo(v.dtype).eps, torch.finfo(v.dtype).tiny
-    first, h, r = v, value(v), gradient(v)
+    first, h, r, product = v, value(v), gradient(v), curve(v)
     residual = begun = r.norm(dim=1)
     # The first radius is the length of an exact step along the gradient: the scale on which g is
     # known to be quadratic.
     way = r / residual.clamp_min(tiny_number)[:, None]
-    curvature = (way * product(v, way)).sum(1).abs()
-    radius = 2 * residual / curvature.clamp_min(eps * residual)
+    curvature = (way * product(way)).sum(1).abs()
+    radius = 2 * residual / torch.maximum(curvature, eps * residual).clamp_min(tiny_number)
     largest, smallest = curvature, curvature
 
     def limit() -> Tensor:
@@ -162,7 +172,7 @@ def _trust_region(
     ):
         iterations += 1
         share = residual / begun.clamp_min(tiny_number)
-        step, predicted, along = _steihaug(partial(product, v), r, radius, goal, share)
+        step, predicted, along = _steihaug(product, r, radius, goal, share)
         trial = v + step
         h_trial, r_trial = value(trial), gradient(trial)
         residual_trial = r_trial.norm(dim=1)
@@ -188,6 +198,8 @@ def _trust_region(
         met = torch.where(length > 0, along.abs() / length.square().clamp_min(tiny_number), largest)
         largest, smallest = torch.maximum(largest, met), torch.minimum(smallest, met)
         goal = limit()
+        if bool(good.any()):
+            product = curve(v)
     stacked = torch.func.vmap(lambda row: tree.unravel(row, like))(v)
     return LowerSolution(stacked, residual, (residual <= goal) & goal.isfinite(), iterations)
 

@@ -327,10 +327,11 @@ def _separability(problem: Problem, x: Tree, y: Tree, seed: int) -> float:
 
 
 def _restoring_force(
-    problem: Problem, x: Tree, y: Tree, gamma: float, scale: float, gradient: Tensor, seed: int
-) -> float:
+    problem: Problem, x: Tree, y: Tree, gamma: float, scale: float, gradient: Tensor, seed: int,
+    batched: bool = False,
+) -> float:  # fmt: skip
     """The peak, over the distance from y, of the envelope gap's slope per coordinate along
-    -gradient (random signs where that is 0).
+    -gradient (random signs where that is 0).  `batched` looks at all distances at once.
     """
     batch = problem.batch("lower", "full")
     flat = tree.ravel(y)
@@ -343,26 +344,22 @@ def _restoring_force(
     radii = scale * torch.logspace(-1.5, 0.5, 12, dtype=torch.float64).to(flat)
     points = flat + radii[:, None] * v
     peak = 0.0
-    for point in points:
-        at = tree.unravel(point, y)
-        one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], at)
-        prox = tree.ravel(
-            envelope.proximal_point(problem, *one, gamma, tol=1e-6, max_iter=30, batched=False).y,
-            batch_dims=1,
-        )[0]
-        slope = float(
-            (
-                (
-                    tree.ravel(oracle.grad(lambda u: problem.lower(x, u, batch), at))
-                    - (point - prox) / gamma
-                )
-                * v
-            ).mean()
-        )
-        # Beyond its first peak the force belongs to another basin.
-        if slope < peak:
-            break
-        peak = slope
+    for group in points[None] if batched else points[:, None]:
+        at = torch.func.vmap(lambda row: tree.unravel(row, y))(group)
+        xs = tree.map_(lambda leaf: leaf.expand(len(group), *leaf.shape), x)  # noqa: B023
+        prox = envelope.proximal_point(
+            problem, xs, at, gamma, tol=1e-6, max_iter=30, batched=batched
+        ).y
+        steep = [
+            tree.ravel(oracle.grad(lambda u: problem.lower(x, u, batch), tree.select(at, i)))
+            for i in range(len(group))
+        ]
+        pull = (group - tree.ravel(prox, batch_dims=1)) / gamma
+        for slope in ((torch.stack(steep) - pull) * v).mean(1).tolist():
+            # Beyond its first peak the force belongs to another basin.
+            if slope < peak:
+                return max(peak, 1e-12)
+            peak = slope
     return max(peak, 1e-12)
 
 

@@ -145,7 +145,9 @@ def _in_coordinates(found: Survey, steps: int, seed: int, floor: float) -> dict[
         alone = rules._separability(problem, u, v, seed)
         for row in rules._gradients(problem, u, v):
             tilt = row[u.numel() :]
-            force = rules._restoring_force(problem, u, v, gamma, view.scale, tilt, seed)
+            force = rules._restoring_force(
+                problem, u, v, gamma, view.scale, tilt, seed, batched=True
+            )
             c0 = max(c0, rules._size(tilt, alone) / force)
     mu, ideal, extent = _measured(found)
     # As fast as y can follow, and not slower than the budget asks for.

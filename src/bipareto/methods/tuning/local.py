@@ -326,7 +326,10 @@ def fit(
 
 def _spectrum(root: Tensor, A: Tensor) -> Tensor:
     """Eigenvalues of R' A R, (..., n)."""
-    return _eigh(root.mT @ A @ root)[0]
+    B = root.mT @ A @ root
+    good = B.isfinite().all(-1).all(-1)
+    values = torch.linalg.eigvalsh(torch.where(good[..., None, None], B, 0.0))
+    return torch.where(good[..., None], values, torch.nan)
 
 
 def _differences(values: Tensor) -> Tensor:

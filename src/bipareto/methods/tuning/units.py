@@ -17,6 +17,7 @@ whole.
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -35,6 +36,9 @@ MARGIN = 0.02
 MOST = 256
 #: shares of a run after which coordinates are made anew: often while x travels, seldom later
 RENEWALS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
+
+#: the last picture of each problem's runs: the next renewal looks at it again
+_SEEN: WeakKeyDictionary[Problem, Local] = WeakKeyDictionary()
 
 
 def affordable(x: Tree, y: Tree) -> bool:
@@ -146,9 +150,8 @@ def renew(problem: Problem, state: Any) -> Any:
     try:
         solved = local.settle(problem, state.x, state.y)
         own = local.look(problem, state.x, solved)
-        last = local.look(
-            problem, local.as_trees(frame.made_x, like[0]), local.as_trees(frame.made_y, like[1])
-        )
+        last = _seen_before(problem, frame, like)
+        _SEEN[problem] = own
         alike = local.same_valley(problem, state.x, state.y, solved)
         good = (_finite(own) & _finite(last) & alike).nonzero().flatten()
         if not len(good):
@@ -183,6 +186,17 @@ def renew(problem: Problem, state: Any) -> Any:
         return state
     scale = knobs.c.scale * (penalty.index_copy(0, good, found.penalty) / penalty).to(knobs.c.scale)
     return state._replace(knobs=knobs._replace(c=knobs.c._replace(scale=scale)))
+
+
+def _seen_before(problem: Problem, frame: Coordinates, like: tuple[Tree, Tree]) -> Local:
+    """The picture where the coordinates were made."""
+    kept = _SEEN.get(problem)
+    made = frame.made_x.double(), frame.made_y.double()
+    if kept is not None and torch.equal(kept.x, made[0]) and torch.equal(kept.y, made[1]):
+        return kept
+    return local.look(
+        problem, *(local.as_trees(at, part) for at, part in zip(made, like, strict=True))
+    )
 
 
 def _finite(at: Local) -> Tensor:

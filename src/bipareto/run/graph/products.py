@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import fx
 
-__all__ = ["turn"]
-
 _aten = torch.ops.aten
 #: a side is short when the other one is so many times longer
 RATIO = 4

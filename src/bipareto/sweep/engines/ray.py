@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import InvalidInput, installed
 from bipareto.sweep.engines.base import Engine
 
 __all__ = ["Ray"]
@@ -87,11 +87,8 @@ def work_of(work: Callable[[int], T], item: int) -> T:
 
 
 def _require_ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise InvalidInput(
-            "the ray engine needs Ray; get it with: pip install 'bipareto[ray]', or use --engine "
-            "processes"
-        ) from error
-    return ray
+    return installed(
+        "ray",
+        "the ray engine needs Ray; get it with: pip install 'bipareto[ray]', or use --engine "
+        "processes",
+    )
