@@ -1,7 +1,9 @@
 """The default call on problems that no rule of this library was made on
 (tests/foreign/problems.py; those of tests/foreign/late.py were written after the last rule).
 
-    python benchmarks/foreign.py [CASE ...] [--steps 20000] [--workers 2] [--json FILE]
+    python benchmarks/foreign.py [CASE ...] [--steps 20000] [--precision float64 float32]
+        [--workers 2] [--json FILE]
+    python benchmarks/foreign.py --table docs/results/foreign.json
 
 Per case `bipareto.front(problem, x0, y0)`, in float64 and with states and losses rounded to
 float32: the worst distance to the true front, by how much the worst run is dominated in units of
@@ -15,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -124,15 +127,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", help=f"of {', '.join(EVERY)}; all without")
     parser.add_argument("--steps", type=int, default=20_000)
+    both = ["float64", "float32"]
+    parser.add_argument("--precision", nargs="+", choices=both, default=both)
     parser.add_argument("--workers", type=int, default=2, help="cases at a time")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--table", type=Path, help="print the figures of this file as a table")
     options = parser.parse_args()
+    if options.table:
+        print("\n".join(table(json.loads(options.table.read_text())["rows"])))
+        return
     names = options.cases or list(EVERY)
     rows = {name: {"case": name, "what": _first_line(name)} for name in names}
     with ThreadPoolExecutor(options.workers) as pool:
         futures = {
             pool.submit(alone, name, precision, options.steps): (name, precision)
-            for precision in ("float64", "float32")
+            for precision in options.precision
             for name in names
         }
         for future in as_completed(futures):
@@ -142,6 +151,32 @@ def main() -> None:
                 _print(name, precision, seen)
                 if options.json:
                     _write(options.json, list(rows.values()), options.steps)
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """The figures as lines of Markdown."""
+    lines = [
+        "| case | precision | distance | coverage | seconds | said |",
+        "|---|---|--:|--:|--:|---|",
+    ]
+    for row in rows:
+        late = " *" if row["case"] in LATE else ""
+        for key in ("float64", "float32"):
+            if (seen := row.get(key)) is None:
+                continue
+            said = "; ".join(_words(text) for text in seen["said"]) or "–"
+            figures = (
+                f"{seen['distance']:.1e} | {seen['coverage']:.3f} | {seen['seconds']:.0f}"
+                if "distance" in seen
+                else "| |"
+            )
+            lines.append(f"| {row['case']}{late} | {key} | {figures} | {said} |")
+    return lines
+
+
+def _words(text: str) -> str:
+    """The first clause of a warning."""
+    return re.split(r":| \(", text, maxsplit=1)[0]
 
 
 def _first_line(name: str) -> str:

@@ -15,8 +15,8 @@ listed with their reason in scripts/equivalent.json.  The share that is reported
 (killed + survived), with them left out.  Not mutated, since no assertion about mathematics could
 tell: messages, tables for people and annotations; seeds, `strict` of a zip and the line that a
 warning names; tolerances and guards (floats of at most 1e-3 or at least 1e3, and what multiplies a
-machine epsilon); caps on iterations (integers above 12).  The rules of thumb in methods/tuning are
-judged on foreign problems (benchmarks/foreign.py) instead.
+machine epsilon); caps on iterations (integers above 12).  Rules of thumb (methods/tuning, and what
+`tuned` makes of them) are judged on foreign problems (benchmarks/foreign.py) instead.
 
 Weighed against kept tools: mutmut 3 finds the tests of a function and forks too, but judges all
 mutants of a file (no draw), leaves modules and classes alone outside functions (hyperparameters,
@@ -75,9 +75,9 @@ CORE = (
 #: Folders of tests that may kill a mutant.
 TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "foreign")
 #: A mutant's tests may be expected to take this long together; slower ones are left out.
-PATIENCE = 40.0
+PATIENCE = 25.0
 #: A test is watched for at most this many seconds.
-WATCHED = 20
+WATCHED = 10
 #: The share of the minutes that is kept for changes outside functions.
 SHARE = 0.2
 #: What a worker finds loaded: other people's packages, never this one.
@@ -108,8 +108,8 @@ SWAPPED_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 ARBITRARY = ("seed", "strict", "stacklevel")
 #: calls whose first two arguments may be swapped without effect, or whose effect is no mathematics
 SYMMETRIC = ("min", "max", "zip", "maximum", "minimum", "range", "stack", "squares", "hypot")
-#: functions that make words for people
-WORDS = ("__str__", "__repr__", "_repr_html_", "_rows")
+#: functions that make words for people, and rules of thumb
+LEFT_ALONE = ("__str__", "__repr__", "_repr_html_", "_rows", "tuned")
 #: what a tolerance is made of
 GUARDS = ("eps", "tiny", "TINY", "rounding")
 SWAPPED_NAMES = {"min": "max", "amin": "amax", "clamp_min": "clamp_max", "all": "any"}
@@ -193,7 +193,7 @@ class Changes(ast.NodeVisitor):
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         """Keep the qualified name; leave decorators and annotations alone."""
-        if node.name in WORDS:
+        if node.name in LEFT_ALONE:
             return
         given = node.args
         named = [*given.posonlyargs, *given.args][-len(given.defaults) or None :]
@@ -505,17 +505,20 @@ def _too_long(*_: object) -> None:
 
 
 def chosen_tests(mutant: Mutant, tests: dict[str, Any]) -> list[str]:
-    """The tests that call a mutant's function; at the level of a module or a class, all that call
-    anything in it; beside them the file that bears the module's name, since a compiled step calls
-    nothing.
+    """The tests that call a mutant's function; beside them the file that bears the module's name,
+    since a compiled step calls nothing.  At the level of a module or a class, all that call
+    anything in it, and those of its folder: what reads a default calls nothing.
     """
     function = mutant.function.removesuffix(".<locals>.").removesuffix(".")
     called = f"{mutant.module}:{function}" if mutant.inside else mutant.module
     namesake = f"/test_{Path(mutant.module).stem}.py::"
+    folder = f"tests/{Path(mutant.module).parent}/test_"
     covering = [
         name
         for name, row in tests.items()
-        if namesake in name or any(item.startswith(called) for item in row["functions"])
+        if namesake in name
+        or (name.startswith(folder) and not mutant.inside)
+        or any(item.startswith(called) for item in row["functions"])
     ]
     # A test that calls little else is likely to be about this.
     covering.sort(key=lambda name: tests[name]["seconds"] * (5 + len(tests[name]["functions"])))

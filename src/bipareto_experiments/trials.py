@@ -150,7 +150,8 @@ def run_in(
                         part.path / "seconds.json", json.dumps(spent + time.monotonic() - began)
                     )
 
-            callbacks = [keep, *options.callbacks]
+            # What looks at a step has seen it when a checkpoint says that it is over.
+            callbacks = [*options.callbacks, keep]
             run = drive(
                 problem, method, begun, replace(options, callbacks=callbacks, resume=snapshot)
             )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from bipareto.errors import InvalidInput
 from bipareto.methods import METHODS
 from bipareto.methods.parts.hypergradient import CG, FiniteDifference, Neumann
 from bipareto.methods.parts.scalarization import Fixed
@@ -142,3 +143,59 @@ def test_defaults(name: str) -> None:
 @pytest.mark.parametrize("name", PAPER)
 def test_the_papers_hyperparameters(name: str) -> None:
     assert values(METHODS[name].paper()) == DEFAULTS[name] | PAPER[name]
+
+
+#: setting of the analysis, what it asks of g, nested, certainty, whether it has preferences
+TRAITS = {
+    "momeha": ("deterministic", "nonconvex", False, 100, True),
+    "mb-momeha": ("stochastic", "nonconvex", False, 100, True),
+    "meha": ("deterministic", "nonconvex", False, 95, False),
+    "moml": ("deterministic", "one minimiser", True, 90, False),
+    "gmoba": ("deterministic", "strongly convex", False, 65, False),
+    "forum": ("deterministic", "strongly convex", True, 97, False),
+    "moco": ("stochastic", "strongly convex", True, 70, False),
+    "wc-mhgd": ("both", "strongly convex", True, 75, True),
+    "wc-penalty": ("both", "convex", False, 70, True),
+    "twin": ("stochastic", "strongly convex", False, 100, True),
+}
+
+
+@pytest.mark.parametrize("name", TRAITS)
+def test_traits(name: str) -> None:
+    kind = METHODS[name]
+    assert (*kind.traits[:4], kind.uses_preference) == TRAITS[name]
+    assert bool(kind.traits.reconstructed) is (kind.traits.certainty <= 90)
+
+
+#: method, hyperparameter, values at its limits that are taken, and values beyond that are not
+LIMITS: list[tuple[str, str, list[Any], list[Any]]] = [
+    ("momeha", "gamma", [1e-9, 1e9], [0.0, -1.0]),
+    ("momeha", "mu", [1e-9], [0.0]),
+    ("momeha", "alpha_x", [1e-9], [0.0]),
+    ("momeha", "c", [1e-9], [0.0]),
+    ("momeha", "warmup", [0, 1_000_000], [-1, 1_000_001]),
+    ("mb-momeha", "beta", [0.0, 0.999], [1.0, -0.1]),
+    ("moml", "inner_steps", [1, 10_000], [0, 10_001]),
+    ("moml", "weight_steps", [None, 0, 4], [-1]),
+    ("forum", "inner_steps", [1], [0]),
+    ("forum", "rho", [1e-9], [0.0]),
+    ("moco", "rho", [0.0], [-0.1]),
+    ("moco", "lower_steps", [0], [-1]),
+    ("wc-mhgd", "u", [0.0], [-0.1]),
+    ("wc-penalty", "rho_init", [None, -5.0, 0.0], []),
+    ("wc-penalty", "difference", [None, 0.1], [0.0]),
+    ("twin", "rho", [1e-9, 1.0], [0.0, 1.1]),
+    ("twin", "beta", [0.0, 0.999], [1.0, -0.1]),
+    ("twin", "shared", [0.0, 1.0], [-0.1, 1.1]),
+    ("twin", "epsilon", [1e-9], [0.0]),
+]
+
+
+@pytest.mark.parametrize(("name", "field", "inside", "outside"), LIMITS)
+def test_limits(name: str, field: str, inside: list[Any], outside: list[Any]) -> None:
+    for value in inside:
+        found = getattr(METHODS[name](**{field: value}), field)
+        assert (found.value if isinstance(found, Constant) else found) == value
+    for value in outside:
+        with pytest.raises(InvalidInput, match=field):
+            METHODS[name](**{field: value})

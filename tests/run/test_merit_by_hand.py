@@ -176,3 +176,11 @@ def test_the_merit_of_theorem_2(growing: bool) -> None:
             - 2 * N * W * drift * tilt
         )
         assert float(merit.promised[t, 0]) == pytest.approx(promised, rel=1e-7)
+    # The lemma speaks of means over runs; two equal ones have the mean of one.
+    both = StochasticMerit(problem, k, sigma, tol=1e-13)
+    for state in states:
+        both.see(tree.stack([state, state]))
+    V, fall = merit.values[:, 0], merit.promised[:, 0]
+    wanted = (V[1:] - V[:-1] + fall) / V[:-1].abs()
+    torch.testing.assert_close(both.mean_excess, wanted)
+    torch.testing.assert_close(merit.excess[:, 0], wanted)

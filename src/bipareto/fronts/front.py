@@ -145,8 +145,8 @@ def _looked_at(problem: Problem, found: ParetoFront) -> ParetoFront:
     if not found.batched:
         warn_of_missing([f"{NOT_SEEN}, because {ONE_BY_ONE}; {ASK}"], stacklevel=4)
         return replace(found, unseen=ONE_BY_ONE)
-    seen = arrival(
-        problem, found.method, found.x, found.y, found.failure, found.preference, found.run
-    )
+    # After a race the steps of a run are no measure of the budget that was asked for.
+    run = found.run if found.race is None else None
+    seen = arrival(problem, found.method, found.x, found.y, found.failure, found.preference, run)
     warn_of_missing(seen.said, stacklevel=4)
     return replace(found, remaining=seen.remaining, unseen=seen.unseen)

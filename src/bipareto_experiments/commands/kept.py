@@ -10,7 +10,6 @@ from typing import Any
 from bipareto.cli.again import noted
 from bipareto.cli.output import ensure_folder
 from bipareto.errors import InvalidInput
-from bipareto.sweep.durable import write_text
 
 
 def ensure_experiment(path: Path | None, name: str) -> None:
@@ -44,6 +43,8 @@ def claim_experiment(path: Path | None, name: str) -> None:
     comes with the first results, and a run may be stopped before.
     """
     if path is not None:
+        from bipareto.sweep.durable import write_text  # which loads torch
+
         write_text(path / "experiment.json", json.dumps({"experiment": name} | noted()) + "\n")
 
 

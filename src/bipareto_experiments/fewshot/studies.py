@@ -6,6 +6,7 @@ A study's folder holds one sub-folder per group of backbones that were trained s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,6 +17,7 @@ import torch
 
 from bipareto.methods.base import Method
 from bipareto.problem import tree
+from bipareto.sweep.durable import write_text
 from bipareto_experiments.episodic import Episodic
 from bipareto_experiments.fewshot.settings import (
     COMPARED,
@@ -126,9 +128,15 @@ class Study(RecordedStudy):
         curves: dict[int, list[dict[str, Any]]] = {
             i: [] for i, trial in enumerate(trials) if watched(trial)
         }
+        # A training that goes on begins after points that it has judged.
+        kept = None if self.folder is None else self.folder / group / "curves.json"
+        if kept is not None and kept.exists():
+            curves |= {int(i): row for i, row in json.loads(kept.read_text("utf-8")).items()}
 
         def look(step: int, x: Any) -> None:
             for i, points in curves.items():
+                if any(point["step"] == step for point in points):
+                    continue
                 point: dict[str, Any] = {"step": step}
                 for part, suffix in (("test", ""), ("train", "_train")):
                     seen = self.judge(
@@ -136,6 +144,8 @@ class Study(RecordedStudy):
                     )
                     point |= {key + suffix: seen[key] for key in ("accuracy", "loss")}
                 points.append(point)
+            if kept is not None:
+                write_text(kept, json.dumps(curves))
 
         trained = train(
             self.task,

@@ -8,6 +8,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
 from bipareto.run.graph.replay import traced
 from bipareto.run.steppers import stepper
+from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.devices import device_of
 from bipareto_experiments.episodic import Episodic
 from bipareto_experiments.fewshot.episodes import Episodes
@@ -233,17 +235,19 @@ class _Broken(RuntimeError):
     pass
 
 
-def test_a_broken_training_goes_on_to_the_same_backbones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from bipareto.sweep.store import SliceFolder
-
+@pytest.fixture
+def checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One at every record."""
     recording = SliceFolder.recording
     monkeypatch.setattr(
         SliceFolder,
         "recording",
         lambda self, snapshot, seconds, keep: recording(self, snapshot, 0.0, keep),
     )
+
+
+@pytest.mark.usefixtures("checkpoints")
+def test_a_broken_training_goes_on_to_the_same_backbones(tmp_path: Path) -> None:
     task = generated("linear")
     trials = [Trial(configured("momeha", "linear", 4, steps=12), (0.25,) * 4, 0)]
     whole = train(task, trials, 12, folder=tmp_path / "whole")
@@ -254,7 +258,7 @@ def test_a_broken_training_goes_on_to_the_same_backbones(
 
     with pytest.raises(_Broken):
         train(task, trials, 12, folder=tmp_path / "broken", watch=fall, watch_every=2)
-    assert SliceFolder(tmp_path / "broken").step == 3
+    assert SliceFolder(tmp_path / "broken").step == 2
     resumed = train(task, trials, 12, folder=tmp_path / "broken")
     read = train(task, trials, 12, folder=tmp_path / "broken")
     for a, b, c in zip(*(tree.leaves(t.x) for t in (whole, resumed, read)), strict=True):
@@ -262,6 +266,38 @@ def test_a_broken_training_goes_on_to_the_same_backbones(
         assert torch.equal(a, c)
     with pytest.raises(InvalidInput, match=r"holds another training \(steps = 12, not 14\)"):
         train(task, trials, 14, folder=tmp_path / "broken")
+
+
+@pytest.mark.usefixtures("checkpoints")
+def test_a_broken_study_keeps_the_curve_up_to_where_it_broke(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def study(folder: Path) -> Study:
+        return Study(generated("linear"), folder, 6, [0], progress=False, episodes=4)
+
+    def curve(of: Study) -> Any:
+        trials = [Trial(of.method("moml"), None, 0)]
+        of.run("moml", trials, [{"method": "moml"}], watched=lambda trial: True)
+        return of.records[0]["curve"]
+
+    whole = curve(study(tmp_path / "whole"))
+    assert [point["step"] for point in whole] == [2, 4, 6]
+    broken, judge = study(tmp_path / "broken"), Study.judge
+    calls = 0
+
+    def fall(self: Study, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:  # test and training classes of a point: in the middle of the second
+            raise _Broken
+        return judge(self, *args, **kwargs)
+
+    monkeypatch.setattr(Study, "judge", fall)
+    with pytest.raises(_Broken):
+        curve(broken)
+    monkeypatch.setattr(Study, "judge", judge)
+    # The training goes on, then is read.
+    assert curve(study(tmp_path / "broken")) == curve(study(tmp_path / "broken")) == whole
 
 
 def test_a_preference_leads_and_accuracy_rises() -> None:

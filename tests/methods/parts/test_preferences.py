@@ -147,3 +147,55 @@ def test_sizes_that_nobody_can_run_are_refused_with_a_way_out() -> None:
         named("das-dennis:99999999", 2)
     with pytest.raises(InvalidInput, match=r"at most 1,000,000"):
         named("random:99999999", 2)
+
+
+def test_grids_of_known_size() -> None:
+    assert grid(1, 5).tolist() == [[1.0]]
+    assert grid(3, 2).tolist() == [[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.25, 0.25, 0.5]]
+    assert grid(3, 2, boundary=True).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert grid(2, 1).tolist() == [[0.5, 0.5]]
+    with pytest.raises(InvalidInput, match="n = 1"):
+        grid(2, 1, boundary=True)
+    # a million points and no more: comb(n + 1, 2) with m = 3
+    with pytest.raises(InvalidInput, match=r"has 1,000,405 points"):
+        grid(3, 1414)
+    with pytest.raises(InvalidInput, match="points; at most 1,000,000"):
+        grid(40, 10**9)
+
+
+def test_covering_sets_stay_one_per_cent_inside() -> None:
+    two = covering(2)
+    assert two[:, 0].tolist() == pytest.approx([0.99 * (1 - i / 10) + 0.005 for i in range(11)])
+    assert covering(1).tolist() == [[1.0]]
+    twelve = covering(12)
+    assert float(twelve[0, 0]) == pytest.approx(0.99 + 0.01 / 12)
+    assert twelve[-1].tolist() == pytest.approx([1 / 12] * 12)
+    with pytest.raises(InvalidInput, match="m must be at least 1"):
+        covering(0)
+
+
+def test_shapes_of_preferences() -> None:
+    assert as_preference([[0.5, 0.5], [0.25, 0.75]], 2).shape == (2, 2)
+    assert as_preference([0.25, 0.75], 2).dtype == torch.float64
+    near = [0.5, 0.5 + 5e-7]
+    assert as_preference(near, 2).tolist() == near  # as given, not rescaled
+    with pytest.raises(InvalidInput, match=r"shape \(1, 1, 2\)"):
+        as_preference([[[0.5, 0.5]]], 2)
+    with pytest.raises(InvalidInput, match="sums to"):
+        as_preference([0.5, 0.5 + 5e-6], 2)
+    assert named("random", 3).shape == (11, 3)
+    with pytest.raises(InvalidInput, match="not known"):
+        named("weak:3", 2)
+    with pytest.raises(InvalidInput, match="not known"):
+        named("no\0file", 2)
+
+
+def test_files_that_hold_something_else(tmp_path: Path) -> None:
+    (tmp_path / "one.json").write_text('{"w": [0.5, 0.5]}')
+    with pytest.raises(InvalidInput, match=r"one.json: it holds .*a JSON list"):
+        named(str(tmp_path / "one.json"), 2)
+    (tmp_path / "row.csv").write_text("-0.5,1.5\n")
+    with pytest.raises(InvalidInput, match="negative"):  # a number, not a line of names
+        named(str(tmp_path / "row.csv"), 2)
+    (tmp_path / "single.txt").write_text("0.5 0.5\n")
+    assert named(str(tmp_path / "single.txt"), 2).tolist() == [[0.5, 0.5]]

@@ -119,3 +119,48 @@ def test_a_scalarization_without_an_aim_is_refused_not_taken_for_another(
         bp.front(
             known, known.x0, known.y0, preferences="adaptive", budget=6, method=method, steps=20
         )
+
+
+F, W, Z = (
+    torch.tensor(v, dtype=torch.float64)
+    for v in ([2.0, 5.0, 3.5], [0.5, 0.2, 0.3], [1.0, -1.0, 0.5])
+)
+MU = torch.tensor(1.7, dtype=torch.float64)
+
+
+def test_values_are_the_printed_ones() -> None:
+    gaps = [0.5 * 1, 0.2 * 6, 0.3 * 3]
+    smooth = math.log(sum(math.exp(1.7 * gap) for gap in gaps)) / 1.7
+    values = {name: float(form.value(F, W, Z, MU)) for name, form in SCALARIZATIONS.items()}
+    assert values == pytest.approx({"stch": smooth, "tchebycheff": 1.2, "linear": 2.6})
+    tie = scalarization.get("tchebycheff").weights(Z + 1 / W, W, Z, MU)
+    assert tie.tolist() == [0.5, 0.0, 0.0]  # the first of equal ones
+
+
+def test_what_else_a_scalarization_carries() -> None:
+    """Aim, lower bound and smoothness of each, in closed form."""
+    normal = torch.tensor([2.0, 1.0, 1.0], dtype=torch.float64)
+    assert aim("linear", F, normal, Z, 1.7).tolist() == pytest.approx([0.5, 0.25, 0.25])
+    inverse = [1 / 1, 1 / 6, 1 / 3]
+    wanted = [v / sum(inverse) for v in inverse]
+    assert aim("tchebycheff", F, normal, Z, 1.7).tolist() == pytest.approx(wanted)
+    bounds = {name: form.part("lower_bound")(3, 2.0) for name, form in SCALARIZATIONS.items()}
+    assert bounds == pytest.approx({"stch": math.log(3) / 2, "tchebycheff": 0, "linear": 0})
+    linear, stch = (scalarization.get(name).part("smoothness") for name in ("linear", "stch"))
+    assert linear(3.0, [0.5, 0.4], 2.0, 1.0, 1.0) == pytest.approx(2.7)
+    assert stch(3.0, [0.5], 2.0, 1.0, 1.0) == pytest.approx(1.5)
+    with pytest.raises(InvalidInput, match=r"'tchebycheff' has no 'smoothness'.*stch, linear"):
+        scalarization.get("tchebycheff").part("smoothness")
+
+
+def test_a_fixed_ideal_point_is_spread_and_stays() -> None:
+    f = torch.tensor([2.0, 3.0])
+    assert Fixed(0.5).start(f).tolist() == [0.5, 0.5]
+    assert Fixed((0.5, 1.5)).start(f).tolist() == [0.5, 1.5]
+    z = torch.tensor([9.0, 9.0])
+    assert Fixed(0.5).update(z, f) is z
+    assert as_ideal(Tracked(2)) == Tracked(2.0)
+    assert as_ideal(Fixed(torch.tensor([1.0, 2.0]))) == Fixed((1.0, 2.0))  # type: ignore[arg-type]
+    for wrong in ([[0.0, 1.0]], [], [math.nan, 0.0]):
+        with pytest.raises(InvalidInput, match="pass a finite number, m finite numbers"):
+            as_ideal(wrong)

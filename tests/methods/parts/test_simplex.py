@@ -197,3 +197,89 @@ def test_kinked_without_violation_is_min_norm() -> None:
         simplex.kinked(F @ F.mT, zero.unsqueeze(-1).expand(32, 3), zero).weights,
         simplex.quadratic(F @ F.mT).weights,
     )
+
+
+def newton_path(
+    Q: Tensor, q: Tensor, E: Tensor, e: Tensor, iterations: int
+) -> tuple[Tensor, Tensor]:
+    """The interior-point iteration as one dense system per step: complementarity aims at a tenth of
+    its mean, steps end 5 % before the boundary.
+    """
+    scale = max(float(Q.abs().max()), float(q.abs().max()))
+    Q, q, n, k = Q / scale, q / scale, len(q), len(e)
+    z, s, dual = torch.full_like(q, 1 / n), torch.ones_like(q), torch.zeros_like(e)
+    for _ in range(iterations):
+        zero = torch.zeros(k, k, dtype=DOUBLE), torch.zeros(k, n, dtype=DOUBLE)
+        system = torch.cat(
+            [
+                torch.cat([Q, -E.T, -torch.eye(n, dtype=DOUBLE)], 1),
+                torch.cat([E, *zero], 1),
+                torch.cat([torch.diag(s), zero[1].T, torch.diag(z)], 1),
+            ]
+        )
+        off = torch.cat([s + E.T @ dual - q - Q @ z, e - E @ z, 0.1 * (z @ s / n) - z * s])
+        d_z, d_dual, d_s = torch.linalg.solve(system, off).split([n, k, n])
+        room = [-v / d for v, d in zip((*z, *s), (*d_z, *d_s), strict=True) if d < 0]
+        step = min(1.0, 0.95 * float(min(room))) if room else 1.0
+        z, s, dual = z + step * d_z, s + step * d_s, dual + step * d_dual
+    return z / z.sum(), dual * scale
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 4])
+@pytest.mark.parametrize("size", [0.01, 100.0])
+def test_interior_points_follow_newton_s_path(
+    monkeypatch: pytest.MonkeyPatch, iterations: int, size: float
+) -> None:
+    monkeypatch.setattr(simplex, "INTERIOR_ITERATIONS", iterations)
+    stream = torch.Generator().manual_seed(7)
+    G = torch.randn(2, 5, 6, generator=stream, dtype=DOUBLE)
+    Q = size * G @ G.mT
+    q = torch.randn(2, 5, generator=stream, dtype=DOUBLE)
+    E = torch.stack([torch.ones(2, 5, dtype=DOUBLE), torch.rand(2, 5, generator=stream).double()])
+    E = E.transpose(0, 1)
+    e = torch.tensor([[1.0, 0.4], [1.0, 0.6]], dtype=DOUBLE)
+    found = simplex._interior_point(Q, q, E, e)
+    for i in range(2):
+        wanted = newton_path(Q[i], q[i], E[i], e[i], iterations)
+        torch.testing.assert_close((found[0][i], found[1][i]), wanted, rtol=1e-8, atol=1e-10)
+
+
+def test_a_point_that_has_converged_stays() -> None:
+    """More iterations than are needed change nothing."""
+    G = rows(9, 9, batch=1)[0]
+    ones = torch.ones(1, 9, dtype=DOUBLE)
+    zero = torch.zeros(9, dtype=DOUBLE)
+    z, dual = simplex._interior_point(G @ G.T, zero, ones, ones[:, 0])
+    exact = simplex.quadratic(G @ G.T / 2).weights
+    torch.testing.assert_close(z, exact, rtol=1e-6, atol=1e-9)
+    # min z'Qz/2 has the multiplier z'Qz of sum z = 1.
+    assert float(dual[0]) == pytest.approx(float(z @ G @ G.T @ z), rel=1e-6)
+
+
+def test_the_slack_is_the_gap_over_the_size_of_the_problem() -> None:
+    G, b = torch.tensor([[4.0, 1.0], [1.0, 2.0]], dtype=DOUBLE), torch.tensor([0.5, 9.0])
+    lam = torch.tensor([0.25, 0.75], dtype=DOUBLE)
+    gradient = 2 * G @ lam - b
+    gap = float(lam @ gradient - gradient.min())
+    # The size: G's largest entry, or the linear term's once a shift is taken out.
+    assert float(simplex.quadratic_slack(G, b.double(), lam)) == pytest.approx(gap / 8.5)
+    small = torch.tensor([0.5, 1.0], dtype=DOUBLE)
+    gradient = 2 * G @ lam - small
+    gap = float(lam @ gradient - gradient.min())
+    assert float(simplex.quadratic_slack(G, small, lam)) == pytest.approx(gap / 4)
+    steps = simplex.projected_steps(G, small, lam, 0, 0.1)
+    assert float(steps.slack) == pytest.approx(gap / 4)
+    assert torch.equal(steps.weights, lam)
+
+
+def test_weights_with_a_linear_term_in_closed_form() -> None:
+    """Two weights: lam = (t, 1 - t) minimises a parabola in t, cut to [0, 1]."""
+    stream = torch.Generator().manual_seed(3)
+    for _ in range(20):
+        g = torch.randn(2, 3, generator=stream, dtype=DOUBLE)
+        b = 2 * torch.randn(2, generator=stream, dtype=DOUBLE)
+        G = g @ g.T
+        bend = 2 * (G[0, 0] - 2 * G[0, 1] + G[1, 1])
+        t = (2 * (G[1, 1] - G[0, 1]) + b[0] - b[1]) / bend
+        found = simplex.quadratic(G, b + 5).weights
+        assert float(found[0]) == pytest.approx(float(t.clamp(0, 1)), abs=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 import bipareto as bp
 from bipareto.methods.parts import envelope, scalarization
-from bipareto.methods.theory.constants import Deterministic
+from bipareto.methods.parts.schedule import Constant, Power
+from bipareto.methods.theory.constants import Deterministic, best_gamma
 from bipareto.methods.theory.smoothness import (
     Smoothness,
     estimate,
@@ -180,3 +182,127 @@ def test_admissible_steps_of_theorem_2_are_at_their_fraction(fraction: float) ->
     expected = [fraction * bounds.u_theta, min(fraction * bounds.u_x, y), y]
     assert scales == pytest.approx(expected, rel=1e-6)
     assert bounds.outside(*scales) == []
+
+
+@pytest.mark.parametrize("radius", [None, 0.5])
+def test_where_smoothness_is_looked_for(radius: float | None) -> None:
+    """At the start, at the lower solution and around both, up to their distance or a radius."""
+    problem = bp.Problem(
+        lambda x, y: torch.stack([(x**4).sum() + (y**2).sum(), (x**2 + y**4).sum()]),
+        lambda x, y: (
+            ((y - 5) ** 4 / 12 + torch.cos(3 * (y - 5)) / 9 + (y - 5) ** 2).sum()
+            + (x * x * y).sum()
+        ),
+    )
+    x, y = torch.zeros(1, dtype=DOUBLE), torch.zeros(1, dtype=DOUBLE)
+    found = estimate(problem, x, y, radius=radius, count=6, seed=3)
+    settled = envelope.solve_lower(problem, x[None], y[None], tol=1e-9).y[0]
+    points = [torch.cat([x, y]), torch.cat([x, settled])]
+    reach = float((settled - y).abs()) if radius is None else radius
+    assert reach > 1 or radius is not None
+    stream = torch.Generator().manual_seed(3)
+    for i, share in enumerate(torch.linspace(0.1, 1, 6, dtype=DOUBLE).tolist()):
+        points.append(points[i % 2] + share * reach * torch.randn(2, generator=stream).double())
+
+    def largest(fn: object) -> float:
+        values = [torch.linalg.eigvalsh(torch.func.hessian(fn)(p)) for p in points]  # type: ignore[arg-type]
+        return float(torch.stack(values).abs().max())
+
+    g = lambda p: problem.lower(p[:1], p[1:])  # noqa: E731
+    in_y = [float(torch.func.hessian(g)(p)[1, 1]) for p in points]
+    L_f = max(largest(lambda p, i=i: problem.upper(p[:1], p[1:])[i]) for i in range(2))
+    wanted = Smoothness(1.25 * largest(g), 1.25 * L_f, 1.25 * max(0.0, -min(in_y)))
+    assert found == pytest.approx(wanted, rel=1e-3)
+
+
+def test_the_bound_of_theorem_2_where_curvature_is_small() -> None:
+    """K <= min{rho_h C_theta/(16 L_h^2), C_theta C_e/4}, and the first is always the smaller."""
+    for L_g, gamma in ((0.025, 40.0), (5.0, 0.1), (1e-3, 1e3)):
+        k = Stochastic(L_g, 0.0, 1e-3, gamma, 100.0)
+        first, second = k.rho_h * k.C_theta / (16 * k.L_h**2), k.C_theta * k.C_e / 4
+        assert first < second
+
+        def total(alpha: float, k: Stochastic = k) -> float:
+            step = alpha**2 * k.rho_h / 8
+            found = k.coefficients(alpha, step, step, 0.0)
+            return 2 * step * float(found.noise) * 2 * k.L_I**2 + float(found.theta)
+
+        at, beyond = total(k.u_theta), total(k.u_theta * (1 + 1e-6))
+        assert at <= first * (1 + 1e-9)
+        other = k.rho_h / (4 * k.L_h**2), 1.0, math.sqrt(1 / 8) / k.L_d
+        assert beyond > first or k.u_theta == pytest.approx(min(other))
+
+
+def test_a_large_c_1_or_c_2_bounds_the_steps_of_theorem_2() -> None:
+    """u_x = min{alpha_theta^2 rho_h/8, 1/(4 C_1)}; for real constants the first is the smaller."""
+
+    class Stiff(Stochastic):
+        C_1 = 1e9  # type: ignore[assignment]
+        C_2 = 2e9  # type: ignore[assignment]
+
+    k = Stiff(L_G, RHO_Y, L_F, GAMMA, C0)
+    assert (k.u_x, k.u_y) == pytest.approx((1 / 4e9, 1 / 8e9))
+
+
+def test_the_bounds_of_theorem_1_where_either_term_decides() -> None:
+    class Soft(Deterministic):
+        C_1 = 1e-9  # type: ignore[assignment]
+        C_2 = 1e-9  # type: ignore[assignment]
+
+    k = Soft(L_G, RHO_Y, L_F, GAMMA, C0, alpha_theta=0.05)
+    assert (k.u_x, k.u_y) == pytest.approx((0.05 * RHO_H, 0.05 * RHO_H / 2))
+    real = Deterministic(L_G, RHO_Y, L_F, GAMMA)
+    assert real.c0 == 1.0
+    assert real.alpha_theta == pytest.approx(0.99 * 2 / (L_H + RHO_H))
+    assert (real.u_x, real.u_y) == pytest.approx((0.25 / real.C_1, 0.25 / real.C_2))
+    plain = real.stationarity_bound(50, 3.0, 0.01, 0.02)
+    assert plain == real.stationarity_bound(50, 3.0, 0.01, 0.02, power=0.0, smallest_weight=1.0)
+    for power in (-0.1, 0.5):
+        with pytest.raises(bp.errors.InvalidInput, match="0 <= power < 1/2"):
+            real.stationarity_bound(50, 3.0, 0.01, 0.02, power=power)
+    good = {"L_g": 1.0, "rho_y": 0.0, "L_F": 0.0, "gamma": 0.1, "c0": 1.0}
+    assert pytest.approx(1.0 + Deterministic(**good).L_v) == Deterministic(**good).L_I
+    for name, wrong in (("L_g", 0.0), ("gamma", 0.0), ("c0", 0.0), ("rho_y", -1.0), ("L_F", -1.0)):
+        for value in (wrong, math.nan):
+            with pytest.raises(bp.errors.InvalidInput, match=f"{name} = "):
+                Deterministic(**good | {name: value})
+
+
+@pytest.mark.parametrize("rho_y", [2.0, 0.0])
+def test_the_best_gamma_is_that_of_three_decades(rho_y: float) -> None:
+    largest = 0.499 / rho_y if rho_y else 100 / 7.0
+    grid = [largest * 10 ** (-3 * i / 100) for i in range(101)]
+    steps = [Deterministic(7.0, rho_y, 1.5, gamma, 4.0).u_y for gamma in grid]
+    assert best_gamma(7.0, rho_y, 1.5, 4.0) == pytest.approx(grid[steps.index(max(steps))])
+    assert best_gamma(7.0, rho_y, 1.5) == best_gamma(7.0, rho_y, 1.5, 1.0)
+
+
+def test_smoothness_is_asked_for_where_the_merit_keeps_the_run() -> None:
+    """L_F on the set F <= F_0 + c_0 (V_0 less F's part), for the run's own w, mu, z and gamma."""
+    problem, x, y = nonconvex(d=2, seed=1)
+    known, w, mu, gamma = Smoothness(6.0, 2.5, 1.0), [0.3, 0.7], 1.3, 0.2
+    method = bp.MOMEHA(gamma=gamma, mu=mu, c=Power(3.0, 0.2), ideal=-2.0, alpha_theta=1e-3)
+    found = method.bounds(problem, x, y, constants=known, preference=w)
+    stch = scalarization.get("stch")
+    weights = torch.tensor(w, dtype=DOUBLE)
+    low = torch.full((2,), -2.0, dtype=DOUBLE)
+    F = float(stch.value(problem.upper(x, y), weights, low, torch.tensor(mu, dtype=DOUBLE)))
+    level = F + 3.0 * start_merit(problem, x, y, 6.0, gamma)
+    assert pytest.approx(scalarized_smoothness(stch, 2.5, w, mu, level)) == found.L_F
+    assert (found.L_g, found.rho_y, found.gamma, found.c0) == (6.0, 1.0, gamma, 3.0)
+    assert found.alpha_theta == pytest.approx(1e-3)
+    # A step that is not admissible has no say.
+    other = dataclasses.replace(method, alpha_theta=9.0).bounds(problem, x, y, constants=known)
+    assert other.alpha_theta == pytest.approx(0.99 * other.u_theta)
+    noisy = bp.MBMOMEHA(gamma=gamma, mu=mu, c=3.0, ideal=-2.0, alpha_theta=1e-9, beta=0.6)
+    stochastic = noisy.bounds(problem, x, y, constants=known, preference=w)
+    assert isinstance(stochastic, Stochastic)
+    assert stochastic.first_average == pytest.approx(0.4)
+    assert not stochastic.growing
+    assert stochastic.alpha_theta == pytest.approx(1e-9)
+    with pytest.raises(bp.errors.InvalidInput, match="fraction"):
+        bp.MBMOMEHA.admissible(problem, x, y, constants=known, fraction=0.0)
+    whole = bp.MOMEHA.admissible(problem, x, y, constants=known, fraction=1.0, c=Power(2.0, 0.0))
+    assert whole.c == Constant(2.0)
+    with pytest.raises(bp.errors.InvalidInput, match="0 <= p < 1/2"):
+        bp.MOMEHA.admissible(problem, x, y, constants=known, c=Power(2.0, 0.5))

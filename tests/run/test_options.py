@@ -1,0 +1,119 @@
+"""How a loop is asked to run, at the limits of what it takes, and its parts one by one."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import bipareto as bp
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.problem.sampler import Role
+from bipareto.run import loop
+from bipareto.run.loop import Begun, LoopOptions, drive, not_begun, warn_of_runaways
+from helpers import nonconvex
+
+
+@pytest.mark.parametrize(("steps", "block"), [(1, 1), (200, 1), (201, 2), (401, 3), (20_000, 100)])
+def test_about_two_hundred_records(steps: int, block: int) -> None:
+    assert LoopOptions(steps).block == block
+    assert LoopOptions(steps, record_every=7).block == 7
+
+
+def test_what_cannot_be_is_refused() -> None:
+    most = loop.MOST_RECORDS
+    assert LoopOptions(most, record_every=1).steps == most
+    assert LoopOptions(tol=0.0).tol == 0.0
+    assert LoopOptions(compile="aot_eager").compile == "aot_eager"
+    assert LoopOptions(compile="replay").compile == "replay"
+    wrong: list[dict[str, Any]] = [
+        {"steps": 0},
+        {"steps": 2 * most + 2, "record_every": 2},
+        {"record_every": 0},
+        {"tol": -1e-9},
+        {"compile": ""},
+        {"compile": 1},
+        {"compile": "no backend"},
+        {"callbacks": "print"},
+        {"callbacks": print},
+        {"progress": 1},
+    ]
+    for options in wrong:
+        with pytest.raises(InvalidInput, match=max(options, key=lambda name: name != "steps")):
+            LoopOptions(**options)
+    assert LoopOptions(2 * most + 1, record_every=2).block == 2
+
+
+def test_how_steps_are_taken_where_nobody_says() -> None:
+    problem, x, y = nonconvex()
+    state = bp.MOMEHA().init(problem, x, y)
+    for batched in (False, True):
+        enough = loop.COMPILE_FROM[batched]
+        assert loop._how(state, batched, LoopOptions(enough)) is True
+        assert loop._how(state, batched, LoopOptions(enough, compile=False)) is False
+        fewer = "traced" if batched else False
+        assert loop._how(state, batched, LoopOptions(enough - 1)) == fewer
+    few = LoopOptions(loop.TRACE_FROM)
+    assert loop._how(state, True, few) == "traced"
+    assert loop._how(state, True, LoopOptions(loop.TRACE_FROM - 1)) is False
+    assert loop._how(state, True, replace(few, callbacks=[lambda record: None])) is False
+
+
+def test_a_run_that_was_not_begun_has_its_start() -> None:
+    problem, x, y = nonconvex()
+    state = bp.MOMEHA().init(problem, x, y)
+    run = not_begun(Begun(state, [3], 2, batched=False))
+    assert (run.reason, run.steps, run.failure, run.seconds) == (["interrupted"], [0], [None], 0.0)
+    assert torch.equal(run.state.x, x)
+    assert run.interrupted
+
+
+@pytest.mark.parametrize("factor", [0.99, 1.01])
+def test_a_y_that_has_gone_far_is_warned_of(factor: float) -> None:
+    """Beyond so many times 1 + ||y_0||, in runs that are still finite."""
+    problem, x, y = nonconvex()
+    state = bp.MOMEHA().init(problem, x, y)
+    run = drive(problem, bp.MOMEHA(), Begun(state, [0], 2, batched=False), LoopOptions(1))
+    size = factor * loop.AWAY * (1 + float(y.norm()))
+    far = replace(run, state=run.state._replace(y=y / y.norm() * size))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_runaways(y, far, batched=False)
+        warn_of_runaways(y, replace(far, reason=["nonfinite"]), batched=False)
+        warn_of_runaways(y, run, batched=False)
+    assert [w.category for w in caught] == [BiparetoWarning] * (factor > 1)
+
+
+def test_draws_are_those_of_the_seeds() -> None:
+    problem = bp.Problem(
+        lambda x, y, b: b,
+        lambda x, y, b: b,
+        sampler=lambda role, t, seed: torch.tensor([float(t), float(seed)]),
+    )
+    role = Role("lower")
+    several = loop._Draws(problem, [role], [5, 3, 5])
+    assert not several.shared
+    assert several(7)[role].tolist() == [[7, 5], [7, 3], [7, 5]]
+    one = loop._Draws(problem, [role], [4, 4])
+    assert one.shared
+    assert one(7)[role].flatten().tolist() == [7, 4]
+    assert loop._Draws(nonconvex()[0], [role], [1, 2])(0) == {}
+
+
+def test_records_stand_where_they_were_asked_for() -> None:
+    problem, x, y = nonconvex()
+    seen: list[int] = []
+    answer = bp.solve(
+        problem, x, y, method=bp.MOMEHA(), steps=10, record_every=4,
+        callbacks=[lambda record: seen.append(record.step)],
+    )  # fmt: skip
+    assert seen == answer.history["step"].tolist() == [4, 8, 10]
+    assert (answer.steps, answer.reason) == (10, "steps")
+    again = bp.MOMEHA().init(problem, x, y)
+    for _ in range(10):
+        again, _ = bp.MOMEHA().step(problem, again)
+    torch.testing.assert_close(answer.x, again.x)
+    torch.testing.assert_close(answer.objectives, problem.upper(again.x, again.y))
