@@ -306,7 +306,9 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
 
 def pays_to_compile(steps: int, batched: bool, device: torch.device) -> bool:
     """Whether so many steps are compiled where nobody says how they are taken."""
-    safe = device.type != "cpu" or torch.__version__ >= SAFE_ON_CPU
+    # A version of torch compares with tuples, which its annotations do not say.
+    known = torch.__version__ >= SAFE_ON_CPU  # type: ignore[operator]
+    safe = device.type != "cpu" or known
     return steps >= COMPILE_FROM[batched] and safe
 
 
