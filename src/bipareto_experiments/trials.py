@@ -117,6 +117,7 @@ def run_in(
     *,
     keep_y: bool = True,
     joint: int = 1,
+    looks_first: bool = False,
 ) -> Finished:
     """Run what is begun to its end; in a folder, from where an earlier call was stopped.
 
@@ -126,6 +127,8 @@ def run_in(
         what: is kept there, e.g. "search".
         keep_y: whether y is part of the result.
         joint: how many steps of the experiment one step of the loop is.
+        looks_first: whether the callbacks have seen a step when a checkpoint says that it is over;
+            else they see what is kept already.
     """
     if part is None:
         run = drive(problem, method, begun, options)
@@ -150,8 +153,8 @@ def run_in(
                         part.path / "seconds.json", json.dumps(spent + time.monotonic() - began)
                     )
 
-            # What looks at a step has seen it when a checkpoint says that it is over.
-            callbacks = [*options.callbacks, keep]
+            own = options.callbacks
+            callbacks = [*own, keep] if looks_first else [keep, *own]
             run = drive(
                 problem, method, begun, replace(options, callbacks=callbacks, resume=snapshot)
             )

@@ -82,7 +82,7 @@ def train(
     begun = Begun(state, seeds, len(task.domains), batched=True)
     run = partial(run_in, part, key, "training", task.problem, first.method, begun, options)
     with task.arithmetic():
-        return run(keep_y=False, joint=first.joint)
+        return run(keep_y=False, joint=first.joint, looks_first=True)
 
 
 def _begin(task: Task, trial: Trial, backbone: Tree | None) -> Any:
