@@ -380,7 +380,7 @@ def collected(files: Sequence[str], use: Callable[[Taken, list[pytest.Item]], No
             *("-q", "-s", "--no-header", "-p", "no:cacheprovider", f"--rootdir={ROOT}"),
             # what another Python or torch deprecates is not judged here
             *("-W", "ignore::DeprecationWarning", "-W", "ignore::FutureWarning"),
-            *("-W", "ignore::pytest.PytestAssertRewriteWarning"),  # packages loaded before
+            "--assert=plain",  # nothing is rewritten, and no loader comes before `Changed`
             "--continue-on-collection-errors",
             *files,
         ],

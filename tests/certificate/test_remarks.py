@@ -67,6 +67,14 @@ def test_a_point_that_is_not_solved_is_remarked_on(y: float, center: float, far:
     assert found.lower_residual == pytest.approx(4 * (y - center))
 
 
+def test_a_slope_without_curvature_is_never_near() -> None:
+    problem = bp.Problem(
+        lambda x, y: torch.stack([(x + y).sum(), -y.sum()]), lambda x, y: y.sum() + 0 * x.sum()
+    )
+    assert remarks(quietly(problem, number(0.3), number(0.0)), "not near lower stationarity") == 1
+    assert remarks(parabola(0.0), "not near lower stationarity") == 0
+
+
 def test_a_kink_is_told_from_curvature() -> None:
     def certified(lower: Any, y: float) -> Certificate:
         problem = bp.Problem(lambda x, y: torch.stack([(x + y).sum(), -y.sum()]), lower)
@@ -75,6 +83,10 @@ def test_a_kink_is_told_from_curvature() -> None:
     kink = certified(lambda x, y: y.abs().sum() + y.square().sum() / 2 + 0 * x.sum(), 0.0)
     (note,) = [note for note in kink.notes if "twice differentiable" in note]
     assert "jumps by 1 over" in note
+    small = certified(lambda x, y: 0.05 * y.abs().sum() + y.square().sum() / 2 + 0 * x.sum(), 0.0)
+    assert remarks(small, "jumps by 0.05 over") == 1
+    # A slope is no jump.
+    assert not remarks(parabola(4.0, 0.3), "twice differentiable")
     for smooth in (
         lambda x, y: (y**4).sum() + y.square().sum() + 0 * x.sum(),
         lambda x, y: torch.cosh(3 * y).sum() + 0 * x.sum(),

@@ -61,6 +61,7 @@ def test_a_problem_of_ones_own_by_name(
 ) -> None:
     """From a file in the folder at hand, as `python -m` would find it."""
     (tmp_path / "own_problem.py").write_text(OWN)
+    sys.modules.pop("own_problem", None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     words = ["own_problem:make", "-o", "width=3", "--steps", "200", "--no-compile"]

@@ -395,7 +395,7 @@ def test_a_failed_run_is_reminded_of_where_objectives_are_used() -> None:
 
 
 def test_a_lower_level_that_was_not_solved_is_counted() -> None:
-    found = made(failure=(None,) * 3, y=torch.tensor([[9.0], [1.0], [8.0]], dtype=DOUBLE))
+    found = made(failure=(None,) * 3, y=torch.tensor([[9.0], [5.0], [12.0]], dtype=DOUBLE))
     found = replace(
         found,
         problem=bp.Problem(
@@ -403,5 +403,10 @@ def test_a_lower_level_that_was_not_solved_is_counted() -> None:
         ),
     )
     # The last run failed, and is not counted among those that could have been solved.
-    with pytest.warns(BiparetoWarning, match=r"1 of 3 runs was not solved to 1e-08 in 1 Newton"):
-        found.resolve_lower(max_iter=1)
+    with pytest.warns(BiparetoWarning, match=r"2 of 3 runs was not solved to 1e-08") as caught:
+        left = found.resolve_lower(max_iter=1).lower_residual
+    assert left is not None
+    assert float(left[0]) > 2 * float(left[1])
+    assert f"in 1 Newton steps (worst ||grad_y g|| = {float(left[0]):.3g})" in str(
+        caught[0].message
+    )

@@ -24,7 +24,7 @@ def test_about_two_hundred_records(steps: int, block: int) -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    most = loop.MOST_RECORDS
+    most = 10**7
     assert LoopOptions(most, record_every=1).steps == most
     assert LoopOptions(tol=0.0).tol == 0.0
     assert LoopOptions(compile="aot_eager").compile == "aot_eager"
@@ -56,6 +56,12 @@ def test_how_steps_are_taken_where_nobody_says() -> None:
         assert loop._how(state, batched, LoopOptions(enough, compile=False)) is False
         fewer = "traced" if batched else False
         assert loop._how(state, batched, LoopOptions(enough - 1)) == fewer
+    # Before this version a compiled step may damage the heap of a processor.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "SAFE_ON_CPU", (99, 0))
+        assert loop._how(state, True, LoopOptions(10**6)) == "traced"
+        assert loop._how(state, True, LoopOptions(10**6, compile=True)) is True
+        assert loop.pays_to_compile(10**6, True, torch.device("cuda"))
     few = LoopOptions(loop.TRACE_FROM)
     assert loop._how(state, True, few) == "traced"
     assert loop._how(state, True, LoopOptions(loop.TRACE_FROM - 1)) is False

@@ -33,7 +33,6 @@ from bipareto.run.steppers import stepper
 from bipareto.run.watching import Watch
 
 __all__ = [
-    "COMPILE_FROM",
     "Begun",
     "LoopOptions",
     "as_method",
@@ -41,6 +40,7 @@ __all__ = [
     "drive",
     "method_kind",
     "not_begun",
+    "pays_to_compile",
     "solution_of",
     "warn_of_runaways",
 ]
@@ -48,6 +48,9 @@ __all__ = [
 #: From this many steps on, compiling (15 to 30 s) pays for a batch and for a single run; below it
 #: the plain step finishes first.
 COMPILE_FROM = {True: 3_000, False: 20_000}
+#: What torch.compile makes for a processor writes beyond its buffers on some small problems before
+#: this version (seen with 2.11: the heap is damaged and the process dies).
+SAFE_ON_CPU = (2, 13)
 #: From this many steps on recording a batched step (a dozen of its steps) pays.
 TRACE_FROM = 100
 #: Blocks that may be taken again in a run whose method can shorten its steps.
@@ -301,14 +304,23 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
     return watch.run(time.perf_counter() - start_time, compiled=compile not in (False, "traced"))
 
 
+def pays_to_compile(steps: int, batched: bool, device: torch.device) -> bool:
+    """Whether so many steps are compiled where nobody says how they are taken."""
+    # A version of torch compares with tuples, which its annotations do not say.
+    known = torch.__version__ >= SAFE_ON_CPU  # type: ignore[operator]
+    safe = device.type != "cpu" or known
+    return steps >= COMPILE_FROM[batched] and safe
+
+
 def _how(state: State, batched: bool, options: LoopOptions) -> bool | str:
     """How the steps are taken where nobody says: compiled, traced or plain."""
     if options.compile is not None:
         return options.compile
-    if options.steps >= COMPILE_FROM[batched]:
+    device = tree.first_leaf(state.x).device
+    if pays_to_compile(options.steps, batched, device):
         return True
     # Callbacks are somebody else's code, which may change what a loss reads between two blocks.
-    small = tree.first_leaf(state.x).device.type == "cpu" and not options.callbacks
+    small = device.type == "cpu" and not options.callbacks
     return "traced" if batched and small and options.steps >= TRACE_FROM else False
 
 

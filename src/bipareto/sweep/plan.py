@@ -26,7 +26,7 @@ from bipareto.methods import METHODS, Method
 from bipareto.methods.base import State
 from bipareto.problem import tree
 from bipareto.problem.draws import draw
-from bipareto.run.loop import COMPILE_FROM
+from bipareto.run.loop import pays_to_compile
 from bipareto.run.steppers import stepper
 from bipareto.sweep import engines
 from bipareto.sweep.builder import Setup, build, method_of, preferences_of
@@ -139,7 +139,7 @@ def manifest_of(
         size: of a slice.
         batched: whether the runs of a slice are stepped side by side.
     """
-    compiles = config.steps >= COMPILE_FROM[batched]
+    compiles = pays_to_compile(config.steps, batched, objectives.device)
     return {
         "format": 1,
         "runs": runs,

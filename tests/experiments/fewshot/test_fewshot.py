@@ -396,6 +396,7 @@ def test_tuning_takes_the_best_trial_and_the_comparison_takes_its_numbers(
     task = replace(task, domains=replace(task.domains, validation=task.domains.test))
     assert {len(trials) for trials in TRIALS.values()} == {8}
     monkeypatch.setitem(TRIALS, "momeha", [{"alpha_x": 1e-6}, {"alpha_x": 0.3}])
+    monkeypatch.setattr("bipareto_experiments.fewshot.tuning.ROUNDS", 1)
     found = tune(Study(task, tmp_path, 24, [0], progress=False, episodes=24), ["momeha"])
     trials = found["momeha"]["trials"]
     still, moved = (trial["accuracy"] for trial in trials[:2])

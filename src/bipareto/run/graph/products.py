@@ -1,12 +1,16 @@
-"""Matrix products with a short and a long side, the short one first.
+"""Matrix products in the order in which a CPU takes them fastest.
 
-On a CPU A b with A (M, K) and b (K, N), N much smaller than M, took up to ten times as long as
-(b' A')', whatever the strides of both, and in no case less; turning it needs no copy.  A linear
-classifier, and every layer with few outputs, is such a product.
+- Under `vmap` the data that all runs share is expanded to a batch, one narrow product for each run.
+  All of them together are one product with a long side, which took a quarter of the time.
+- A b with A (M, K) and b (K, N), N much smaller than M, took up to ten times as long on an AMD EPYC
+  as (b' A')', whatever the strides of both, and in no case less; turning it needs no copy.  On an
+  Intel Xeon, whose own library takes these products, it was the other way round: 0.4 and 0.6 ms.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,29 +22,61 @@ RATIO = 4
 
 
 def turn(graph: fx.Graph) -> None:
-    """Take, in place, every product on a CPU whose result is long and narrow as the transpose of
-    the transposed factors' product.
+    """Take, in place, products of a batch with a matrix that it shares as one, and, but for Intel's
+    CPUs, long and narrow ones as the transpose of the transposed factors' product.
     """
     for node in list(graph.nodes):
-        if node.op != "call_function" or node.target != _aten.mm.default or not _narrow(node):
+        if node.op != "call_function" or node.target not in (_aten.mm.default, _aten.bmm.default):
             continue
         with graph.inserting_before(node):
-            a, b = (_transposed(graph, factor) for factor in node.args)
-            product = _call(graph, _aten.mm.default, b, a)
-            node.replace_all_uses_with(_transposed(graph, product))
-        graph.erase_node(node)
+            made = (_turned if node.target == _aten.mm.default else _together)(graph, node)
+        if made is not None:
+            node.replace_all_uses_with(made)
+            graph.erase_node(node)
 
 
-def _narrow(node: fx.Node) -> bool:
-    shown = node.meta.get("val")
-    if shown is None or shown.device.type != "cpu" or not shown.dtype.is_floating_point:
-        return False
-    long, short = shown.shape
-    return short > 1 and RATIO * short <= long
+def _turned(graph: fx.Graph, node: Any) -> fx.Node | None:
+    long, short = node.meta["val"].shape
+    if not _on_cpu(node) or short < 2 or RATIO * short > long or _intel():
+        return None
+    a, b = (_call(graph, _aten.permute.default, factor, [1, 0]) for factor in node.args)
+    return _call(graph, _aten.permute.default, _call(graph, _aten.mm.default, b, a), [1, 0])
 
 
-def _transposed(graph: fx.Graph, node: Any) -> fx.Node:
-    return _call(graph, _aten.permute.default, node, [1, 0])
+def _together(graph: fx.Graph, node: Any) -> fx.Node | None:
+    """a_i B of all i, or A b_i as (b_i' A')'."""
+    left, right = node.args
+    batch, rows, columns = node.meta["val"].shape
+    if not _on_cpu(node) or batch < 2 or _shared(left) == _shared(right):
+        return None
+    whole = _call(graph, _aten.select.int, left if _shared(left) else right, 0, 0)
+    own = right if _shared(left) else left
+    if _shared(left):
+        rows, columns = columns, rows
+        own = _call(graph, _aten.permute.default, own, [0, 2, 1])
+        whole = _call(graph, _aten.permute.default, whole, [1, 0])
+    flat = _call(graph, _aten.reshape.default, own, [batch * rows, own.meta["val"].shape[2]])
+    product = _call(graph, _aten.mm.default, flat, whole)
+    made = _call(graph, _aten.reshape.default, product, [batch, rows, columns])
+    return _call(graph, _aten.permute.default, made, [0, 2, 1]) if _shared(left) else made
+
+
+@cache
+def _intel() -> bool:
+    try:
+        return "GenuineIntel" in Path("/proc/cpuinfo").read_text("utf-8")
+    except OSError:
+        return True  # nothing is known: products stay as they are written
+
+
+def _on_cpu(node: fx.Node) -> bool:
+    shown = node.meta["val"]
+    return bool(shown.device.type == "cpu" and shown.dtype.is_floating_point)
+
+
+def _shared(factor: Any) -> bool:
+    """Whether all matrices of a batch are the same memory."""
+    return bool(factor.meta["val"].stride(0) == 0)
 
 
 def _call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
