@@ -13,6 +13,8 @@ from torch import nn
 import bipareto as bp
 from bipareto.methods.theory.smoothness import Smoothness
 from bipareto.problem.oracle import noisy
+from bipareto.run.graph.replay import ReplayedStepper
+from bipareto.run.race import plan_of, race
 from helpers import nonconvex
 
 pytestmark = [
@@ -154,3 +156,32 @@ def test_modules_with_dropout_and_mixed_precision_on_the_gpu() -> None:
         assert found.batched
         assert found.objectives.dtype == torch.float32
         assert bool(torch.isfinite(found.objectives).all())
+
+
+def test_a_race_is_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.randn(60, 4, generator=torch.Generator().manual_seed(0)).cuda()
+    target = rows @ torch.tensor([1.0, -2.0, 0.5, 0.0], device="cuda")
+    wrong = torch.cat([target[:30], -target[30:]])
+    half = (torch.arange(60, device="cuda") >= 30).long()
+
+    def lower(x: Any, y: Any, batch: Any) -> Any:
+        return ((batch[0] @ y - batch[1]).square() * x.sigmoid()[batch[2]]).mean()
+
+    def upper(x: Any, y: Any, batch: Any) -> Any:
+        error = (batch[0] @ y - batch[1]).square().mean()
+        return torch.stack([error, 0.1 * y.square().sum() + 0.01 * x.square().sum()])
+
+    sampler = bp.sampler.Minibatches(lower=(rows, wrong, half), upper=(rows, target), size=20)
+    problem = bp.Problem(upper, lower, sampler=sampler)
+    start = torch.zeros(2, device="cuda"), torch.zeros(4, device="cuda")
+    recorded: list[bool] = []
+    record = ReplayedStepper._record
+
+    def noted(self: ReplayedStepper, *args: Any) -> None:
+        recorded.append(self.branched)
+        record(self, *args)
+
+    monkeypatch.setattr(ReplayedStepper, "_record", noted)
+    found = race(problem, *start, plan_of(start[0], m=2, runs=5, steps=240))
+    assert recorded == [False]
+    assert found.winner.value < found.candidates[-1].value

@@ -83,7 +83,9 @@ def front(
     front.png, front.npz (for bipareto.ParetoFront.load), measures.json, and
     slices/ (checkpoints, and what was seen on the way).  `bipareto certify DIR`
     says what each point is worth, `bipareto doctor DIR` whether anything went
-    wrong, `bipareto report DIR` makes a page of it.
+    wrong, `bipareto report DIR` makes a page of it.  Two kinds of fronts are
+    made in one piece, written at their end and not resumed: those of a race
+    (data in batches, no --method), and adaptive ones.
 
     \b
     Preferences:

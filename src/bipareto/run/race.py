@@ -8,6 +8,7 @@ nothing, x0, is judged with them.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Sequence
@@ -225,9 +226,16 @@ def race(
     begun = methods[0].prepare(draws, x0, y0)
     aim = centre if preferences is None else preferences[median_lopsided(preferences)][None]
     state: State = tree.stack([method.begin(begun, aim[0]) for method in methods])
-    step = stepper(draws, methods[0], batched=True)
+    # On a GPU all candidates are one graph; elsewhere too few steps are taken to record them.
+    on_gpu = tree.first_leaf(y0).is_cuda
+    step = stepper(
+        draws, methods[0], batched=True, compile="replay" if on_gpu else False, folded=True
+    )
+    drawn = functools.partial(draw, draws, methods[0].roles(m), seeds=[seed])
+    packed = step.pack(state, drawn(0))
     for t in range(steps):
-        state, _ = step(state, draw(draws, methods[0].roles(m), t, [seed]))
+        packed, _ = step.advance(packed, drawn(t))
+    state = step.unpack(packed)
     points = tree.map_(lambda a, b: torch.cat([a, b[None]]), state.x, x0)
     count = len(wanted) + 1
     y = train(problem, points, tree.expand(y0, count), rate=rate, steps=training, seed=seed)

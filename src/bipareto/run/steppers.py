@@ -24,6 +24,7 @@ def stepper(
     batched: bool,
     shared_draw: bool = True,
     compile: bool | str = False,
+    folded: bool = False,
 ) -> Stepper:
     """The step of a method on a problem, batched and compiled as asked.
 
@@ -33,6 +34,7 @@ def stepper(
         compile: True for Inductor, a backend's name, or "replay" for a CUDA graph of the kernels
             that are there (`bipareto.run.graph.replay`), or "traced" for the plain operations run
             from a recording (`bipareto.run.graph.traced`).
+        folded: a replayed batch is one step under `vmap`, not a branch for each run.
 
     Compiled steps are kept per problem and structure of method: numbers live in the state, so
     gamma, mu, steps and penalties of any value share one graph.
@@ -43,10 +45,10 @@ def stepper(
         return TracedStepper(problem, method, batched, shared_draw)
     backend = "inductor" if compile is True else compile
     known = _COMPILED.setdefault(problem, {})
-    key = (method.structure(), batched, shared_draw, backend)
+    key = (method.structure(), batched, shared_draw, backend, folded)
     if key not in known:
         if backend == "replay":
-            known[key] = ReplayedStepper(problem, method, batched, shared_draw)
+            known[key] = ReplayedStepper(problem, method, batched, shared_draw, folded)
         else:
             known[key] = CompiledStepper(problem, method, batched, shared_draw, backend)
     return known[key]

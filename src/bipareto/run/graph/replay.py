@@ -48,11 +48,18 @@ class ReplayedStepper(Stepper):
 
     A batch of runs becomes branches of one graph that run side by side, each with the kernels of a
     single run: large convolutions lose nothing, and the small kernels of one run fill the gaps of
-    another.  Nothing needs to be batchable. A problem that is `folded` has kernels which take all
-    runs at once: its batch is one branch, the step under `vmap`.
+    another.  Nothing needs to be batchable. A batch that is `folded`, as the problem says or the
+    caller, is one branch, the step under `vmap`: its kernels take all runs at once.
     """
 
-    def __init__(self, problem: Problem, method: Method, batched: bool, shared_draw: bool) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        method: Method,
+        batched: bool,
+        shared_draw: bool,
+        folded: bool = False,
+    ) -> None:
         super().__init__(problem, method, False, shared_draw)
         self.batched = batched
         self.single_report = self.report
@@ -60,7 +67,7 @@ class ReplayedStepper(Stepper):
         self.graph: torch.cuda.CUDAGraph | None = None
         self.traced: torch.fx.GraphModule | None = None
         self.ticket = 0
-        self.branched = batched and not problem.folded
+        self.branched = batched and not (folded or problem.folded)
 
     def pack(self, state: State, batches: Draw) -> int:
         leaves, draws = tree.leaves(state), tree.leaves(batches)
