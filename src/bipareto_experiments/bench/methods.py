@@ -188,7 +188,6 @@ def _draw(axes: Sequence[Any], held: dict[str, dict[str, Any]]) -> None:
             names, [rows[name]["gradients"] for name in names],
             color=["#1f6f8b" if name == "momeha" else "#b8c4cc" for name in names],
         )  # fmt: skip
-        axis.set_xscale("log")
         axis.set_title(case, fontsize=9)
         axis.set_xlabel("gradients, 8 runs\nnever: " + ", ".join(never), fontsize=7)
         axis.tick_params(labelsize=7)
