@@ -106,8 +106,9 @@ def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> 
             if found.preference is None
             else found.preference[None]
         )
-        failure = [found.failure]
-        return Case(found.problem, found.method, one, w.double(), history, failure, start, False)
+        failure, parts = [found.failure], (one, w.double(), history)
+        raced = found.race is not None
+        return Case(found.problem, found.method, *parts, failure, start, False, raced)
     if found.run is None or found.problem is None or found.method is None:
         raise InvalidInput(
             "this front holds no run states (it was loaded from a file or filtered); use `bipareto "
@@ -115,8 +116,9 @@ def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> 
         )
     state = found.run.state
     history = {name: values for name, values in found.run.history.items() if name != "step"}
-    w, batched = found.preference, found.batched
-    return Case(found.problem, found.method, state, w, history, found.failure, start, batched)
+    parts = (state, found.preference, history)
+    batched, raced = found.batched, found.race is not None
+    return Case(found.problem, found.method, *parts, found.failure, start, batched, raced)
 
 
 class Watch:

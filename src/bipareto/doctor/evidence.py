@@ -61,7 +61,8 @@ class Case:
     """What is examined: R runs stacked along a first axis.
 
     state: the method's own, as the runs left it; preference (R, m), NaN without; history: name ->
-    (records, R, ...); failure: one per run; start: (x0, y0) where it is known.
+    (records, R, ...); failure: one per run; start: (x0, y0) where it is known; raced: whether the
+    answers were held against x0 by trainings.
     """
 
     problem: Problem
@@ -72,6 +73,7 @@ class Case:
     failure: Sequence[Failure | None]
     start: tuple[Tree, Tree] | None = None
     batched: bool = True
+    raced: bool = False
     #: runs that are left out, because another trouble explains whatever they show
     ignored: frozenset[int] = frozenset()
 
