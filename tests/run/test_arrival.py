@@ -13,7 +13,7 @@ import bipareto as bp
 from bipareto.certificate.remaining import MOST
 from bipareto.errors import BiparetoWarning
 from bipareto.run import arrival as module
-from bipareto.run.arrival import arrival
+from bipareto.run.arrival import TRAINED, arrival
 from helpers import DOUBLE
 
 WORDS = "was not looked at, because"
@@ -105,3 +105,26 @@ def test_a_certificate_says_what_it_did_not_look_at() -> None:
     assert not whole.notes
     assert [note for note in part.notes if "cannot be batched" in note]
     assert part.common_descent == whole.common_descent is False
+
+
+def test_a_trained_y_needs_no_lower_solution_and_hides_nothing_else() -> None:
+    """g falls for ever where x < 0: the second answer has no lower solution, the first one is far
+    from where both objectives are lower.
+    """
+
+    def lower(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0, 1.0, 0.0) * (y - x) ** 2 + torch.where(x > 0, 0.0, 1.0) * y
+
+    problem = bp.Problem(lambda x, y: torch.stack([x**2 + y**2, (x - 1) ** 2 + y**2]), lower)
+    x, failure = torch.tensor([5.0, -5.0], dtype=torch.float64), [None, None]
+    plain = arrival(problem, None, x, x.clone(), failure)
+    raced = arrival(problem, None, x, x.clone(), failure, trained=True)
+    unsolved = [said for said in plain.said if "could not be solved at 1 of 2" in said]
+    late = [said for said in plain.said if "1 of 2 runs have not converged" in said]
+    assert unsolved
+    assert late
+    assert raced.said == [said for said in plain.said if said not in unsolved]
+    assert raced.remaining is not None
+    assert raced.remaining.isnan().tolist() == [False, True]
+    alone = arrival(problem, None, x[1:], x[1:].clone(), [None], trained=True)
+    assert (alone.remaining, alone.said, alone.unseen) == (None, [], TRAINED)

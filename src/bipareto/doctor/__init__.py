@@ -106,9 +106,17 @@ def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> 
             if found.preference is None
             else found.preference[None]
         )
-        failure, parts = [found.failure], (one, w.double(), history)
-        raced = found.race is not None
-        return Case(found.problem, found.method, *parts, failure, start, False, raced)
+        return Case(
+            found.problem,
+            found.method,
+            state=one,
+            preference=w.double(),
+            history=history,
+            failure=[found.failure],
+            start=start,
+            batched=False,
+            raced=found.race is not None,
+        )
     if found.run is None or found.problem is None or found.method is None:
         raise InvalidInput(
             "this front holds no run states (it was loaded from a file or filtered); use `bipareto "
@@ -116,9 +124,17 @@ def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> 
         )
     state = found.run.state
     history = {name: values for name, values in found.run.history.items() if name != "step"}
-    parts = (state, found.preference, history)
-    batched, raced = found.batched, found.race is not None
-    return Case(found.problem, found.method, *parts, found.failure, start, batched, raced)
+    return Case(
+        found.problem,
+        found.method,
+        state=state,
+        preference=found.preference,
+        history=history,
+        failure=found.failure,
+        start=start,
+        batched=found.batched,
+        raced=found.race is not None,
+    )
 
 
 class Watch:

@@ -146,11 +146,8 @@ def _looked_at(problem: Problem, found: ParetoFront) -> ParetoFront:
         warn_of_missing([f"{NOT_SEEN}, because {ONE_BY_ONE}; {ASK}"], stacklevel=4)
         return replace(found, unseen=ONE_BY_ONE)
     # After a race the steps of a run are no measure of the budget that was asked for.
-    run = found.run if found.race is None else None
-    seen = arrival(problem, found.method, found.x, found.y, found.failure, found.preference, run)
-    # Networks are trained, not solved: many have no lower solution near the answer, and nothing is
-    # wrong with it.
-    if found.race is not None and seen.remaining is not None and seen.remaining.isnan().any():
-        return replace(found, unseen=TRAINED)
+    raced = found.race is not None
+    answers = found.x, found.y, found.failure, found.preference, None if raced else found.run
+    seen = arrival(problem, found.method, *answers, trained=raced)
     warn_of_missing(seen.said, stacklevel=4)
     return replace(found, remaining=seen.remaining, unseen=seen.unseen)

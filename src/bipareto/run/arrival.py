@@ -94,6 +94,8 @@ def arrival(
     failure: Sequence[Failure | None],
     preference: Tensor | None = None,
     run: Run | None = None,
+    *,
+    trained: bool = False,
 ) -> Arrival:
     """Look at the answers of R runs, on all the data.
 
@@ -103,11 +105,13 @@ def arrival(
         failure: of each run.
         preference: (R, m), or None for a method without.
         run: what was recorded on the way, where it is known: it tells the steps that are needed.
+        trained: y was trained and judged by trainings: many networks have no lower solution near
+            the answer, which is then no news.
     """
     why = unseeable(problem, x, y)
     if why is None:
         try:
-            return _look(problem, method, x, y, failure, preference, run)
+            return _look(problem, method, x, y, failure, preference, run, trained)
         except RuntimeError as error:
             decomposition = isinstance(error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
             if not decomposition and "memory" not in str(error):
@@ -126,29 +130,22 @@ def _look(
     failure: Sequence[Failure | None],
     preference: Tensor | None,
     run: Run | None,
+    trained: bool,
 ) -> Arrival:
     runs = len(failure)
     small = tree.ravel(tree.select((x, y), 0)).numel() <= DENSE
     solved = envelope.solve_lower(problem, x, y, tol=1e-6, max_iter=200 if small else 20)
     said = []
     unsolved = int((~solved.converged).sum())
-    if unsolved and not small:
-        said.append(
-            f"the lower level was not solved by 20 Newton steps from {unsolved} of {runs} answers, "
-            "so that it is not known whether these have arrived"
-        )
-    elif unsolved:
-        said.append(
-            f"the lower level could not be solved at {unsolved} of {runs} answers: g has a "
-            "kink there or no minimum nearby; smooth it (sqrt(v*v + 1e-6) for |v|, say), or take "
-            "objectives there with care"
-        )
+    if unsolved:
+        if not trained:
+            said.append(_unsolved(unsolved, runs, small))
     elif flat := _flat(problem, x, y, solved.y):
         said.append(flat)
     alive = [r for r in range(runs) if failure[r] is None and bool(solved.converged[r])]
     left = torch.full((runs,), torch.nan, dtype=torch.float64)
     if not alive:
-        return Arrival(left, said)
+        return Arrival(None, said, TRAINED) if trained else Arrival(left, said)
     index = torch.tensor(alive, device=tree.first_leaf(x).device)
     x, y = tree.select(x, index), tree.select(solved.y, index)
     f = values(problem, x, y)
@@ -161,6 +158,19 @@ def _look(
     if preference is not None and f.shape[1] > 1 and len(alive) > 1 and not said:
         said += _narrow(problem, x, y, f, extent, preference[index.cpu()])
     return Arrival(left, said)
+
+
+def _unsolved(unsolved: int, runs: int, small: bool) -> str:
+    if small:
+        return (
+            f"the lower level could not be solved at {unsolved} of {runs} answers: g has a "
+            "kink there or no minimum nearby; smooth it (sqrt(v*v + 1e-6) for |v|, say), or take "
+            "objectives there with care"
+        )
+    return (
+        f"the lower level was not solved by 20 Newton steps from {unsolved} of {runs} answers, "
+        "so that it is not known whether these have arrived"
+    )
 
 
 def _flat(problem: Problem, x: Tree, y: Tree, solved: Tree) -> str | None:
