@@ -9,8 +9,12 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
+from bipareto.errors import InvalidInput
+from bipareto.methods import common
+from bipareto.methods.parts.differentiation import pullback_of
 from bipareto.methods.parts.hypergradient import CG, FiniteDifference, Neumann, Unrolled
 from bipareto.methods.parts.schedule import Power
+from bipareto.problem.sampler import Role
 from helpers import nonconvex
 
 pytestmark = pytest.mark.filterwarnings("ignore::bipareto.errors.BiparetoWarning")
@@ -125,3 +129,61 @@ def test_what_a_step_costs(method: Any, counts: tuple[int, int, int]) -> None:
     assert set(found) == set(names)
     total = method.cost(3, 10)
     assert {name: total[name] for name in names} == {name: 10 * found[name] for name in names}
+
+
+def test_meha_and_the_cost_of_short_series() -> None:
+    method = bp.MEHA(gamma=0.3, alpha=0.04, beta=0.03, eta=0.02)
+    problem, x, y = nonconvex(m=1)
+    before, _ = method.step(problem, method.init(problem, x, y))
+    after, info = method.step(problem, before)
+    seen = method.report(problem, before, after, info)
+    g, g_theta = (problem.lower(before.x, at) for at in (before.y, after.theta))
+    gap = g - g_theta - (after.theta - before.y).square().sum() / 0.6
+    torch.testing.assert_close(seen["gap"], gap)
+    torch.testing.assert_close(seen["lower"], g)
+    d = torch.hypot((before.x - after.x).norm() / 0.04, (before.y - after.y).norm() / 0.03)
+    torch.testing.assert_close(seen["stationarity"], before.knobs.c(before.t) * d)
+    assert [Neumann(n, 0.1).oracles(3)["lower_gradients"] for n in (1, 2, 3)] == [1, 2, 2]
+
+
+def test_each_objective_is_differentiated_on_its_own_draw() -> None:
+    problem = bp.Problem(
+        lambda x, y, b: torch.stack([b * x.sum() + y.square().sum(), x.square().sum() - b * y[0]]),
+        lambda x, y, b: (y - b * x).square().sum(),
+        sampler=lambda role, t, seed: torch.tensor(float(10 * (role.objective or 0) + t + seed)),
+    )
+    x, y = torch.tensor([1.0, 2.0]).double(), torch.tensor([0.5, -1.0]).double()
+    draw = {Role("upper", "x", i): torch.tensor(3.0 + 4 * i).double() for i in range(2)}
+    f, f_x, f_y = common.upper_jacobian(problem, draw, x, y, 2)
+    torch.testing.assert_close(f, torch.tensor([3 * 3 + 1.25, 5 - 7 * 0.5]).double())
+    torch.testing.assert_close(f_x, torch.stack([torch.full((2,), 3.0).double(), 2 * x]))
+    torch.testing.assert_close(f_y, torch.stack([2 * y, torch.tensor([-7.0, 0.0]).double()]))
+
+
+def test_a_start_is_judged_on_all_the_data_and_its_draws_are_looked_at() -> None:
+    def sampler(role: Any, t: int, seed: int) -> Tensor:
+        return torch.tensor(100.0 if role.full else 1.0).double() + (role.level == "upper")
+
+    x, y = torch.tensor([1.0, 2.0]).double(), torch.tensor([0.5, -1.0]).double()
+    losses = (
+        lambda x, y, b: torch.stack([b * x.sum() + y.sum(), x.square().sum() - b * y.sum()]),
+        lambda x, y, b: b * (y - x).square().sum(),
+    )
+    start = bp.GMOBA().prepare(bp.Problem(*losses, sampler=sampler), x, y)
+    torch.testing.assert_close(start.objectives, torch.tensor([303 - 0.5, 5 + 101 * 0.5]).double())
+    impure = bp.Problem(*losses, sampler=lambda role, t, seed: torch.rand(()).double() + role.full)
+    with pytest.raises(InvalidInput, match="sampler"):
+        bp.GMOBA().prepare(impure, x, y)
+
+
+def test_one_batched_point_is_enough_for_a_functional_pullback() -> None:
+    y = torch.tensor([1.0, -2.0]).double()
+
+    def rows(x: Tensor) -> tuple[Tensor, Tensor]:
+        _, _, pull = pullback_of(lambda a, b: ((a * b * b)[None].sum(1), ()), x, y)
+        return pull(torch.ones(1).double())
+
+    x = torch.tensor([[1.0, 2.0], [3.0, -1.0]]).double()
+    in_x, in_y = torch.func.vmap(rows)(x)
+    torch.testing.assert_close(in_x, (y * y).expand(2, 2))
+    torch.testing.assert_close(in_y, 2 * x * y)

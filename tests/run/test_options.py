@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -45,19 +46,38 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(InvalidInput, match=max(options, key=lambda name: name != "steps")):
             LoopOptions(**options)
     assert LoopOptions(2 * most + 1, record_every=2).block == 2
+    for callback in (3, lambda: None):
+        with pytest.raises(InvalidInput, match="callback"):
+            LoopOptions(callbacks=[callback])
+    # What counts is an int from here on, whatever stood for it.
+    whole = LoopOptions(np.int64(9), record_every=np.int64(3), tol=np.float32(0.5))
+    assert [type(v) for v in (whole.steps, whole.record_every, whole.tol)] == [int, int, float]
+
+
+def test_a_single_run_is_renewed_as_one_of_many() -> None:
+    problem, x, y = nonconvex()
+
+    class Doubling(bp.MOMEHA):
+        def renewed(self, problem: Any, state: Any) -> Any:
+            assert state.t.shape == (1,)
+            return state._replace(y=2 * state.y)
+
+    state = bp.MOMEHA().init(problem, x, y)
+    torch.testing.assert_close(loop._renewed(problem, Doubling(), state, False).y, 2 * y)
 
 
 def test_how_steps_are_taken_where_nobody_says() -> None:
     problem, x, y = nonconvex()
     state = bp.MOMEHA().init(problem, x, y)
-    for batched in (False, True):
-        enough = loop.COMPILE_FROM[batched]
-        assert loop._how(state, batched, LoopOptions(enough)) is True
-        assert loop._how(state, batched, LoopOptions(enough, compile=False)) is False
-        fewer = "traced" if batched else False
-        assert loop._how(state, batched, LoopOptions(enough - 1)) == fewer
-    # Before this version a compiled step may damage the heap of a processor.
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "SAFE_ON_CPU", (1, 0))
+        for batched in (False, True):
+            enough = loop.COMPILE_FROM[batched]
+            assert loop._how(state, batched, LoopOptions(enough)) is True
+            assert loop._how(state, batched, LoopOptions(enough, compile=False)) is False
+            fewer = "traced" if batched else False
+            assert loop._how(state, batched, LoopOptions(enough - 1)) == fewer
+        # Before this version a compiled step may damage the heap of a processor.
         patch.setattr(loop, "SAFE_ON_CPU", (99, 0))
         assert loop._how(state, True, LoopOptions(10**6)) == "traced"
         assert loop._how(state, True, LoopOptions(10**6, compile=True)) is True

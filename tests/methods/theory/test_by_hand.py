@@ -306,3 +306,23 @@ def test_smoothness_is_asked_for_where_the_merit_keeps_the_run() -> None:
     assert whole.c == Constant(2.0)
     with pytest.raises(bp.errors.InvalidInput, match="0 <= p < 1/2"):
         bp.MOMEHA.admissible(problem, x, y, constants=known, c=Power(2.0, 0.5))
+
+
+def test_each_step_can_decide_the_constant_of_theorem_1() -> None:
+    k = Deterministic(L_G, RHO_Y, L_F, GAMMA, C0, alpha_theta=0.05)
+    for short in (1e-6, 1e-4):
+        in_x = 4 * short * ((1 / short + L_THETA / GAMMA) ** 2 + L_I**2)
+        in_y = 4 * short * ((L_I + 1 / short) ** 2 + L_I**2)
+        assert k.C_D(short, 1.0) == pytest.approx(4 * in_x)
+        assert k.C_D(1.0, short) == pytest.approx(4 * in_y)
+
+
+def test_a_slow_average_bounds_the_step_of_theta() -> None:
+    """4 alpha^2 L_d^2 <= a/2 fails for a small a, where all else holds."""
+    k = Stochastic(0.1, 0.0, 0.1, 0.01, 1.0, first_average=0.01, growing=False)
+    assert min(k.rho_h / (4 * k.L_h**2), 1.0) >= 1e-3
+    step, found, history = k._largest(1e-3)
+    total = 2 * step * history + found.theta
+    assert total <= min(k.rho_h * k.C_theta / (16 * k.L_h**2), k.C_theta * k.C_e / 4)
+    assert 4e-6 * k.L_d**2 > 0.5 * 0.01
+    assert not k._holds(1e-3)
