@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import bipareto as bp
+from bipareto.certificate import certificate
 from bipareto.certificate.improvement import (
+    Gain,
     _ranges,
     along_lower,
     left_to_gain,
@@ -320,7 +324,9 @@ def test_a_flat_valley_is_noted_where_kkt_has_no_multipliers() -> None:
 
     def quartic(place: float) -> bp.Certificate:
         problem = bp.Problem(
-            lambda x, y: torch.stack([(x - 1).square() + y.square(), x.square() + (y - 2).square()]),
+            lambda x, y: torch.stack(
+                [(x - 1).square() + y.square(), x.square() + (y - 2).square()]
+            ),
             lambda x, y: (y - x).pow(4),
         )
         at = torch.tensor(place, dtype=DOUBLE)
@@ -368,3 +374,50 @@ def test_nothing_is_claimed_where_kkt_is_not_settled() -> None:
     assert easy.kkt_lower == pytest.approx(easy.kkt)
     rest = projected(bowls(torch.ones(n, dtype=DOUBLE)), x, x)
     assert easy.kkt == pytest.approx(float((simplex_minimum(rest)[0] @ rest).norm()))
+
+
+@pytest.mark.parametrize(
+    ("far", "near", "found"),
+    [(0.0116, 1.0, False), (0.0118, 1.0, True), (5.0, 0.29, False), (5.0, 0.31, True)],
+)
+def test_a_jump_is_what_a_tenth_of_the_step_hardly_lessens(
+    far: float, near: float, found: bool
+) -> None:
+    """eps = 1e-6, ||y|| = 5, ||grad_y g|| = 7, curvature up to 2: the step is 0.05, and the
+    gradient may change by 0.1 * 0.05 * 2 + 1e-4 (7 + 2 * 5) = 0.0117 more than the Hessian says.
+    """
+    y, v = torch.tensor([3.0, 4.0], dtype=DOUBLE), torch.tensor([0.6, -0.8], dtype=DOUBLE)
+    image, g_y = torch.tensor([0.3, 1.1], dtype=DOUBLE), torch.tensor([0.0, 7.0], dtype=DOUBLE)
+
+    def lower(flat: Tensor) -> tuple[float, Tensor]:
+        step = float((flat[1:] - y) @ v)
+        assert float(flat[0]) == 9.0
+        jump = far if step == pytest.approx(0.05) else near * far
+        assert step == pytest.approx(0.05) or step == pytest.approx(0.005)
+        return 0.0, torch.cat([flat[:1], g_y + step * image + jump * v])
+
+    flat = torch.cat([torch.tensor([9.0], dtype=DOUBLE), y])
+    at: Any = SimpleNamespace(
+        eps=1e-6, split=1, flat=flat, y_flat=y, y_size=5.0, g_y=g_y, lower=lower
+    )
+    space: Any = SimpleNamespace(V=v[None], HV=image[None], scale=2.0)
+    seen = certificate._jump(at, space)
+    assert seen == (pytest.approx(near * far) if found else None)
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"),
+    [
+        ((0.002, 0.003), True),
+        ((0.0005, 0.002), None),
+        ((0.0, 0.001), False),
+        ((0.001, 0.002), None),
+    ],
+)
+def test_a_verdict_needs_its_bound(
+    gain: tuple[float, float], verdict: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificate, "along_lower", lambda at, degenerate: Gain(*gain))
+    x = numbers(3, seed=3)
+    found = quietly(bowls(torch.ones(3, dtype=DOUBLE)), x, x.clone())
+    assert (found.improvement, found.common_descent) == (gain[0], verdict)
