@@ -75,7 +75,7 @@ CORE = (
 #: Folders of tests that may kill a mutant.
 TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "foreign")
 #: A mutant's tests may be expected to take this long together; slower ones are left out.
-PATIENCE = 12.0
+PATIENCE = 15.0
 #: A test is watched for at most this many seconds.
 WATCHED = 10
 #: The share of the minutes that is kept for changes outside functions.
