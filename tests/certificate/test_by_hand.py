@@ -196,6 +196,24 @@ def test_below_the_rounding_of_g_the_slope_decides() -> None:
     torch.testing.assert_close(found.shift, wanted, rtol=1e-3, atol=1e-10)
 
 
+def test_values_that_rise_by_rounding_are_no_obstacle() -> None:
+    """g seems to rise a little at every evaluation; its slope is what it is."""
+    h = torch.tensor([1.0, 2.0, 5.0], dtype=DOUBLE)
+    x = numbers(3, seed=1)
+
+    class Rising(Point):
+        seen = 0
+
+        def lower(self, flat: Tensor) -> tuple[float, Tensor]:
+            self.seen += 1
+            return 1.0 + self.seen * 1e-15, super().lower(flat)[1]
+
+    at = Rising(bowls(h), x, x + 1e-9 * numbers(3, seed=2), 200)
+    found = proximal_point(at, 1.0, 5.0)
+    assert found.solved
+    torch.testing.assert_close(found.shift, -at.g_y / (h + 1), rtol=1e-3, atol=1e-14)
+
+
 def test_a_step_that_goes_too_far_is_taken_back() -> None:
     """The curvature that is given is a hundredth of the true one."""
     problem = bowls(torch.tensor([100.0, 80.0], dtype=DOUBLE))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from math import comb
 from pathlib import Path
 
@@ -199,3 +200,13 @@ def test_files_that_hold_something_else(tmp_path: Path) -> None:
         named(str(tmp_path / "row.csv"), 2)
     (tmp_path / "single.txt").write_text("0.5 0.5\n")
     assert named(str(tmp_path / "single.txt"), 2).tolist() == [[0.5, 0.5]]
+
+
+@pytest.mark.parametrize("m", range(2, 9))
+def test_the_example_in_a_refusal_is_a_preference(m: int) -> None:
+    with pytest.raises(InvalidInput, match=r"e\.g\. \[") as refused:
+        as_preference([1.0], m)
+    example = json.loads(str(refused.value).split("e.g. ")[1])
+    torch.testing.assert_close(
+        as_preference(example, m), torch.full((m,), 1 / m).double(), rtol=1e-3, atol=0
+    )
