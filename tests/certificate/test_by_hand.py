@@ -24,6 +24,7 @@ from bipareto.certificate.improvement import (
 from bipareto.certificate.inspection import Point, Subspace, conic_minimum, simplex_minimum
 from bipareto.certificate.proximal import proximal_point
 from bipareto.certificate.remaining import remaining
+from bipareto.methods.parts import envelope
 from certificate.points import dense, numbers, projected, quietly
 from helpers import DOUBLE
 
@@ -225,6 +226,19 @@ def test_a_step_that_goes_too_far_is_taken_back() -> None:
     torch.testing.assert_close(found.shift, wanted, rtol=1e-6, atol=1e-9)
 
 
+def test_a_step_into_infinity_is_taken_back() -> None:
+    """g = cosh 3 y with a curvature that is said to be none: the first step overflows."""
+    problem = bp.Problem(
+        lambda x, y: torch.stack([x.sum(), y.sum()]), lambda x, y: torch.cosh(3 * (y - x)).sum()
+    )
+    x = torch.zeros(2, dtype=DOUBLE)
+    at = Point(problem, x, torch.tensor([2.0, -1.0], dtype=DOUBLE), 200)
+    found = proximal_point(at, 100.0, 0.0)
+    wanted = envelope.proximal_point(problem, x[None], at.y_flat[None], 100.0, tol=1e-12).y[0]
+    torch.testing.assert_close(at.y_flat + found.shift, wanted, rtol=1e-5, atol=1e-6)
+    assert found.solved
+
+
 def test_a_budget_that_ends_early_leaves_it_unsolved() -> None:
     problem = bowls(torch.logspace(0, 4, 30, dtype=DOUBLE))
     x = numbers(30, seed=1)
@@ -321,6 +335,36 @@ def test_slacks_know_no_units(size: float) -> None:
     assert sum(conic_minimum(rows, s * normal).multiplier > 0 for s in (1.0, -1.0)) >= 1
 
 
+def test_a_corner_has_no_slack() -> None:
+    rows = torch.tensor([[1.0, 0.0], [5.0, 1.0], [3.0, -9.0]], dtype=DOUBLE)
+    weights, slack = simplex_minimum(rows)
+    assert weights.tolist() == pytest.approx([1.0, 0.0, 0.0])
+    assert slack == pytest.approx(0.0, abs=1e-12)
+
+
+def test_directions_of_any_length_are_taken_in_until_the_reserve() -> None:
+    h = torch.logspace(0, 4, 60, dtype=DOUBLE)
+    problem = bowls(h)
+    x = numbers(60, seed=3)
+    at = Point(problem, x, x + 1e-3 * numbers(60, seed=4), 60)
+    space = Subspace(at, seed=0)
+    for size in (1e-12, 1e12):
+        assert space._add(size * numbers(60, seed=7 + int(size > 1)))
+    assert not space._add(1e-12 * space.V[0])
+    assert not space._add(0 * space.V[0])
+    # The Ritz pair at an end: theta = u'Hu, and what H u has beyond it.
+    k = space.size
+    values, vectors = torch.linalg.eigh(space.V[:k] @ torch.diag(h) @ space.V[:k].T)
+    for end in (0, -1):
+        u = vectors[:, end] @ space.V[:k]
+        (found,) = space._ritz_residual(end)
+        wanted = h * u - values[end] * u
+        torch.testing.assert_close(found * torch.sign(found @ wanted), wanted)
+    # Products cost two; four are kept for the last look.
+    space.grow(20)
+    assert at.left() == 22
+
+
 def test_all_orders_of_objectives_give_one_answer() -> None:
     rows = numbers(3, 4, seed=3)
     wanted, _ = simplex_minimum(rows)
@@ -340,17 +384,16 @@ def notes(found: bp.Certificate, words: str) -> int:
 def test_a_flat_valley_is_noted_where_kkt_has_no_multipliers() -> None:
     words = "kkt has no multipliers there"
 
-    def quartic(place: float) -> bp.Certificate:
-        problem = bp.Problem(
-            lambda x, y: torch.stack(
-                [(x - 1).square() + y.square(), x.square() + (y - 2).square()]
-            ),
-            lambda x, y: (y - x).pow(4),
-        )
+    def quartic(place: float, size: float = 1.0) -> bp.Certificate:
+        def upper(x: Tensor, y: Tensor) -> Tensor:
+            return size * torch.stack([(x - 1) ** 2 + y**2, x**2 + (y - 2) ** 2])
+
+        problem = bp.Problem(upper, lambda x, y: (y - x).pow(4))
         at = torch.tensor(place, dtype=DOUBLE)
         return quietly(problem, at, at)
 
-    assert notes(quartic(0.7), words) == 1
+    for size in (1e-6, 1.0, 1e6):
+        assert notes(quartic(0.7, size), words) == 1
     # Far from the front something is left to gain, and kkt says so.
     assert quartic(5.0).common_descent
     assert notes(quartic(5.0), words) == 0
