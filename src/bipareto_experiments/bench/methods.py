@@ -3,8 +3,9 @@ preferences.
 
 Every method is tuned by its own defaults for a budget of gradients per run; budgets double until
 one suffices.  A method's figure is the fewest gradients, of all its runs together, after which the
-resolved points have the hypervolume; the evaluations of losses that tuning makes are counted too.
-Methods without preferences get as many runs, each from a random start of its own.
+resolved points have the hypervolume; what tuning and renewals of coordinates evaluate is counted
+too: backward passes, of which a gradient is one and a product with a Hessian two, and evaluations
+without any.  Methods without preferences get as many runs, each from a random start of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from torch import Tensor
 import bipareto as bp
 from bipareto.errors import BiparetoError, BiparetoWarning
 from bipareto.fronts.measures import hypervolume
-from bipareto.methods import METHODS
+from bipareto.methods import METHODS, Method
 from bipareto.methods.parts import envelope
 from bipareto.problem import Problem, tree
 from bipareto.problems.base import KnownProblem
@@ -50,15 +52,93 @@ def target(problem: KnownProblem, weights: Tensor) -> float:
     return hypervolume(exact, problem.reference)
 
 
-class _Counted:
-    """A loss that counts its calls; one under `vmap` is one."""
+class _Pass(torch.autograd.Function):
+    """The identity of (x, y), which counts backward passes through it, and those through a backward
+    pass: one for a gradient, two for a product with a Hessian whose forward pass is there.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, count: Callable[..., None]) -> tuple[Tensor, Tensor]:
+        return x.clone(), y.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.count = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, in_x: Tensor, in_y: Tensor) -> tuple[Tensor, Tensor, None]:
+        ctx.count(in_x, in_y)
+        return *_passed(in_x, in_y, ctx.count), None
+
+
+def _passed(x: Tensor, y: Tensor, count: Callable[..., None]) -> tuple[Tensor, Tensor]:
+    return _Pass.apply(x, y, count)  # type: ignore[no-untyped-call]
+
+
+class Counted:
+    """A loss that counts the backward passes through it, each row under `vmap` by itself, and
+    evaluations without one.
+    """
 
     def __init__(self, fn: Callable[..., Tensor]) -> None:
-        self.fn, self.calls = fn, 0
+        self.fn, self.values, self.gradients = fn, 0, 0
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        self.calls += 1
-        return self.fn(x, y)
+        if _tracked(x) or _tracked(y):
+            return self.fn(*_passed(x, y, self._count))
+        value = self.fn(x, y)
+        self.values += _rows(value)
+        return value
+
+    def _count(self, *slopes: Tensor) -> None:
+        self.gradients += _rows(*slopes)
+
+    @property
+    def spent(self) -> int:
+        """Evaluations and backward passes together."""
+        return self.values + self.gradients
+
+
+def _tracked(value: Tensor) -> bool:
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(value):
+        if not functorch.is_batchedtensor(value) and value.requires_grad:
+            return True
+        value = functorch.get_unwrapped(value)
+    return value.requires_grad
+
+
+def _rows(*values: Tensor) -> int:
+    """The product of the sizes of all batches under `vmap` that one of the tensors is in."""
+    functorch = torch._C._functorch
+    sizes: dict[int, int] = {}
+    for tensor in values:
+        value = tensor
+        while functorch.is_functorch_wrapped_tensor(value):
+            inner = functorch.get_unwrapped(value)
+            if functorch.is_batchedtensor(value):
+                size = inner.shape[functorch.maybe_get_bdim(value)]
+                sizes[functorch.maybe_get_level(value)] = size
+            value = inner
+    return math.prod(sizes.values())
+
+
+def _watched(method: Method, losses: Sequence[Counted]) -> tuple[Method, Callable[[], int]]:
+    """The same method, and what its renewals have evaluated so far."""
+    kind, spent = type(method), 0
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        def renewed(self, problem: Problem, state: Any) -> Any:
+            nonlocal spent
+            before = sum(loss.spent for loss in losses)
+            state = super().renewed(problem, state)
+            spent += sum(loss.spent for loss in losses) - before
+            return state
+
+    values = {f.name: getattr(method, f.name) for f in fields(method) if f.init}
+    return Watched(**values), lambda: spent
 
 
 def gradients_to(problem: KnownProblem, name: str, share: float = SHARE) -> dict[str, Any]:
@@ -82,27 +162,29 @@ def _curve(
     problem: KnownProblem, name: str, weights: Tensor, budget: int
 ) -> list[tuple[int, float]]:
     """(gradients of all runs, hypervolume of the resolved points) along runs of that budget."""
-    upper, lower = _Counted(problem.upper), _Counted(problem.lower)
-    counted = Problem(upper, lower)
+    losses = Counted(problem.upper), Counted(problem.lower)
+    counted = Problem(*losses)
     kind = METHODS[name]
     with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         first = kind.tuned(problem, problem.x0, problem.y0)
         cost = gradient_cost(first, problem.m)
         steps = max(1, (budget - sum(first.preparation(problem.m).values())) // cost)
         method = kind.tuned(counted, problem.x0, problem.y0, steps=steps)
-        probes = upper.calls * problem.m + lower.calls
+        probes = sum(loss.spent for loss in losses)
         before = sum(method.preparation(problem.m).values())
+        method, renewals = _watched(method, losses)
         rows: list[tuple[int, Any, Any]] = []
 
         def look(record: Record) -> None:
-            rows.append((record.step, record.state.x, record.state.y))
+            spent = len(weights) * (before + record.step * cost) + renewals()
+            rows.append((spent, record.state.x, record.state.y))
 
         options: dict[str, Any] = {
             "method": method, "steps": steps, "record_every": max(1, steps // RECORDS),
             "callbacks": [look], "progress": False, "compile": False,
         }  # fmt: skip
         if method.uses_preference:
-            bp.front(problem, problem.x0, problem.y0, preferences=weights, **options)
+            bp.front(counted, problem.x0, problem.y0, preferences=weights, **options)
             runs = rows
         else:
             parts = []
@@ -115,10 +197,7 @@ def _curve(
                 (same[0][0], *(tree.stack([part[i] for part in same]) for i in (1, 2)))
                 for same in zip(*parts, strict=False)
             ]
-        return [
-            (probes + len(weights) * (before + step * cost), _volume(problem, x, y))
-            for step, x, y in runs
-        ]
+        return [(probes + spent, _volume(problem, x, y)) for spent, x, y in runs]
 
 
 def _volume(problem: KnownProblem, x: Any, y: Any) -> float:
