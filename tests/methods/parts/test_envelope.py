@@ -238,3 +238,10 @@ def test_units_of_y_do_not_hide_it_from_rounding(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.y / unit, x, rtol=accuracy, atol=accuracy)
     slope = torch.func.vmap(torch.func.grad(lower, argnums=1))(x, found.y).norm(dim=1)
     torch.testing.assert_close(found.residual, slope, rtol=1e-3, atol=1e3 * accuracy)
+
+
+def test_units_are_read_off_curvatures_that_are_far_apart_only() -> None:
+    rows = [[1.0, 2e6], [1.0, 5e5], [-1.0, 4e8], [0.0, 1.0], [1.0, float("inf")], [3e6, 1.0]]
+    H = torch.diag_embed(torch.tensor(rows, dtype=DOUBLE)) + torch.ones(2, 2, dtype=DOUBLE).triu(1)
+    wanted = [[1.0, 2e6**-0.5], [1, 1], [1.0, 4e8**-0.5], [1, 1], [1, 1], [3e6**-0.5, 1.0]]
+    torch.testing.assert_close(envelope._units(H), torch.tensor(wanted, dtype=DOUBLE))
