@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,13 @@ import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.methods import common
 from bipareto.methods.parts.differentiation import pullback_of
-from bipareto.methods.parts.hypergradient import CG, FiniteDifference, Neumann, Unrolled
+from bipareto.methods.parts.hypergradient import (
+    CG,
+    FiniteDifference,
+    Hypergradients,
+    Neumann,
+    Unrolled,
+)
 from bipareto.methods.parts.schedule import Power
 from bipareto.problem.sampler import Role
 from helpers import nonconvex
@@ -187,3 +194,59 @@ def test_one_batched_point_is_enough_for_a_functional_pullback() -> None:
     in_x, in_y = torch.func.vmap(rows)(x)
     torch.testing.assert_close(in_x, (y * y).expand(2, 2))
     torch.testing.assert_close(in_y, 2 * x * y)
+
+
+def test_estimates_of_groups_are_put_together() -> None:
+    """Rows go to their places, each group's move of y counts, the worst residual and the least
+    curvature stand for all.
+    """
+    y = torch.tensor([1.0, 2.0]).double()
+    moves = [torch.tensor([0.5, 0.0]).double(), torch.tensor([0.0, -3.0]).double()]
+    parts = [
+        Hypergradients(
+            torch.tensor([10.0 * k, 10.0 * k + 1]), torch.full((2, 3), 1.0 + k), y + moves[k],
+            torch.tensor(2.0 - k), torch.tensor(5.0 + k),
+        )
+        for k in range(2)
+    ]  # fmt: skip
+    still = Hypergradients(torch.tensor([7.0]), torch.zeros(1, 3), y, None, None)
+    found = common._together([*parts, still], [3, 0, 1, 4, 2], y)
+    assert found.objectives.tolist() == [1.0, 10.0, 7.0, 0.0, 11.0]
+    assert found.gradients[:, 0].tolist() == [1.0, 2.0, 0.0, 1.0, 2.0]
+    torch.testing.assert_close(found.y, y + moves[0] + moves[1])
+    assert tuple(map(float, found[3:])) == (2.0, 5.0)
+    alone = common._together([parts[1], still], [0, 1, 2], y)
+    assert torch.equal(alone.y, parts[1].y)
+    assert alone.objectives.tolist() == [10.0, 11.0, 7.0]
+    none = common._together([still], [0], y)
+    assert (none.y is y, *none[3:]) == (True, None, None)
+
+
+def test_draws_of_a_step() -> None:
+    x_draws = (Role("lower", "x"), Role("upper", "x", 0), Role("upper", "x", 1))
+    assert common.roles(2) == bp.GMOBA().roles(2) == bp.FORUM().roles(2) == x_draws
+    assert common.roles(2, 2) == (Role("lower", "y", 0), Role("lower", "y", 1), *x_draws)
+
+
+def test_what_is_no_problem_and_no_coordinates_is_refused() -> None:
+    zero = torch.zeros(2)
+    for kind in (bp.MOMEHA, bp.MBMOMEHA, bp.Twin, bp.GMOBA):
+        with pytest.raises(InvalidInput, match="roblem"):
+            kind.tuned("quadratic", zero, zero)
+    with pytest.raises(InvalidInput, match="coordinates"):
+        bp.MOMEHA(coordinates="polar")
+
+
+def test_admissible_steps_of_levels_of_different_sizes() -> None:
+    problem = bp.Problem(
+        lambda x, y: torch.stack([x.square().sum() + y.square().sum(), (y[2] - x[1]).square()]),
+        lambda x, y: (y - torch.cat([x, x[:1]])).square().sum(),
+    )
+    x, y = torch.ones(2).double(), torch.zeros(3).double()
+    constants: Any = SimpleNamespace(L_g=4.0, L_f=6.0, rho_y=0.0)
+    given: dict[str, Any] = {"constants": constants, "gamma": 0.1, "mu": 1.0, "ideal": -1.0}
+    assert bp.MOMEHA.admissible(problem, x, y, **given).gamma == 0.1
+    plain, given_c = (
+        bp.MBMOMEHA.admissible(problem, x, y, **given, **c) for c in ({}, {"c0": 1.0})
+    )
+    assert plain == given_c

@@ -210,3 +210,18 @@ def test_the_example_in_a_refusal_is_a_preference(m: int) -> None:
     torch.testing.assert_close(
         as_preference(example, m), torch.full((m,), 1 / m).double(), rtol=3e-3, atol=0
     )
+
+
+@pytest.mark.parametrize("boundary", [False, True])
+def test_a_grid_falls_in_its_first_weight_then_its_second(boundary: bool) -> None:
+    rows = grid(3, 5, boundary=boundary).tolist()
+    assert rows == sorted(rows, reverse=True)
+
+
+def test_refusals_show_one_preference_whole_and_many_by_the_first() -> None:
+    with pytest.raises(InvalidInput, match=r"preference \[0.2, 0.9\] sums"):
+        as_preference([[0.2, 0.9]], 2)
+    with pytest.raises(InvalidInput, match=r"\(2 vectors, the first \[0.2, 0.9\]\)"):
+        as_preference([[0.2, 0.9], [0.5, 0.5]], 2)
+    with pytest.raises(InvalidInput, match="at most 1,000,000"):
+        named("random:1000000", 11)
