@@ -182,3 +182,10 @@ def test_the_root_is_in_its_bracket_where_the_scalarization_is_sharp_or_linear(
     w = f.reciprocal() / f.reciprocal().sum()
     for mu in (0.01, 1.0, 300.0):
         torch.testing.assert_close(aim("stch", f, w, z, mu), w, rtol=1e-6, atol=1e-9)
+
+
+def test_a_tracked_ideal_stays_its_margin_below_the_least_seen() -> None:
+    rule = scalarization.Tracked(0.5)
+    assert rule.start(F).tolist() == [1.5, 4.5, 3.0]
+    z = rule.update(rule.start(F), torch.tensor([3.0, 1.0, 3.0], dtype=torch.float64))
+    assert z.tolist() == [1.5, 0.5, 2.5]
