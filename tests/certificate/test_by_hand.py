@@ -67,6 +67,10 @@ def test_ranges_are_those_of_the_payoff_table(m: int) -> None:
     end = ends[0]
     wanted = max(abs(change(0, -x)), abs(change(0, end)))
     assert whole.tolist() == pytest.approx([wanted] * m)
+    for size in (1e-9, 1e9):
+        scaled = [_ranges(size * slopes, size * H[:m], x) for slopes in (h, same)]
+        torch.testing.assert_close(scaled[0] / size, _ranges(h, H, x))
+        torch.testing.assert_close(scaled[1] / size, _ranges(same, H, x))
     # One end apart from the others is enough for a range.
     if m == 3:
         apart = torch.stack([h[0], h[0], h[1]])

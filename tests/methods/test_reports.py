@@ -250,3 +250,44 @@ def test_admissible_steps_of_levels_of_different_sizes() -> None:
         bp.MBMOMEHA.admissible(problem, x, y, **given, **c) for c in ({}, {"c0": 1.0})
     )
     assert plain == given_c
+    # Bounds are for the method's own step of theta where that is admissible.
+    for step, kept in ((1e-4, True), (10.0, False)):
+        own = bp.MOMEHA(gamma=0.1, mu=1.0, ideal=-1.0, alpha_theta=step, c=2.0)
+        bounds = own.bounds(problem, x, y, constants=constants)
+        assert (bounds.alpha_theta == step) is kept
+        assert float(bounds.alpha_theta or 0) <= bounds.u_theta
+
+
+@pytest.mark.parametrize(
+    "method", [bp.GMOBA(), bp.FORUM()], ids=lambda method: type(method).__name__
+)
+def test_steps_on_draws_see_as_many_objectives_as_there_are(method: Any) -> None:
+    """Two objectives, three coordinates of y: each objective on its own draw."""
+    problem = bp.Problem(
+        lambda x, y, b: b * torch.stack([x.square().sum() + y.sum(), y.square().sum()]),
+        lambda x, y, b: b * (y - x.sum()).square().sum(),
+        sampler=lambda role, t, seed: torch.tensor(1.0 + (role.objective or 0)).double(),
+    )
+    x, y = torch.ones(2).double(), torch.tensor([0.5, -1.0, 2.0]).double()
+    draw = {role: problem.sampler(role, 0, 0) for role in method.roles(2)}
+    _, info = method.step(problem, method.init(problem, x, y), draw)
+    assert info["objectives"].tolist() == pytest.approx([3.5, 2 * 5.25])
+
+
+def test_the_twin_is_as_far_as_it_is_told() -> None:
+    """g is looked at in y and beside it, epsilon ||y|| away, whatever the size of v."""
+    seen: list[Tensor] = []
+
+    def lower(x: Tensor, y: Tensor) -> Tensor:
+        seen.append(y.detach().clone())
+        return (y - x).square().sum()
+
+    problem = bp.Problem(lambda x, y: torch.stack([y.sum(), (y - 2).square().sum()]), lower)
+    x, y = torch.zeros(3).double(), torch.tensor([3.0, 4.0, 12.0]).double()
+    for epsilon, rho in ((3e-3, 0.01), (1e-2, 1.0)):
+        method = bp.Twin(epsilon=epsilon, rho=rho)
+        state, _ = method.step(problem, method.init(problem, x, y))
+        seen.clear()
+        method.step(problem, state)
+        away = max(float((at - state.y).norm()) for at in seen)
+        assert away == pytest.approx(epsilon * float(state.y.norm()))

@@ -153,6 +153,8 @@ def test_the_method_that_suits_a_problem() -> None:
     kinds = [None, lambda role, t, seed: rows, batches]
     found = [loop.method_kind(bp.Problem(*losses, sampler=kind)) for kind in kinds]
     assert found == [bp.MOMEHA, bp.MBMOMEHA, bp.Twin]
+    race = bp.Problem(*losses, sampler=batches)
+    assert loop.choose_method(None, race, rows, rows, 50) == bp.Twin.tuned(race, rows, rows, 50)
     given = bp.GMOBA()
     assert loop.choose_method(given, bp.Problem(*losses), rows, rows, 5) is given
     with pytest.raises(InvalidInput, match="not its name or class"):
@@ -220,3 +222,22 @@ def test_one_run_of_many_as_a_solution() -> None:
         assert one.best.residual == pytest.approx(alone.best.residual)
         for name in ("step", "objectives", "residual", "gap"):
             torch.testing.assert_close(one.history[name], alone.history[name])
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_report_is_of_the_last_step_s_draw(batched: bool) -> None:
+    """g is (t + 1) y^2 on the draw of step t, and x and y hardly move."""
+    problem = bp.Problem(
+        lambda x, y, b: torch.stack([x.sum() + y.sum(), x.sum() - y.sum()]),
+        lambda x, y, b: b * y.square().sum() + 0 * x.sum(),
+        sampler=lambda role, t, seed: torch.tensor(1.0 + t).double(),
+    )
+    one, tiny = torch.ones(1, dtype=torch.float64), 1e-14
+    method = bp.MOMEHA(alpha_theta=tiny, alpha_x=tiny, alpha_y=tiny, ideal=-9.0)
+    options: dict[str, Any] = {"method": method, "steps": 7, "record_every": 3, "compile": False}
+    if batched:
+        found = bp.front(problem, one, one, preferences=[[0.5, 0.5]], **options).run.history
+    else:
+        found = bp.solve(problem, one, one, **options).history
+    assert found["step"].tolist() == [3, 6, 7]
+    assert found["lower"].flatten().tolist() == pytest.approx([3.0, 6.0, 7.0])
