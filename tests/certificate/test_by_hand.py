@@ -168,11 +168,12 @@ def test_up_to_256_variables_the_unit_of_x_is_not_seen(n_x: int, n_y: int) -> No
     assert float(left) == pytest.approx(81 * (1 - (2 / 3) ** 16), rel=1e-6)
 
 
-def test_beyond_256_variables_one_step_is_tried() -> None:
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_beyond_256_variables_one_step_is_tried(scale: float) -> None:
     """The length comes from two slopes a thousandth of x's size apart: a third of the way again."""
     x, y = torch.zeros(1, 150, dtype=DOUBLE), torch.zeros(1, 150, dtype=DOUBLE)
-    x[0, 0] = y[0, 0] = 3.0
-    left = remaining(along_one(150, 150), x, y, torch.ones(1, dtype=DOUBLE))
+    x[0, 0], y[0, 0] = 3.0 / scale, 3.0
+    left = remaining(along_one(150, 150, scale), x, y, torch.ones(1, dtype=DOUBLE))
     assert float(left) == pytest.approx(81 - 16, rel=5e-3)
 
 
@@ -324,6 +325,7 @@ def test_small_problems_keep_no_gradients_for_tangents() -> None:
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
 def test_slacks_know_no_units(size: float) -> None:
     rows, normal = size * numbers(3, 5, seed=1), numbers(5, seed=2)
+    assert abs(simplex_minimum(rows)[1]) < 1e-12
     for sign in (1.0, -1.0):
         found = conic_minimum(rows, sign * normal)
         assert 0 <= found.slack < 1e-12
@@ -398,6 +400,13 @@ def test_a_flat_valley_is_noted_where_kkt_has_no_multipliers() -> None:
 
     for size in (1e-6, 1.0, 1e6):
         assert notes(quartic(0.7, size), words) == 1
+    # Nor is there one where a small objective makes kkt small.
+    uneven = bp.Problem(
+        lambda x, y: torch.stack([1e-6 * ((x - 1) ** 2 + y**2), x**2 + (y - 2) ** 2]),
+        lambda x, y: (y - x).pow(4),
+    )
+    at = torch.tensor(0.7, dtype=DOUBLE)
+    assert notes(quietly(uneven, at, at), words) == 0
     # Far from the front something is left to gain, and kkt says so.
     assert quartic(5.0).common_descent
     assert notes(quartic(5.0), words) == 0
@@ -486,3 +495,38 @@ def test_a_verdict_needs_its_bound(
     x = numbers(3, seed=3)
     found = quietly(bowls(torch.ones(3, dtype=DOUBLE)), x, x.clone())
     assert (found.improvement, found.common_descent) == (gain[0], verdict)
+
+
+def test_another_unit_of_g_costs_and_finds_the_same() -> None:
+    x = numbers(5, seed=1)
+    y = x + 0.01 * numbers(5, seed=2)
+    h = torch.linspace(1, 3, 5, dtype=DOUBLE)
+    plain, *others = (quietly(bowls(s * h), x, y, gamma=1 / s) for s in (1.0, 0.01, 100.0))
+    for found in others:
+        assert found.gradients == plain.gradients
+        assert found.kkt == pytest.approx(plain.kkt)
+        assert found.improvement == pytest.approx(plain.improvement)
+    assert plain.qp_slack < 1e-9
+    assert quietly(bowls(h), x, x.clone()).qp_slack < 1e-9
+
+
+def test_curvature_beside_one_over_gamma_is_none() -> None:
+    """sqrt(eps)/gamma = 1.5e-5 for gamma = 1e-3."""
+    for h, kind in ((2e-5, "minimum"), (1e-5, "degenerate")):
+        problem = bowls(torch.full((1,), h, dtype=DOUBLE))
+        zero = torch.zeros(1, dtype=DOUBLE)
+        assert quietly(problem, zero, zero, gamma=1e-3).lower_curvature == kind
+
+
+def test_a_loss_that_draws_is_refused() -> None:
+    problem = bp.Problem(
+        lambda x, y: torch.stack([x.sum() + torch.rand(()), y.sum()]), lambda x, y: (y - x).sum()
+    )
+    zero = torch.zeros(2, dtype=DOUBLE)
+    with pytest.raises(bp.errors.InvalidInput):
+        certificate.certify(problem, zero, zero)
+
+
+def test_an_objective_without_a_slope_stops_all() -> None:
+    h = torch.tensor([[0.0, 0.0], [1.0, 2.0]], dtype=DOUBLE)
+    assert left_to_gain(h, torch.eye(2, dtype=DOUBLE).expand(2, 2, 2)) == (0.0, 0.0)

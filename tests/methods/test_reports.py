@@ -12,7 +12,7 @@ from torch import Tensor
 import bipareto as bp
 from bipareto.errors import InvalidInput
 from bipareto.methods import common
-from bipareto.methods.parts.differentiation import pullback_of
+from bipareto.methods.parts.differentiation import difference, pullback_of
 from bipareto.methods.parts.hypergradient import (
     CG,
     FiniteDifference,
@@ -176,8 +176,10 @@ def test_a_start_is_judged_on_all_the_data_and_its_draws_are_looked_at() -> None
         lambda x, y, b: torch.stack([b * x.sum() + y.sum(), x.square().sum() - b * y.sum()]),
         lambda x, y, b: b * (y - x).square().sum(),
     )
-    start = bp.GMOBA().prepare(bp.Problem(*losses, sampler=sampler), x, y)
-    torch.testing.assert_close(start.objectives, torch.tensor([303 - 0.5, 5 + 101 * 0.5]).double())
+    wanted = torch.tensor([303 - 0.5, 5 + 101 * 0.5]).double()
+    for method in (bp.GMOBA(), bp.MOMEHA(ideal=-999.0)):
+        start = method.prepare(bp.Problem(*losses, sampler=sampler), x, y)
+        torch.testing.assert_close(start.objectives, wanted)
     impure = bp.Problem(*losses, sampler=lambda role, t, seed: torch.rand(()).double() + role.full)
     with pytest.raises(InvalidInput, match="sampler"):
         bp.GMOBA().prepare(impure, x, y)
@@ -250,6 +252,10 @@ def test_admissible_steps_of_levels_of_different_sizes() -> None:
         bp.MBMOMEHA.admissible(problem, x, y, **given, **c) for c in ({}, {"c0": 1.0})
     )
     assert plain == given_c
+    zero = torch.zeros(())
+    assert float(plain.alpha_x(zero)) <= float(plain.alpha_y(zero))
+    with pytest.raises(InvalidInput, match="not below the objectives"):
+        bp.MOMEHA.admissible(problem, x, y, **given | {"ideal": (-1.0, 99.0)})
     # Bounds are for the method's own step of theta where that is admissible.
     for step, kept in ((1e-4, True), (10.0, False)):
         own = bp.MOMEHA(gamma=0.1, mu=1.0, ideal=-1.0, alpha_theta=step, c=2.0)
@@ -291,3 +297,65 @@ def test_the_twin_is_as_far_as_it_is_told() -> None:
         method.step(problem, state)
         away = max(float((at - state.y).norm()) for at in seen)
         assert away == pytest.approx(epsilon * float(state.y.norm()))
+
+
+def test_wcpenalty_with_slacks_by_hand() -> None:
+    """omega = u (w f + delta - rho), delta <- [delta - eta omega]_+, rho <- rho - eta (1 - sum)."""
+    problem, x, y = nonconvex(m=3)
+    method = bp.WCPenalty(u=3.0, v=2.0, alpha_x=0.05, alpha_y=0.02, eta=0.01, rho_init=0.4)
+    delta = torch.tensor([0.3, 0.02, 5.0], dtype=x.dtype)
+    before = method.init(problem, x, y)._replace(delta=delta)
+    after, info = method.step(problem, before)
+    omega = 3 * (before.preference * problem.upper(x, y) + delta - before.rho)
+    torch.testing.assert_close(info["weights"], omega)
+    new = (delta - 0.01 * omega).clamp_min(0)
+    assert not torch.equal(new, delta)
+    torch.testing.assert_close(after.delta, new)
+    torch.testing.assert_close(after.rho, before.rho - 0.01 * (1 - omega.sum()))
+    seen = method.report(problem, before, after, info)
+    moves = [
+        (before.x - after.x).norm() / 0.05, (before.y - after.y).norm() / 0.02,
+        (before.rho - after.rho).abs() / 0.01, (delta - new).norm() / 0.01,
+    ]  # fmt: skip
+    torch.testing.assert_close(seen["stationarity"], torch.stack(moves).norm())
+
+
+def test_momentum_has_the_shapes_of_what_it_averages() -> None:
+    problem = bp.Problem(
+        lambda x, y: torch.stack([x.square().sum() + y.sum(), y.square().sum()]),
+        lambda x, y: (y - x.sum()).square().sum(),
+    )
+    x, y = torch.ones(2).double(), torch.zeros(3).double()
+    momentum = bp.MBMOMEHA().init(problem, x, y).momentum
+    assert [leaf.numel() for leaf in (momentum.theta, momentum.x, momentum.y)] == [3, 2, 3]
+
+
+def test_a_rise_is_counted_from_where_a_block_began() -> None:
+    problem, x, y = nonconvex(m=2)
+    state = bp.MOMEHA(extent=(2.0, 4.0)).init(problem, x, y)
+    high = torch.tensor([100.0, 100.0], dtype=x.dtype)
+    for rise, thrown in (((19.0, 0.0), False), ((21.0, 0.0), True), ((0.0, 39.0), False)):
+        after = high + torch.tensor(rise, dtype=x.dtype)
+        seen = bp.MOMEHA().thrown(state, {"objectives": high}, {"objectives": after})
+        assert bool(seen) is thrown
+
+
+def test_a_relative_difference_does_not_depend_on_the_length_of_its_direction() -> None:
+    y, v = torch.tensor([0.3, -0.7]).double(), torch.tensor([0.6, 0.8]).double()
+
+    def gradient(at: Tensor) -> Tensor:
+        return at**3
+
+    for length in (1.0, 50.0):
+        found = difference(gradient, y, length * v, 0.1, True) / length
+        # (a + e)^3 - (a - e)^3 = 6 a^2 e + 2 e^3
+        torch.testing.assert_close(found, v * (3 * y**2 + (0.1 * v) ** 2))
+        plain = difference(gradient, y, length * v, 0.1, False) / length
+        torch.testing.assert_close(plain, v * (3 * y**2 + (0.1 * length * v) ** 2))
+
+
+def test_a_tolerance_below_zero_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="tol"):
+        CG(3, tol=-1.0)
+    with pytest.raises(InvalidInput, match="q"):
+        bp.schedule.lemma12(0.1, 0.1, 0.1, q=0.6, p=0.0)

@@ -241,3 +241,7 @@ def test_a_report_is_of_the_last_step_s_draw(batched: bool) -> None:
         found = bp.solve(problem, one, one, **options).history
     assert found["step"].tolist() == [3, 6, 7]
     assert found["lower"].flatten().tolist() == pytest.approx([3.0, 6.0, 7.0])
+
+
+def test_nothing_is_compiled_on_a_processor_before_torch_2_13() -> None:
+    assert loop.SAFE_ON_CPU == (2, 13)

@@ -225,3 +225,11 @@ def test_refusals_show_one_preference_whole_and_many_by_the_first() -> None:
         as_preference([[0.2, 0.9], [0.5, 0.5]], 2)
     with pytest.raises(InvalidInput, match="at most 1,000,000"):
         named("random:1000000", 11)
+
+
+def test_zeros_are_warned_of_and_ones_are_not() -> None:
+    with pytest.warns(BiparetoWarning, match="has a zero"):
+        as_preference([0.0, 0.5, 0.5], 3)
+    assert as_preference([1.0], 1).tolist() == [1.0]  # no warning
+    with pytest.raises(InvalidInput, match="favouring"):
+        named("weak", 4000)

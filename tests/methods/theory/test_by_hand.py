@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -326,3 +328,33 @@ def test_a_slow_average_bounds_the_step_of_theta() -> None:
     assert total <= min(k.rho_h * k.C_theta / (16 * k.L_h**2), k.C_theta * k.C_e / 4)
     assert 4e-6 * k.L_d**2 > 0.5 * 0.01
     assert not k._holds(1e-3)
+
+
+def test_the_constant_c_1_and_what_theta_s_step_must_keep_term_by_term() -> None:
+    """With numbers that make every term count."""
+    found = SimpleNamespace(x=7.0, theta=0.5)
+    case: Any = SimpleNamespace(
+        _largest=lambda alpha: (0.3, found, 11.0), _alpha=0.1, _move=5.0, L_theta=3.0, gamma=0.2,
+        rho_h=2.0, L_h=0.5, L_d=4.0, first_average=1.0, C_theta=6.0, C_e=8.0,
+    )  # fmt: skip
+    C_1 = 5.0 + 2 * 0.3 * 9 / 0.04 + 0.3 * 11.0 + 7.0
+    assert Stochastic.C_1.fget(case) == pytest.approx(C_1)  # type: ignore[attr-defined]
+    # alpha <= min(rho_h/(4 L_h^2), 1) = 1; 4 alpha^2 16 <= a/2; 2 * 0.3 * 11 + 0.5 = 7.1 must be at
+    # most min(2 * 6/(16/4), 6 * 8/4) = min(3, 12), then min(30, 12) and min(30, 5).
+    holds = Stochastic._holds
+    assert not holds(case, 0.05)
+    case.rho_h = 20.0
+    assert holds(case, 0.05)
+    for average, kept in ((0.33, True), (0.31, False)):
+        case.first_average = average
+        assert holds(case, 0.05) is kept
+    case.first_average, case.C_e = 1.0, 8.0 * 5 / 12
+    assert not holds(case, 0.05)
+    case.C_e = 8.0
+    found.theta = -6.6 + 12.1
+    assert not holds(case, 0.05)
+    found.theta = -6.6 + 11.9
+    assert holds(case, 0.05)
+    case.L_d = 1e-9
+    for alpha, kept in ((0.99, True), (1.01, False)):
+        assert holds(case, alpha) is kept
