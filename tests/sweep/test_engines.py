@@ -46,7 +46,7 @@ CONFIG = parse(
 #: run at full priority
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join(
-        [str(Path(engines.__file__).parents[3]), str(Path(__file__).parents[1])]
+        [str(Path(engines.__file__).parents[2]), str(Path(__file__).parents[1])]
     ),
     "RAY_AUTH_MODE": "disabled",
     "RAY_worker_niceness": "0",
