@@ -20,10 +20,10 @@ import pytest
 
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.sweep import engines, plan, sweep
-from bipareto.sweep.builder import build
 from bipareto.sweep.config import EngineConfig, SweepConfig, TuneConfig, dump, load
 from bipareto.sweep.durable import StoreError
 from bipareto.sweep.engines import ENGINES, Local, Processes
+from bipareto.sweep.plan import build
 from bipareto.sweep.typed import parse
 from helpers import attempts, wait_for
 from sweep import engine_work
@@ -89,7 +89,7 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     code = f"""
 from sweep import engine_work
 from functools import partial
-from bipareto.sweep.builder import build
+from bipareto.sweep.plan import build
 from bipareto.sweep.config import EngineConfig
 from bipareto.sweep.engines import Processes
 if __name__ == "__main__":

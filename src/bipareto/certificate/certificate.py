@@ -29,10 +29,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.certificate.improvement import DENSE, Gain, along_lower, on_tangents, tangent_products
 from bipareto.certificate.inspection import SETTLED, Curvature, Point, Subspace, conic_minimum
 from bipareto.certificate.proximal import constraint_gradient, gap_of, proximal_point
-from bipareto.certificate.remaining import unseeable
+from bipareto.certificate.remaining import (
+    DENSE,
+    Gain,
+    along_lower,
+    on_tangents,
+    tangent_products,
+    unseeable,
+)
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
@@ -73,7 +79,7 @@ class Certificate:
         relative to their scale.
     improvement: by how much all objectives can still fall together along the lower solutions, as a
         share of each one's own range, by the second-order picture at the point: a number without
-        units (`certificate.improvement`).  NaN where the budget did not settle the picture.
+        units (`certificate.remaining`).  NaN where the budget did not settle the picture.
     common_descent: whether that is more than tol: True, False, or None where it is not settled.
     objectives: f (m,).
     gamma, rho_y: what the envelope was taken with, and the weak convexity that was given or seen

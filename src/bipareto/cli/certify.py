@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Options, Quiet, Trust
 from bipareto.cli.output import Output
-from bipareto.cli.traced import RunOrProblem, ShortSteps, folder_of
+from bipareto.cli.values import Json, Options, Quiet, RunOrProblem, ShortSteps, Trust, folder_of
 from bipareto.errors import BiparetoWarning, InvalidInput
 
 if TYPE_CHECKING:

@@ -10,9 +10,19 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.again import noted
-from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet, Seeds
 from bipareto.cli.output import Output, ensure_folder
-from bipareto.cli.values import problem_asked
+from bipareto.cli.values import (
+    Compile,
+    Dim,
+    Json,
+    Noise,
+    Options,
+    Out,
+    ProblemName,
+    Quiet,
+    Seeds,
+    problem_asked,
+)
 from bipareto.errors import InvalidInput
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
@@ -97,9 +107,9 @@ def compare(
     import json
 
     from bipareto.sweep import comparison, contenders
-    from bipareto.sweep.builder import Setup, build
     from bipareto.sweep.comparison import Kept
     from bipareto.sweep.durable import write_text
+    from bipareto.sweep.plan import Setup, build
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="comparison.json")

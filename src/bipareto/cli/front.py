@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from bipareto.cli import output, values
-from bipareto.cli.options import (
+from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import (
     Compile,
     Dim,
     Hyperparameters,
@@ -22,10 +23,11 @@ from bipareto.cli.options import (
     Seeds,
     Settings,
     Steps,
+    front_of,
+    method_asked,
+    preferences_asked,
+    problem_asked,
 )
-from bipareto.cli.output import Output, ensure_folder
-from bipareto.cli.traced import front_of
-from bipareto.cli.values import method_asked, preferences_asked, problem_asked
 from bipareto.sweep.config import SweepConfig
 
 __all__ = ["front"]
@@ -107,7 +109,7 @@ def front(
     """
     from bipareto.methods import METHODS
     from bipareto.report import plot_front
-    from bipareto.sweep.builder import build
+    from bipareto.sweep.plan import build
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="manifest.json")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bipareto.cli.again import type_again
-from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Quiet
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:

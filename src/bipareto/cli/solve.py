@@ -9,7 +9,8 @@ from typing import Annotated, cast
 import typer
 
 from bipareto.cli import output, values
-from bipareto.cli.options import (
+from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import (
     Compile,
     Dim,
     Hyperparameters,
@@ -22,10 +23,10 @@ from bipareto.cli.options import (
     Quiet,
     Settings,
     Steps,
+    front_of,
+    method_asked,
+    problem_asked,
 )
-from bipareto.cli.output import Output, ensure_folder
-from bipareto.cli.traced import front_of
-from bipareto.cli.values import method_asked, problem_asked
 from bipareto.errors import InvalidInput
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
@@ -80,7 +81,7 @@ def solve(
     from bipareto.methods import METHODS
     from bipareto.problem import tree
     from bipareto.run.trackers import TrackerName
-    from bipareto.sweep.builder import build
+    from bipareto.sweep.plan import build
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="manifest.json")

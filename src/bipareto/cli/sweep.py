@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Quiet
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ def sweep(
       bipareto sweep front.yaml --out runs/c --track tensorboard
     """
     from bipareto.sweep import sweep
-    from bipareto.sweep.builder import foretold
     from bipareto.sweep.config import SweepConfig, load, to_dict
+    from bipareto.sweep.plan import foretold
     from bipareto.sweep.typed import parse
 
     out = Output(as_json, quiet)

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Options, Quiet
 from bipareto.cli.output import Output
-from bipareto.cli.traced import ShortSteps
-from bipareto.cli.values import problem_asked
+from bipareto.cli.values import Json, Options, Quiet, ShortSteps, problem_asked
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -81,8 +79,8 @@ def tune(
       bipareto tune package.module:function --space mu=1:16 --trials 16
     """
     from bipareto.sweep import tuner
-    from bipareto.sweep.builder import foretold
     from bipareto.sweep.config import TuneConfig, load
+    from bipareto.sweep.plan import foretold
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -114,7 +112,6 @@ def _own(
     """The search for a problem of one's own: five preferences, ranges that are given or surround
     the tuned hyperparameters.
     """
-    from bipareto.sweep.builder import auto, build, method_of
     from bipareto.sweep.config import (
         MethodConfig,
         PreferencesConfig,
@@ -122,6 +119,7 @@ def _own(
         SweepConfig,
         TuneConfig,
     )
+    from bipareto.sweep.plan import auto, build, method_of
 
     problem = problem_asked(name, option, None, 0.0)
     setup = build(problem, [0])

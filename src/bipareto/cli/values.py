@@ -1,19 +1,30 @@
-"""Options as people write them on the command line, and the configuration of a run made of them."""
+"""What commands take: options that several share, values as people write them, the configuration
+made of them, and the front or the run folder that it asks for.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from bipareto.errors import InvalidInput
 from bipareto.sweep import typed
-from bipareto.sweep.config import MethodConfig, PreferencesConfig, ProblemConfig
+from bipareto.sweep.config import MethodConfig, PreferencesConfig, ProblemConfig, SweepConfig
 from bipareto.sweep.grammar import parse, show
 
 if TYPE_CHECKING:
-    from bipareto.sweep.builder import Setup
+    from bipareto.cli.output import Output
+    from bipareto.fronts.pareto import ParetoFront
+    from bipareto.methods import Method
+    from bipareto.problem.tree import Tree
+    from bipareto.sweep.plan import Setup
 
 
 def numbers(text: str, name: str) -> list[float]:
@@ -126,7 +137,7 @@ def method_asked(name: str, source: str, settings: list[str] | None, setup: Setu
         setup: the problem.
     """
     from bipareto.methods import METHODS
-    from bipareto.sweep.builder import auto
+    from bipareto.sweep.plan import auto
 
     if name == "auto":
         name = auto(setup.problem)
@@ -170,3 +181,124 @@ def preferences_asked(text: str, budget: int | None, setup: Setup) -> Preference
         return typed.parse(PreferencesConfig, {"family": text})
     m = setup.known.m if setup.known else setup.problem.check(*setup.starts[0])
     return PreferencesConfig(vectors=tuple(map(tuple, named(text, m).tolist())))
+
+
+RunOrProblem = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run folder: of `front`, `solve`, `sweep`; or package.module:function.",
+    ),
+]
+ShortSteps = Annotated[
+    int,
+    typer.Option("--steps", metavar="N", min=1, help="Of the front of package.module:function."),
+]
+
+
+@contextmanager
+def folder_of(out: Output, asked: str, steps: int, option: list[str] | None) -> Iterator[Path]:
+    """The run folder that was named, or one of a short front of the problem that was named: five
+    preferences along each edge, the method that suits the problem, tuned.
+    """
+    if ":" not in asked or Path(asked).exists():
+        yield Path(asked)
+        return
+    from bipareto.sweep import sweep
+    from bipareto.sweep.plan import build, chosen
+
+    problem = problem_asked(asked, option, None, 0.0)
+    setup = build(problem, [0])
+    preferences = PreferencesConfig(count=5)
+    config = chosen(SweepConfig(problem=problem, preferences=preferences, steps=steps), setup)
+    with TemporaryDirectory() as folder, out.listening():
+        run = Path(folder) / "run"
+        sweep.sweep(config, run, setup=setup, progress=out.progress)
+        out.say(f"{asked}: a front of {steps} steps, {config.method.name}")
+        yield run
+
+
+def front_of(
+    config: SweepConfig,
+    setup: Setup,
+    out_dir: Path | None,
+    progress: bool | None,
+    callbacks: Sequence[Any] = (),
+) -> tuple[ParetoFront, Method, Tree, list[int]]:
+    """The front of a configuration, in a folder or in memory: with its lower level solved; its
+    method with hyperparameters; y as the runs returned it, and their steps.
+    """
+    from bipareto.sweep import sweep
+    from bipareto.sweep.reading import plan_of, returned
+
+    if out_dir is not None:
+        found = sweep.sweep(config, out_dir, setup=setup, callbacks=callbacks, progress=progress)
+        return found, plan_of(out_dir, trusted=True).method, *returned(out_dir, trusted=True)
+    raw = sweep.traced(config, setup, callbacks=callbacks, progress=progress)
+    assert raw.method is not None
+    # The y of a race was trained on g alone already.
+    found = raw if raw.race else raw.resolve_lower()
+    return found, raw.method, raw.y, [] if raw.run is None else raw.run.steps
+
+
+ProblemName = Annotated[
+    str,
+    typer.Argument(metavar="PROBLEM", help="One of `bipareto list`, or package.module:function."),
+]
+MethodName = Annotated[
+    str,
+    typer.Option(
+        "--method", metavar="NAME", help="One of `bipareto list`, or auto: what suits the problem."
+    ),
+]
+Seeds = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable."
+    ),
+]
+Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Iterations of every run.")]
+Dim = Annotated[int | None, typer.Option("--dim", metavar="N", min=1, help="Short for -o dim=N.")]
+Noise = Annotated[
+    float,
+    typer.Option("--noise", metavar="SIGMA", min=0.0, help="Noise on every gradient coordinate."),
+]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-o", "--option", metavar="KEY=VALUE", help="An option of the problem; repeatable."
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A hyperparameter of the method: mu=8, c=power(5,0.45); repeatable.",
+    ),
+]
+Hyperparameters = Annotated[
+    str,
+    typer.Option(
+        "--hyperparameters",
+        metavar="SOURCE",
+        help="Where the others come from: tuned, plain or paper.",
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Write files to this folder.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No tables, no words, no progress bar.")]
+Compile = Annotated[
+    bool | None,
+    typer.Option("--compile/--no-compile", help="Compile the step; by default when it pays."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Import and call the code that the run names as its problem, if it does."
+    ),
+]

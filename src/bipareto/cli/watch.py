@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bipareto.cli.options import Json
 from bipareto.cli.output import Output
+from bipareto.cli.values import Json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,9 +36,8 @@ def watch(
       bipareto watch runs/a
       bipareto watch runs/a --once
     """
-    from bipareto.sweep.progress import progress
+    from bipareto.sweep.progress import experiment, progress
     from bipareto.sweep.reading import run_folders
-    from bipareto.sweep.status import experiment
 
     out = Output(as_json)
     if (trained := experiment(run)) is not None:

@@ -30,7 +30,7 @@ from bipareto.problems import KnownProblem
 from bipareto.run.results import Failure
 from bipareto.sweep.config import SweepConfig, load
 from bipareto.sweep.plan import Plan, read_plan
-from bipareto.sweep.status import experiment
+from bipareto.sweep.progress import experiment
 from bipareto.sweep.store import RunFolder
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from bipareto.methods.parts import envelope
 from bipareto.problem import tree
 from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Run
-from bipareto.sweep.builder import Setup, build, method_of, preferences_of
 from bipareto.sweep.config import SearchConfig, SweepConfig, TuneConfig, dump
+from bipareto.sweep.plan import Setup, build, method_of, preferences_of
 from bipareto.sweep.store import RunFolder
 from bipareto.sweep.typed import check_options
 

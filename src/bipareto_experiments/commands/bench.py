@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Quiet
 from bipareto.errors import InvalidInput
 
 #: suite -> seconds of measurement in each table, by default

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.options import Json, Out, Quiet
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.architectures import judged, show_cells
 from bipareto_experiments.commands.data import Folder

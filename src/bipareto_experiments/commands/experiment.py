@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.options import Json, Out, Quiet
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.cells import figures as nas_figures
 from bipareto_experiments.commands.fewshot import commands as fewshot

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.options import Json, Out, Quiet
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.domains import say_where, show_tables, tuned_numbers
 from bipareto_experiments.commands.kept import (

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output
+from bipareto.cli.values import Json, Quiet
 from bipareto_experiments.commands.architectures import judged, show_best, show_records
 from bipareto_experiments.commands.cells import derive, figures, teller, train, write_cells
 from bipareto_experiments.commands.kept import claim_experiment, ensure_experiment

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.options import Out
+from bipareto.cli.values import Out
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.cells import Channels, Dataset
 from bipareto_experiments.commands.data import Folder

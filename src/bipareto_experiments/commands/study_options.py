@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bipareto.cli.options import Out
+from bipareto.cli.values import Out
 from bipareto_experiments.commands.data import Folder
 from bipareto_experiments.commands.options import Device, Tiny
 
