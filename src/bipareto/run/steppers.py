@@ -9,7 +9,7 @@ from bipareto.methods import Method
 from bipareto.problem import Problem
 from bipareto.run.compiled import CompiledStepper
 from bipareto.run.graph.replay import ReplayedStepper
-from bipareto.run.graph.trace import TracedStepper
+from bipareto.run.graph.traced import TracedStepper
 from bipareto.run.stepping import Stepper
 
 __all__ = ["stepper"]
@@ -33,7 +33,7 @@ def stepper(
         shared_draw: all runs see the same draw (one seed); else draws carry the run axis too.
         compile: True for Inductor, a backend's name, or "replay" for a CUDA graph of the kernels
             that are there (`bipareto.run.graph.replay`), or "traced" for the plain operations run
-            from a recording (`bipareto.run.graph.trace`).
+            from a recording (`bipareto.run.graph.traced`).
         folded: a replayed batch is one step under `vmap`, not a branch for each run.
 
     Compiled steps are kept per problem and structure of method: numbers live in the state, so

@@ -11,7 +11,7 @@ from torch import Tensor
 import bipareto as bp
 from bipareto.methods import METHODS
 from bipareto.problem import Problem, tree
-from bipareto.run.graph.trace import EVERY, TracedStepper
+from bipareto.run.graph.traced import EVERY, TracedStepper
 from bipareto.run.stepping import Stepper
 
 PROBLEM = bp.problems.get("quadratic", dim=4)
@@ -89,7 +89,7 @@ def test_what_cannot_be_recorded_is_done_plainly(monkeypatch: pytest.MonkeyPatch
     def refuse(*_: object) -> None:
         raise RuntimeError("no")
 
-    monkeypatch.setattr("bipareto.run.graph.trace.traced", refuse)
+    monkeypatch.setattr("bipareto.run.graph.traced.traced", refuse)
     method = bp.MOMEHA()
     state = begun(method, PROBLEM)
     fast, plain = (kind(PROBLEM, method, True, True) for kind in (TracedStepper, Stepper))
