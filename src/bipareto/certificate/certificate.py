@@ -202,11 +202,8 @@ def certify(
     as_problem(problem)
     x, y = tree.as_tree(x, "x"), tree.as_tree(y, "y")
     gamma, rho_y, mu, c = _checked(gamma, rho_y, mu, c)
-    tol, budget, seed = (
-        validation.number(tol, "tol", least=0),
-        validation.count(budget, "budget", least=1, most=validation.MOST_STEPS),
-        validation.seed(seed),
-    )
+    tol, seed = validation.number(tol, "tol", least=0), validation.seed(seed)
+    budget = validation.count(budget, "budget", least=1, most=validation.MOST_STEPS)
     scalarizations.get(scalarization)
     problem.check_pure(x, y)
     at = Point(problem, x, y, budget)
@@ -221,11 +218,9 @@ def certify(
     space.grow(max(at.left() - 2 * FIRST_PRODUCTS, 0))
     low, high = space.eigenvalues
     seen = max(-low, 0.0)
-    gamma = (
-        gamma
-        if gamma is not None
-        else min(0.45 / seen if seen > 0 else math.inf, 1 / space.scale if space.scale > 0 else 1.0)
-    )
+    if gamma is None:
+        bound = 0.45 / seen if seen > 0 else math.inf
+        gamma = min(bound, 1 / space.scale if space.scale > 0 else 1.0)
     proximal = proximal_point(at, gamma, max(high, 0.0))
     space.grow(4 if at.flat.numel() <= DENSE else 4 + tangent_products(at))
     if space.slack > SETTLED:
@@ -356,16 +351,11 @@ def _paper_weights(f: Tensor, preference: Any, mu: float, ideal: Any, name: str)
 def _remarks(at: Point, space: Subspace) -> list[str]:
     """What is wrong with the point itself: far from lower stationarity, or not smooth."""
     found = []
-    distance = (
-        float(at.g_y.norm()) / space.scale
-        if space.scale > 0
-        else math.inf
-        if float(at.g_y.norm()) > 0
-        else 0.0
-    )
+    residual = float(at.g_y.norm())
+    distance = residual / space.scale if space.scale > 0 else math.inf if residual > 0 else 0.0
     if distance > NEAR * at.y_size:
         found.append(
-            f"the point is not near lower stationarity: ||grad_y g|| = {float(at.g_y.norm()):.3g} "
+            f"the point is not near lower stationarity: ||grad_y g|| = {residual:.3g} "
             f"with curvature up to {space.scale:.3g} puts it "
             f"about {distance:.2g} away (||y|| = {float(at.y_flat.norm()):.3g}); lower_curvature "
             "and kkt speak of stationary points: re-solve y first"

@@ -10,7 +10,7 @@ import typer
 
 from bipareto.cli import values
 from bipareto.cli.again import noted
-from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.output import Output, ensure_folder, finite
 from bipareto.cli.values import (
     Compile,
     Dim,
@@ -182,7 +182,7 @@ def compare(
             out_dir / "comparison.png",
         )
         # Last: it says that the comparison is done.
-        write_text(out_dir / "comparison.json", json.dumps(values.finite(result), indent=2) + "\n")
+        write_text(out_dir / "comparison.json", json.dumps(finite(result), indent=2) + "\n")
         out.say(
             f"wrote comparison.json, comparison.png and methods/ to {out_dir}; look at it: "
             f"bipareto report {out_dir}"

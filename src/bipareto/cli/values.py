@@ -4,7 +4,6 @@ made of them, and the front or the run folder that it asks for.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import MISSING, fields, replace
@@ -96,15 +95,6 @@ def pairs(
                 f"{flag} {text!r}: {key} must be {kind}, e.g. {key}={show(defaults[key])}"
             )
     return found
-
-
-def finite(value: Any) -> Any:
-    """Data for JSON, which knows no NaN and no infinity: these become null."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def problem_asked(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bipareto.cli import values
-from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.output import Output, ensure_folder, finite
 from bipareto.cli.values import Json, Out, Quiet
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.architectures import judged, show_cells
@@ -200,7 +199,7 @@ def figures(
         written += draw(result, known, target, name)
         tables[name] = judged(out, result, known)
         (target / f"{name}-tables.json").write_text(
-            json.dumps(values.finite(tables[name]), indent=1) + "\n", "utf-8"
+            json.dumps(finite(tables[name]), indent=1) + "\n", "utf-8"
         )
         written.append(f"{name}-tables.json")
     out.say(f"wrote {', '.join(written)} to {target}")

@@ -326,8 +326,7 @@ def _study(
         )
     )
     seeds = values.seeds(options.seeds or (["0"] if tiny else ["0,1,2"]))
-    claim_experiment(options.out_dir, "fewshot")
-    return Study(
+    study = Study(
         task,
         options.out_dir,
         options.steps or (24 if tiny else LENGTHS.get(options.preset, 2500)),
@@ -338,3 +337,5 @@ def _study(
         out.progress,
         episodes=24 if tiny else 192,
     )
+    claim_experiment(options.out_dir, "fewshot", study)
+    return study

@@ -226,10 +226,11 @@ def _study(out: Output, options: SearchOptions, seeds: list[int], **more: Any) -
             "the table of NAS-Bench-201's accuracies is not in the data folder: accuracies are not "
             "looked up"
         )
-    claim_experiment(options.out_dir, "nas")
-    return Study(
+    study = Study(
         task, options.out_dir, seeds, known, options.together, out.progress, teller(out), **more
     )
+    claim_experiment(options.out_dir, "nas", study)
+    return study
 
 
 def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
