@@ -156,20 +156,10 @@ class MOMEHA(Method[MomehaState]):
             preference: the preference to be run; None is equal weights.
             fraction: of the bounds u_theta, u_x, u_y.
         """
-        found = admissible.admissible_momeha(
-            problem,
-            x0,
-            y0,
-            constants=constants,
-            gamma=gamma,
-            mu=mu,
-            c=c,
-            ideal=ideal,
-            preference=preference,
-            scalarization=scalarization,
-            fraction=fraction,
+        asked = admissible.Asked(
+            problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization
         )
-        return cls(**found)
+        return cls(**admissible.theorem1(asked, c, fraction))
 
     def bounds(
         self, problem: Problem, x0: Any, y0: Any, *, constants: Any = None, preference: Any = None
@@ -186,20 +176,9 @@ class MOMEHA(Method[MomehaState]):
                 "these hyperparameters are for fitted coordinates, and the proofs speak of plain "
                 "ones; take MOMEHA.admissible(...), or MOMEHA(...) with numbers of your own"
             )
-        return admissible.bounds(
-            problem,
-            x0,
-            y0,
-            constants=constants,
-            preference=preference,
-            gamma=self.gamma,
-            mu=self.mu,
-            ideal=self.ideal,
-            scalarization=self.scalarization,
-            alpha_theta=self.alpha_theta,
-            c=self.c,
-            beta=self._beta() or None,
-        )
+        own = self.gamma, self.mu, self.ideal, preference, self.scalarization
+        asked = admissible.Asked(problem, x0, y0, constants, *own)
+        return admissible.bounds(asked, self.alpha_theta, self.c, self._beta() or None)
 
     def roles(self, m: int) -> tuple[Role, ...]:
         return (Role("lower"), Role("upper"))
