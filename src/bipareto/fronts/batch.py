@@ -93,9 +93,7 @@ def rows_of(run: Run, rows: list[int]) -> Run:
 
 
 def join_runs(runs: list[Run]) -> Run:
-    """Several runs with a first axis as one; they were recorded at the same steps, as far as they
-    went.
-    """
+    """Several runs with a first axis as one, recorded at the same steps as far as they went."""
     if len(runs) == 1:
         return runs[0]
 

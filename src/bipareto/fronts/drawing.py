@@ -314,9 +314,7 @@ def _scatter(axes: Any, points: Tensor, colours: Any, exact: Tensor | None, **st
 def _parallel(
     axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]
 ) -> None:
-    """Many objectives: one line per run across the objectives, over the range of the exact
-    front.
-    """
+    """Many objectives: one line per run across them, over the range of the exact front."""
     _coordinates(axes, exact, labels)
     for index, row in enumerate(points.tolist()):
         label = "found" if index == 0 else None

@@ -32,9 +32,7 @@ Predict = Callable[[Neighbours], tuple[Array, Array] | None]
 
 
 class Proposal(NamedTuple):
-    """A preference (m,) to be solved next, the solved runs it lies between, and its score (see
-    `propose`).
-    """
+    """A preference (m,) to solve next, the solved runs it lies between, its score (`propose`)."""
 
     preference: Tensor
     parents: Neighbours

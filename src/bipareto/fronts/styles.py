@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 
 class Canvas(Figure):
-    """A figure built by hand, without pyplot's global state and its search for a display; IPython
-    asks for its PNG.
-    """
+    """A figure without pyplot's global state and search for a display; IPython asks for its PNG."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()

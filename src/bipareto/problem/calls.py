@@ -34,9 +34,7 @@ Evaluations: TypeAlias = Sequence[tuple[Loss, Any]]
 
 
 class Calls:
-    """How the losses of a problem are called: as plain functions of trees, `loss(x, y[,
-    batch])`.
-    """
+    """How the losses of a problem are called: plain functions of trees, `loss(x, y[, batch])`."""
 
     #: whether losses on one draw share work
     shares = False
@@ -194,9 +192,7 @@ class ModuleCalls(Calls):
         return (batch["batch"] if self._has_keys else batch,) if self._has_data else ()
 
     def _arguments(self, x: Tree, batch: Any) -> tuple[Any, ...]:
-        """What a loss takes beside x and y: nothing, the batch, or what the shared part made of
-        it.
-        """
+        """What a loss takes beside x and y: nothing, the batch, or what the shared part made."""
         data = self._data(batch)
         return data if self._shared is None else (self._shared(self._view_x(x, batch), *data),)
 

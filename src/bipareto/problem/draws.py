@@ -12,9 +12,7 @@ from bipareto.problem.sampler import Role
 
 
 def draw(problem: Problem, roles: Sequence[Role], t: int, seeds: Sequence[int]) -> dict[Role, Any]:
-    """The draws of one step, role -> batch; with several seeds each leaf gets a first axis, one
-    entry per seed.
-    """
+    """The draws of one step, role -> batch; with several seeds every leaf has one row per seed."""
     if problem.sampler is None:
         return {}
     per_seed = [{role: problem.sampler(role, t, seed) for role in roles} for seed in seeds]

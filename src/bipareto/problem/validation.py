@@ -48,9 +48,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The Python number of a NumPy number or of a tensor or array without axes; other things as
-    they are.
-    """
+    """The Python number of a NumPy number, or of a tensor or array without axes; else the thing."""
     if isinstance(value, Tensor):
         plain = value.dim() == 0 and value.layout is torch.strided and not value.is_meta
         return value.item() if plain else value
@@ -171,9 +169,7 @@ def function(value: Any, name: str, given: Sequence[str], remedy: str) -> Callab
 
 
 def instance(value: Any, name: str, kind: type | tuple[type, ...], remedy: str) -> Any:
-    """An instance of a class, where its class itself, its name or something like it is easily
-    passed instead.
-    """
+    """An instance of a class, where the class itself or its name is easily passed instead."""
     if not isinstance(value, kind):
         raise InvalidInput(f"{name} is {shown(value)}; {remedy}")
     return value

@@ -231,9 +231,7 @@ def _rounded(values: Sequence[float], digits: int = 9) -> list[float | None]:
 
 
 def _number(value: float, digits: int = 9) -> float | None:
-    """So many significant digits, which halves the page; None for NaN and infinities, which JSON
-    does not have.
-    """
+    """So many significant digits, which halves the page; None for what JSON does not have."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 

@@ -174,9 +174,7 @@ class Optimizer:
         self.problem.write_back(tree.select(self.x, run), tree.select(self.y, run), x, y)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a later `step` depends on, as tensors and plain values: for `torch.save`, or any
-        store.
-        """
+        """All that a later `step` depends on, as tensors and plain values, for any store."""
         draws: Any = getattr(self.problem, "draws", None)
         return {
             "method": repr(self.method),

@@ -90,9 +90,7 @@ class Failure:
 
 
 def warn_of_failures(failures: Sequence[Failure | None], stacklevel: int = 3) -> None:
-    """Say, once for all runs, that some left the finite numbers: where, at which term, and what to
-    do.
-    """
+    """Say, once for all runs, that some left the finite numbers: where, and what to do."""
     bad = [failure for failure in failures if failure is not None]
     if not bad:
         return
@@ -217,9 +215,7 @@ class Solution:
 
 @dataclass
 class Run:
-    """What `drive` returns for one run or a stack of runs (every tensor then has a first axis
-    R).
-    """
+    """What `drive` returns for one run, or a stack of runs (tensors then have a first axis R)."""
 
     state: State
     steps: list[int]

@@ -44,9 +44,7 @@ class Stepper:
         self.report = torch.func.vmap(report, in_dims=(0, 0, 0, draw_axis)) if batched else report
 
     def pack(self, state: State, batches: Draw) -> Any:
-        """A state in the form that `advance` takes; `batches` is a draw to look at, nothing is
-        stepped.
-        """
+        """A state in the form that `advance` takes; `batches` is a draw to look at, no more."""
         return state
 
     def unpack(self, packed: Any) -> State:
@@ -61,9 +59,7 @@ class Stepper:
             raise _batching_error(error) from error
 
     def unguarded(self) -> AbstractContextManager[object]:
-        """Steps taken in here may assume that nothing but the state has changed since the last
-        one.
-        """
+        """Steps taken in here may assume that only the state has changed since the last one."""
         return nullcontext()
 
     def __call__(self, state: State, batches: Draw) -> tuple[State, Info]:

@@ -336,9 +336,7 @@ def manifest_of(
 
 
 def _slice_size(state: State, runs: int, config: SweepConfig) -> int:
-    """As many runs side by side as a quarter of the memory holds, and no fewer slices than
-    workers.
-    """
+    """As many runs side by side as a quarter of the memory holds, one slice per worker at least."""
     weight = PER_RUN * sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(state))
     device = tree.first_leaf(state).device
     memory = (

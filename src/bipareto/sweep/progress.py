@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 
 class Status(NamedTuple):
-    """Where a run stands: "done", "running" or "stopped", slices done, and the share of all
-    steps.
-    """
+    """Where a run stands: "done", "running" or "stopped", slices done, share of all steps."""
 
     path: Path
     problem: str

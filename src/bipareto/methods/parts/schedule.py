@@ -80,9 +80,7 @@ class Cosine(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """s_t = before for t < first, then value: a variable that waits until the others have
-    settled.
-    """
+    """s_t = before for t < first, then value: a variable that waits for the others to settle."""
 
     value: Any
     first: Any
@@ -134,9 +132,7 @@ def as_schedule(
 
 
 def _extremes(schedule: Schedule) -> tuple[float, ...]:
-    """The values between which a sequence stays or from which it goes, the one that it is named
-    for first.
-    """
+    """The values between which a sequence stays or goes, the one that it is named for first."""
     if isinstance(schedule, Complement):
         return (1 - schedule.scale,)
     if isinstance(schedule, Cosine):

@@ -206,9 +206,7 @@ class Deterministic(Envelope):
         return self.c0 * math.sqrt(self.C_D(alpha_x, alpha_y) * merit / travelled) / smallest_weight
 
     def outside(self, alpha_theta: float, alpha_x: float, alpha_y: float) -> list[str]:
-        """Which steps exceed their bound, in words with the numbers; empty when all are
-        admissible.
-        """
+        """Which steps exceed their bound, in words with the numbers; empty when none does."""
         bounds = [
             ("alpha_theta", alpha_theta, self.u_theta),
             ("alpha_x", alpha_x, self.u_x),
@@ -227,9 +225,7 @@ def exceeding(bounds: list[tuple[str, float, float]]) -> list[str]:
 
 
 def best_gamma(L_g: float, rho_y: float, L_F: float, c0: float = 1.0) -> float:
-    """The gamma in (0, 1/(2 rho_y)) that admits the largest step of y in Theorem 1, on a
-    logarithmic grid.
-    """
+    """The gamma in (0, 1/(2 rho_y)) with the largest step of y in Theorem 1, on a log grid."""
     largest = 0.499 / rho_y if rho_y > 0 else 100 / L_g
     grid = [largest * 10 ** (-3 * i / 100) for i in range(101)]
     first = Deterministic(L_g, rho_y, L_F, largest, c0)
