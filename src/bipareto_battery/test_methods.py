@@ -22,8 +22,8 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods import METHODS
 from bipareto.methods.base import State
 from bipareto.problem import Problem, tree
-from bipareto.problem.draws import draw
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 from bipareto_battery.cases import (
     DICT_PROBLEM,
     KINDS,

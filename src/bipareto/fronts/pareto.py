@@ -25,10 +25,9 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
 from bipareto.problem.validation import Places, place, places
-from bipareto.run.leak import Leak
 from bipareto.run.loop import solution_of
 from bipareto.run.race import Race
-from bipareto.run.results import Failure, Reason, Run, Solution
+from bipareto.run.results import Failure, Leak, Reason, Run, Solution
 from bipareto.run.training import TRAINING, judged, train_on
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from bipareto.fronts.drawing import COLOURS, styles
 from bipareto.fronts.measures import beyond, hypervolume, igd_plus
 from bipareto.problem import tree
 from bipareto.report.curves import Curves, read_curves
-from bipareto.run.leak import Leak
+from bipareto.run.results import Leak
 from bipareto.sweep.durable import write_text
 from bipareto.sweep.reading import StoredRun
 

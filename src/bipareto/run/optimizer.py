@@ -21,11 +21,11 @@ from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.problem import Problem, tree, validation
-from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import LoopOptions, as_method
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 
 
 class Optimizer:

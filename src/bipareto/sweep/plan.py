@@ -30,11 +30,11 @@ from bipareto.methods import METHODS, Method, Twin
 from bipareto.methods.base import State
 from bipareto.methods.parts.preferences import as_preference, grid, named
 from bipareto.problem import Problem, tree
-from bipareto.problem.draws import draw
 from bipareto.problem.tree import Tree
 from bipareto.problems import KnownProblem, get, options
 from bipareto.run.loop import method_kind, pays_to_compile
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 from bipareto.sweep import engines
 from bipareto.sweep.config import MethodConfig, ProblemConfig, SweepConfig, load
 from bipareto.sweep.durable import version_of
