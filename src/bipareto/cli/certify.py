@@ -12,7 +12,16 @@ import typer
 
 from bipareto.cli.again import type_again
 from bipareto.cli.output import Output
-from bipareto.cli.values import Json, Options, Quiet, RunOrProblem, ShortSteps, Trust, folder_of
+from bipareto.cli.values import (
+    Json,
+    Options,
+    Quiet,
+    RunOrProblem,
+    ShortSteps,
+    Trust,
+    folder_of,
+    taking,
+)
 from bipareto.errors import BiparetoWarning, InvalidInput
 
 if TYPE_CHECKING:
@@ -21,12 +30,10 @@ if TYPE_CHECKING:
     from bipareto.problem.tree import Tree
 
 Index = Annotated[
-    int | None,
-    typer.Option("--index", "-i", metavar="N", help="One run of it, in full; else a table of all."),
+    int | None, taking("N", "One run of it, in full; else a table of all.", "--index", "-i")
 ]
 Gamma = Annotated[
-    float | None,
-    typer.Option("--gamma", metavar="G", help="Of the Moreau envelope; else the method's own."),
+    float | None, taking("G", "Of the Moreau envelope; else the method's own.", "--gamma")
 ]
 
 

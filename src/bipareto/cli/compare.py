@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
-
 from bipareto.cli import values
 from bipareto.cli.again import noted
 from bipareto.cli.output import Output, ensure_folder, finite
@@ -22,6 +20,7 @@ from bipareto.cli.values import (
     Quiet,
     Seeds,
     problem_asked,
+    taking,
 )
 from bipareto.errors import InvalidInput
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
@@ -35,42 +34,21 @@ if TYPE_CHECKING:
 def compare(
     problem: ProblemName,
     methods: Annotated[
-        str,
-        typer.Option(
-            "--methods",
-            metavar="NAME,NAME,..|all",
-            help="Which methods; all that apply to the problem.",
-        ),
+        str, taking("NAME,NAME,..|all", "Which methods; all that apply to the problem.")
     ] = "all",
     preferences: Annotated[
-        int,
-        typer.Option(
-            "--preferences", metavar="N", min=1, help="How many along each edge of the simplex."
-        ),
+        int, taking("N", "How many along each edge of the simplex.", min=1)
     ] = 11,
     budget: Annotated[
-        str,
-        typer.Option(
-            "--budget", metavar="KIND", help="oracles (gradients per run) or seconds (per method)."
-        ),
+        str, taking("KIND", "oracles (gradients per run) or seconds (per method).")
     ] = "oracles",
     amount: Annotated[
         float | None,
-        typer.Option(
-            "--amount",
-            metavar="N",
-            help="How much of it: 80,000 gradients (your own problem: 10,000) or 20 seconds.",
-        ),
+        taking("N", "How much of it: 80,000 gradients (your own problem: 10,000) or 20 seconds."),
     ] = None,
     seed: Seeds = None,
     start: Annotated[
-        int,
-        typer.Option(
-            "--start",
-            metavar="N",
-            min=0,
-            help="0 for the problem's own start, else its N-th random one.",
-        ),
+        int, taking("N", "0 for the problem's own start, else its N-th random one.", min=0)
     ] = 0,
     dim: Dim = None,
     noise: Noise = 0.0,

@@ -27,6 +27,7 @@ from bipareto.cli.values import (
     method_asked,
     preferences_asked,
     problem_asked,
+    taking,
 )
 from bipareto.sweep.config import SweepConfig
 
@@ -38,20 +39,11 @@ def front(
     method: MethodName = "auto",
     preferences: Annotated[
         str,
-        typer.Option(
-            "--preferences",
-            metavar="N|NAME|FILE",
-            help="How many along each edge of the simplex, or a family, see above.",
-        ),
+        taking("N|NAME|FILE", "How many along each edge of the simplex, or a family, see above."),
     ] = "11",
     budget: Annotated[
         int | None,
-        typer.Option(
-            "--budget",
-            metavar="N",
-            min=1,
-            help="With --preferences adaptive: the work of so many full runs.",
-        ),
+        taking("N", "With --preferences adaptive: the work of so many full runs.", min=1),
     ] = None,
     steps: Steps = 20_000,
     seed: Seeds = None,

@@ -6,8 +6,6 @@ import time
 from dataclasses import asdict
 from typing import Annotated, cast
 
-import typer
-
 from bipareto.cli import output, values
 from bipareto.cli.output import Output, ensure_folder
 from bipareto.cli.values import (
@@ -26,6 +24,7 @@ from bipareto.cli.values import (
     front_of,
     method_asked,
     problem_asked,
+    taking,
 )
 from bipareto.errors import InvalidInput
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
@@ -37,15 +36,11 @@ def solve(
     problem: ProblemName,
     preference: Annotated[
         str | None,
-        typer.Option(
-            "--preference", "-p", metavar="W1,W2,..", help="Weights that sum to 1; else equal ones."
-        ),
+        taking("W1,W2,..", "Weights that sum to 1; else equal ones.", "--preference", "-p"),
     ] = None,
     method: MethodName = "auto",
     steps: Steps = 20_000,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Which draws a noisy problem makes.")
-    ] = 0,
+    seed: Annotated[int, taking("N", "Which draws a noisy problem makes.")] = 0,
     dim: Dim = None,
     noise: Noise = 0.0,
     option: Options = None,
@@ -53,10 +48,7 @@ def solve(
     hyperparameters: Hyperparameters = "tuned",
     compiled: Compile = None,
     track: Annotated[
-        str | None,
-        typer.Option(
-            "--track", metavar="NAME", help="Also show records in tensorboard, mlflow or wandb."
-        ),
+        str | None, taking("NAME", "Also show records in tensorboard, mlflow or wandb.")
     ] = None,
     out_dir: Out = None,
     as_json: Json = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bipareto.cli.output import Output
-from bipareto.cli.values import Json, Options, Quiet, ShortSteps, problem_asked
+from bipareto.cli.values import Json, Options, Quiet, ShortSteps, problem_asked, taking
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -25,36 +25,21 @@ def tune(
         typer.Argument(metavar="CONFIG.yaml", help="What to search; or package.module:function."),
     ],
     method: Annotated[
-        str | None,
-        typer.Option(
-            "--method", metavar="NAME", help="Of package.module:function; else what suits it."
-        ),
+        str | None, taking("NAME", "Of package.module:function; else what suits it.")
     ] = None,
     space: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--space", metavar="KEY=LOW:HIGH", help="A hyperparameter's range; repeatable."
-        ),
+        list[str] | None, taking("KEY=LOW:HIGH", "A hyperparameter's range; repeatable.")
     ] = None,
     steps: ShortSteps = 2000,
-    trials: Annotated[
-        int, typer.Option("--trials", metavar="N", min=1, help="Of package.module:function.")
-    ] = 32,
+    trials: Annotated[int, taking("N", "Of package.module:function.", min=1)] = 32,
     option: Options = None,
     storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage",
-            metavar="URL",
-            help="Any of Optuna's; by default an SQLite file beside --out.",
-        ),
+        str | None, taking("URL", "Any of Optuna's; by default an SQLite file beside --out.")
     ] = None,
-    study: Annotated[
-        str, typer.Option("--study", metavar="NAME", help="Trials of one name add up.")
-    ] = "tune",
-    out_dir: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where best.yaml and the storage go.")
-    ] = Path("runs/tune"),
+    study: Annotated[str, taking("NAME", "Trials of one name add up.")] = "tune",
+    out_dir: Annotated[Path, taking("DIR", "Where best.yaml and the storage go.", "--out")] = Path(
+        "runs/tune"
+    ),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

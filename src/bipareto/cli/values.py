@@ -26,6 +26,70 @@ if TYPE_CHECKING:
     from bipareto.sweep.plan import Setup
 
 
+def taking(metavar: str, told: str, *names: str, **more: Any) -> Any:
+    """An option that takes a value, for `Annotated`; without names it has that of its parameter.
+
+    Args:
+        metavar: what stands for the value in the help.
+        told: what it is, one sentence of the help.
+        more: as `typer.Option` takes it.
+    """
+    return typer.Option(*names, metavar=metavar, help=told, **more)
+
+
+ProblemName = Annotated[
+    str,
+    typer.Argument(metavar="PROBLEM", help="One of `bipareto list`, or package.module:function."),
+]
+MethodName = Annotated[
+    str, taking("NAME", "One of `bipareto list`, or auto: what suits the problem.", "--method")
+]
+Seeds = Annotated[
+    list[str] | None,
+    taking("N,N,..", "Every preference runs once with each; repeatable.", "--seed"),
+]
+Steps = Annotated[int, taking("N", "Iterations of every run.", "--steps", min=1)]
+Dim = Annotated[int | None, taking("N", "Short for -o dim=N.", "--dim", min=1)]
+Noise = Annotated[float, taking("SIGMA", "Noise on every gradient coordinate.", "--noise", min=0.0)]
+Options = Annotated[
+    list[str] | None, taking("KEY=VALUE", "An option of the problem; repeatable.", "-o", "--option")
+]
+Settings = Annotated[
+    list[str] | None,
+    taking(
+        "KEY=VALUE", "A hyperparameter of the method: mu=8, c=power(5,0.45); repeatable.", "--set"
+    ),
+]
+Hyperparameters = Annotated[
+    str, taking("SOURCE", "Where the others come from: tuned, plain or paper.", "--hyperparameters")
+]
+Out = Annotated[Path | None, taking("DIR", "Write files to this folder.", "--out")]
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No tables, no words, no progress bar.")]
+Compile = Annotated[
+    bool | None,
+    typer.Option("--compile/--no-compile", help="Compile the step; by default when it pays."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Import and call the code that the run names as its problem, if it does."
+    ),
+]
+RunOrProblem = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run folder: of `front`, `solve`, `sweep`; or package.module:function.",
+    ),
+]
+ShortSteps = Annotated[
+    int, taking("N", "Of the front of package.module:function.", "--steps", min=1)
+]
+
+
 def numbers(text: str, name: str) -> list[float]:
     """Comma-separated numbers.
 
@@ -173,19 +237,6 @@ def preferences_asked(text: str, budget: int | None, setup: Setup) -> Preference
     return PreferencesConfig(vectors=tuple(map(tuple, named(text, m).tolist())))
 
 
-RunOrProblem = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN",
-        help="A run folder: of `front`, `solve`, `sweep`; or package.module:function.",
-    ),
-]
-ShortSteps = Annotated[
-    int,
-    typer.Option("--steps", metavar="N", min=1, help="Of the front of package.module:function."),
-]
-
-
 @contextmanager
 def folder_of(out: Output, asked: str, steps: int, option: list[str] | None) -> Iterator[Path]:
     """The run folder that was named, or one of a short front of the problem that was named: five
@@ -229,66 +280,3 @@ def front_of(
     # The y of a race was trained on g alone already.
     found = raw if raw.race else raw.resolve_lower()
     return found, raw.method, raw.y, [] if raw.run is None else raw.run.steps
-
-
-ProblemName = Annotated[
-    str,
-    typer.Argument(metavar="PROBLEM", help="One of `bipareto list`, or package.module:function."),
-]
-MethodName = Annotated[
-    str,
-    typer.Option(
-        "--method", metavar="NAME", help="One of `bipareto list`, or auto: what suits the problem."
-    ),
-]
-Seeds = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--seed", metavar="N,N,..", help="Every preference runs once with each; repeatable."
-    ),
-]
-Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Iterations of every run.")]
-Dim = Annotated[int | None, typer.Option("--dim", metavar="N", min=1, help="Short for -o dim=N.")]
-Noise = Annotated[
-    float,
-    typer.Option("--noise", metavar="SIGMA", min=0.0, help="Noise on every gradient coordinate."),
-]
-Options = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-o", "--option", metavar="KEY=VALUE", help="An option of the problem; repeatable."
-    ),
-]
-Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="A hyperparameter of the method: mu=8, c=power(5,0.45); repeatable.",
-    ),
-]
-Hyperparameters = Annotated[
-    str,
-    typer.Option(
-        "--hyperparameters",
-        metavar="SOURCE",
-        help="Where the others come from: tuned, plain or paper.",
-    ),
-]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Write files to this folder.")
-]
-Json = Annotated[
-    bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No tables, no words, no progress bar.")]
-Compile = Annotated[
-    bool | None,
-    typer.Option("--compile/--no-compile", help="Compile the step; by default when it pays."),
-]
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust", help="Import and call the code that the run names as its problem, if it does."
-    ),
-]

@@ -10,7 +10,7 @@ import typer
 from bipareto.cli import values
 from bipareto.cli.certify import Gamma, Index, certified, in_json
 from bipareto.cli.output import Output, ensure_folder
-from bipareto.cli.values import Json, Out, Quiet
+from bipareto.cli.values import Json, Out, Quiet, taking
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.cells import figures as nas_figures
 from bipareto_experiments.commands.fewshot import commands as fewshot
@@ -42,36 +42,21 @@ def experiment() -> None:
 @app.command()
 def cleaning(
     seed: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--seed", metavar="N,N,..", help="Each draws its own images, noise and network."
-        ),
+        list[str] | None, taking("N,N,..", "Each draws its own images, noise and network.")
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps", metavar="N", min=1, help="Iterations; else those of the full experiment."
-        ),
+        int | None, taking("N", "Iterations; else those of the full experiment.", min=1)
     ] = None,
-    preferences: Annotated[
-        int,
-        typer.Option(
-            "--preferences", metavar="N", min=1, help="Points of the front, an odd number."
-        ),
-    ] = 5,
+    preferences: Annotated[int, taking("N", "Points of the front, an odd number.", min=1)] = 5,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            "--method",
-            metavar="NAME",
-            help="momeha, forum or default (no numbers given); repeatable, else the first two.",
+        taking(
+            "NAME", "momeha, forum or default (no numbers given); repeatable, else the first two."
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="A number of the (one) --method; repeatable."
-        ),
+        taking("KEY=VALUE", "A number of the (one) --method; repeatable.", "--set"),
     ] = None,
     small: Annotated[
         bool,
@@ -80,10 +65,7 @@ def cleaning(
         ),
     ] = False,
     device: Annotated[
-        str | None,
-        typer.Option(
-            "--device", metavar="NAME", help="cpu or cuda; else a GPU where there is one."
-        ),
+        str | None, taking("NAME", "cpu or cuda; else a GPU where there is one.")
     ] = None,
     out_dir: Out = None,
     as_json: Json = False,
