@@ -135,10 +135,11 @@ def run_cleaning(
     return found
 
 
-def _results(run: Path) -> dict[str, Any]:
+def _results(run: Path, *names: str) -> list[Any]:
+    """What cleaning.json of a finished run has under these names."""
     try:
         found = json.loads((run / "cleaning.json").read_text("utf-8"))
-        return {name: found[name] for name in ("rows", "sizes", "seeds", "summary")}
+        return [found[name] for name in names]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(
             f"{run} holds no results of hyper-cleaning ({error}); go on with: bipareto resume {run}"
@@ -149,21 +150,21 @@ def cleaned(run: Path) -> Iterator[tuple[str, int, Sizes, Path]]:
     """Of a finished run: every method and seed, the sizes, and the file with the points that were
     judged: x, the leaves of y, and as "preferences" those of its rows.
     """
-    found = _results(run)
-    for name in found["summary"]:
-        for seed in found["seeds"]:
+    methods, seeds, sizes = _results(run, "summary", "seeds", "sizes")
+    for name in methods:
+        for seed in seeds:
             file = run / f"points-{name}-{seed}.safetensors"
             if not file.exists():
                 raise InvalidInput(
                     f"{file} is missing: earlier versions kept no points; make the run again in "
                     "another folder"
                 )
-            yield name, seed, Sizes(**found["sizes"]), file
+            yield name, seed, Sizes(**sizes), file
 
 
 def drawn_again(run: Path, out: Path) -> list[str]:
     """cleaning.csv and cleaning.png of a finished run, made of its cleaning.json."""
-    rows = _results(run)["rows"]
+    (rows,) = _results(run, "rows")
     _write_csv(rows, out / "cleaning.csv")
     _plot(rows, out / "cleaning.png")
     return [str(out / "cleaning.csv"), str(out / "cleaning.png")]

@@ -170,6 +170,8 @@ def test_a_loss_that_cannot_be_batched_runs_one_by_one(
 ) -> None:
     (tmp_path / "own_problem.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Another test's problem may go by that name.
+    monkeypatch.delitem(sys.modules, "own_problem", raising=False)
     own = parse(
         SweepConfig, {"problem": {"name": "own_problem:make", "options": {"scale": 1.0}}}
     ).problem
