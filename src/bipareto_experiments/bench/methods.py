@@ -3,8 +3,10 @@ preferences.
 
 Every method is tuned by its own defaults for a budget of gradients per run; budgets double until
 one suffices.  A method's figure is the fewest gradients, of all its runs together, after which the
-resolved points have the hypervolume; the evaluations of losses that tuning makes are counted too.
-Methods without preferences get as many runs, each from a random start of its own.
+resolved points have the hypervolume; what tuning evaluates is counted too.  A loss that is
+differentiated twice is charged as its whole Hessian, two gradients for each variable: so are the
+renewals of MOMEHA's coordinates, and Lanczos iterations at more than their cost.  Methods without
+preferences get as many runs, each from a random start of its own.
 """
 
 from __future__ import annotations
@@ -51,14 +53,45 @@ def target(problem: KnownProblem, weights: Tensor) -> float:
 
 
 class _Counted:
-    """A loss that counts its calls; one under `vmap` is one."""
+    """A loss that counts what is asked of it, each row under `vmap` by itself.
 
-    def __init__(self, fn: Callable[..., Tensor]) -> None:
-        self.fn, self.calls = fn, 0
+    Args:
+        outputs: how many losses it returns.
+    """
+
+    def __init__(self, fn: Callable[..., Tensor], outputs: int) -> None:
+        self.fn, self.outputs, self.values, self.gradients = fn, outputs, 0, 0
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        self.calls += 1
+        depth, size = 0, 0
+        rows: dict[int, int] = {}
+        for leaf in (x, y):
+            levels, batches = _layers(leaf)
+            rows |= batches
+            size += leaf.numel() if levels > 1 else 0
+            depth = max(depth, levels)
+        each = (0, 1, 2 * size)[min(depth, 2)]
+        count = self.outputs * math.prod(rows.values())
+        self.gradients += count * each
+        self.values += count * (depth == 0)
         return self.fn(x, y)
+
+
+def _layers(leaf: Tensor) -> tuple[int, dict[int, int]]:
+    """How often a tensor is being differentiated by `torch.func`, and the sizes of the batches that
+    it is in, by level.
+    """
+    functorch = torch._C._functorch
+    depth = 0
+    rows: dict[int, int] = {}
+    while functorch.is_functorch_wrapped_tensor(leaf):
+        inner = functorch.get_unwrapped(leaf)
+        if functorch.is_batchedtensor(leaf):
+            rows[functorch.maybe_get_level(leaf)] = inner.shape[functorch.maybe_get_bdim(leaf)]
+        else:  # everything that a differentiated function is given is wrapped
+            depth += leaf.requires_grad
+        leaf = inner
+    return depth, rows
 
 
 def gradients_to(problem: KnownProblem, name: str, share: float = SHARE) -> dict[str, Any]:
@@ -82,7 +115,7 @@ def _curve(
     problem: KnownProblem, name: str, weights: Tensor, budget: int
 ) -> list[tuple[int, float]]:
     """(gradients of all runs, hypervolume of the resolved points) along runs of that budget."""
-    upper, lower = _Counted(problem.upper), _Counted(problem.lower)
+    upper, lower = _Counted(problem.upper, problem.m), _Counted(problem.lower, 1)
     counted = Problem(upper, lower)
     kind = METHODS[name]
     with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
@@ -90,19 +123,24 @@ def _curve(
         cost = gradient_cost(first, problem.m)
         steps = max(1, (budget - sum(first.preparation(problem.m).values())) // cost)
         method = kind.tuned(counted, problem.x0, problem.y0, steps=steps)
-        probes = upper.calls * problem.m + lower.calls
+        probes = sum(loss.values + loss.gradients for loss in (upper, lower))
         before = sum(method.preparation(problem.m).values())
+        begun = upper.gradients + lower.gradients
         rows: list[tuple[int, Any, Any]] = []
 
         def look(record: Record) -> None:
-            rows.append((record.step, record.state.x, record.state.y))
+            # The oracles of a method are those of its steps; renewals are seen in the losses.
+            spent = len(weights) * (before + record.step * cost)
+            if method.renewals(steps):
+                spent = max(spent, upper.gradients + lower.gradients - begun)
+            rows.append((spent, record.state.x, record.state.y))
 
         options: dict[str, Any] = {
             "method": method, "steps": steps, "record_every": max(1, steps // RECORDS),
             "callbacks": [look], "progress": False, "compile": False,
         }  # fmt: skip
         if method.uses_preference:
-            bp.front(problem, problem.x0, problem.y0, preferences=weights, **options)
+            bp.front(counted, problem.x0, problem.y0, preferences=weights, **options)
             runs = rows
         else:
             parts = []
@@ -115,10 +153,7 @@ def _curve(
                 (same[0][0], *(tree.stack([part[i] for part in same]) for i in (1, 2)))
                 for same in zip(*parts, strict=False)
             ]
-        return [
-            (probes + len(weights) * (before + step * cost), _volume(problem, x, y))
-            for step, x, y in runs
-        ]
+        return [(probes + spent, _volume(problem, x, y)) for spent, x, y in runs]
 
 
 def _volume(problem: KnownProblem, x: Any, y: Any) -> float:
