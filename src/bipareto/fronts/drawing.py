@@ -159,19 +159,14 @@ def draw_fronts(
 
 
 def draw_radar(
-    rows: Mapping[str, Tensor],
-    low: Tensor,
-    high: Tensor,
-    *,
-    names: Sequence[str] | None = None,
-    title: str = "",
+    rows: Mapping[str, Tensor], low: Tensor, high: Tensor, *, names: Sequence[str] | None = None
 ) -> Figure:
     """Points on one spoke per objective, the best value at the rim and the worst at the centre.
 
     Args:
         rows: label -> objectives (m,).
         low, high: best and worst values (m,) of the scale.
-        names, title: as in `draw_front`.
+        names: as in `draw_front`.
     """
     figure = _figure(6.4, 5.2)
     axes: Any = figure.add_subplot(projection="polar")
@@ -184,7 +179,6 @@ def draw_radar(
     axes.set_rlim(0, 1)
     axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "", "", "best"])
     axes.legend(loc="center left", bbox_to_anchor=(1.1, 0.5))
-    axes.set_title(title)
     return figure
 
 

@@ -99,7 +99,7 @@ class Failure:
         )
 
 
-def warn_of_failures(failures: Sequence[Failure | None], stacklevel: int = 3) -> None:
+def warn_of_failures(failures: Sequence[Failure | None]) -> None:
     """Say, once for all runs, that some left the finite numbers: where, and what to do."""
     bad = [failure for failure in failures if failure is not None]
     if not bad:
@@ -114,7 +114,7 @@ def warn_of_failures(failures: Sequence[Failure | None], stacklevel: int = 3) ->
         "else take smaller steps, e.g. dataclasses.replace(front.method, alpha_x=...), or start "
         "nearer. bipareto.diagnose says more",
         BiparetoWarning,
-        stacklevel=stacklevel,
+        stacklevel=3,
     )
 
 
