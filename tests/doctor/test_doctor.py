@@ -110,6 +110,20 @@ class TestDiseases:
     def test_steps_too_large_until_the_numbers_end(self) -> None:
         assert names(*quadratic(), alpha_x=300.0) == ["steps-too-large"]
 
+    def test_what_is_in_use_is_no_remedy(self) -> None:
+        """An objective that is undefined beyond x = 1.5 ends runs with tuned numbers."""
+        problem = bp.Problem(
+            lambda x, y: torch.stack([(y - 2).square(), (1.5 - y).sqrt() + y.square()]),
+            lambda x, y: (y - x).square(),
+        )
+        zero = torch.zeros((), dtype=torch.float64)
+        with pytest.warns(BiparetoWarning, match="left the finite numbers"):
+            found = bp.front(problem, zero, zero, steps=200, compile=False)
+        assert any(failure is not None for failure in found.failure)
+        (said,) = [d for d in doctor.diagnose(found) if d.name == "steps-too-large"]
+        assert found.method.coordinates == "fitted"
+        assert "tuned" not in said.remedy
+
     def test_steps_too_large_for_ever(self) -> None:
         """g(x, y) = sqrt(1 + (y - x)^2) is flat far away: too large a step cycles and does not
         diverge.

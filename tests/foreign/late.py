@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tests.foreign.problems import F64, Case, _stream, _swept, _tensor
+from tests.foreign.problems import F64, Case, _joined, _newton_minimum, _stream, _swept, _tensor
 from torch import Tensor
 
 import bipareto as bp
@@ -150,11 +150,48 @@ def thermostat() -> Case:
     )
 
 
+def counts() -> Case:
+    """Poisson regression: a log-strength of the penalty and a log-weight of one of two sites, each
+    site's own deviance an objective; g's curvature in y grows like e^x and like e^y.
+    """
+    draw = _stream(73)
+    X = _tensor(draw.normal(size=(2, 30, 3)))
+    slopes = _tensor([[1.0, 0.5, 0.0], [-0.5, 1.0, 0.8]])
+    t, held = (
+        _tensor(draw.poisson(torch.einsum("gij,gj->gi", X, slopes).exp().numpy())) for _ in range(2)
+    )
+
+    def deviance(y: Tensor, seen: Tensor) -> Tensor:
+        rate = X @ y
+        return (rate.exp() - seen * rate).mean(-1)
+
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return deviance(y, held) + 1e-3 * x.square().sum()
+
+    def lower(x: Tensor, y: Tensor) -> Tensor:
+        weight = torch.stack([torch.exp(x[1]), torch.ones_like(x[1])])
+        return weight @ deviance(y, t) + torch.exp(x[0]) * y.square().sum()
+
+    def solved(x: Tensor) -> Tensor:
+        return torch.func.vmap(upper)(x, _newton_minimum(lower, x, torch.zeros(3, dtype=F64)))
+
+    truth = _on_a_grid(solved, (-9.0, -5.0), (0.0, 5.0), 51)
+    zero = torch.zeros(2, dtype=F64)
+
+    def values(x: Any) -> Tensor:
+        return solved(torch.as_tensor(x, dtype=F64)[None])[0]
+
+    return Case(
+        bp.Problem(upper, lower), zero, torch.zeros(3, dtype=F64), values,
+        _joined(truth[truth[:, 0].argsort()]),
+    )  # fmt: skip
+
+
 def _mixed(f: Tensor) -> Tensor:
     return torch.stack([f[..., 0] + 0.02 * f[..., 1], f[..., 1]], -1)
 
 
 #: name -> maker
 LATE: dict[str, Callable[[], Case]] = {
-    maker.__name__: maker for maker in (kernel_width, shared_weights, thermostat)
+    maker.__name__: maker for maker in (kernel_width, shared_weights, thermostat, counts)
 }

@@ -266,6 +266,30 @@ def test_answers_in_another_basin_are_named() -> None:
     assert sentence.startswith("1 of 4 answers are dominated by another of these runs")
 
 
+def test_runs_that_still_fall_are_in_no_other_basin() -> None:
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([(y - 1).square().sum(), (y + 1).square().sum()])
+
+    x = torch.tensor([[0.5], [4.0], [5.0]], dtype=torch.float64)
+    (sentence,) = arrival(bp.Problem(upper, near), None, x, x.clone(), [None] * 3).said
+    assert sentence.startswith("2 of 3 runs have not converged")
+
+
+def test_what_single_precision_cannot_tell_is_named() -> None:
+    """A lower level of condition 1e6, turned: two runs far from the front, in both precisions."""
+    H = torch.tensor([[1.0, 1.0], [1.0, 1.0]]) / 2 + 1e-6 * torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+
+    def lower(x: Tensor, y: Tensor) -> Tensor:
+        return (y - x) @ (H.double() @ (y - x).double()).to(y)
+
+    x = torch.tensor([[5.0, 5.0], [6.0, 6.0]])
+    for dtype, count in ((torch.float32, 1), (torch.float64, 0)):
+        at = x.to(dtype)
+        said = arrival(bp.Problem(pair, lower), None, at, at.clone(), [None] * 2).said
+        assert "2 of 2 runs have not converged" in said[0]
+        assert [one.startswith("float32 cannot tell") for one in said[1:]] == [True] * count
+
+
 @pytest.mark.parametrize(
     "name", ["units_of_x", "one_dimension", "three_objectives", "concave_front", "many_minima"]
 )

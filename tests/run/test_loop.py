@@ -13,6 +13,7 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.methods.momeha import THROWN
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import tree
 from bipareto.run.results import Record
@@ -446,3 +447,27 @@ def test_warm_up_gradients_are_counted() -> None:
     assert counted.counts["lower"] - plain.counts["lower"] == 30
     found = bp.front(problem, x, y, preferences=bp.preferences.grid(2, 3), method=method, steps=10)
     assert found.oracles["lower_gradients"] == 3 * 40 + 30
+
+
+def test_a_block_that_throws_a_run_far_off_is_taken_again_with_shorter_steps() -> None:
+    """Steps of x forty times as long as they can be make x grow without end; blocks in which an
+    objective rises by more than ten times its range over the front do not count.
+    """
+    problem = bp.Problem(
+        lambda x, y: torch.stack([(x - 1).square() + y.square(), x.square() + (y + 1).square()]),
+        lambda x, y: (y - x).square(),
+    )
+    zero = torch.zeros((), dtype=DOUBLE)
+    tuned = bp.MOMEHA.tuned(problem, zero, zero, steps=200)
+    weights = bp.preferences.grid(2, 3)
+    long = replace(tuned, alpha_x=40.0)
+    with pytest.warns(BiparetoWarning, match="not converged"):
+        found = bp.front(
+            problem, zero, zero, preferences=weights, method=long, steps=200, record_every=4,
+            compile=False,
+        )  # fmt: skip
+    extent = torch.tensor(tuned.extent, dtype=DOUBLE)
+    seen = found.run.history["objectives"]
+    assert found.failure == (None,) * 3
+    assert float((seen.diff(dim=0) / extent).max()) < 2 * THROWN
+    assert bool((found.objectives < 5 * extent).all())

@@ -54,7 +54,13 @@ def _left_the_numbers(case: Case) -> list[Diagnosis]:
         if failure is not None
     }
     terms = sorted({failure.term for failure in case.failure if failure is not None})
-    remedy = "divide alpha_theta, alpha_x and alpha_y by ten, or take the numbers of MOMEHA.tuned"
+    # Fitted coordinates are those of `tuned`: what is in use already is no remedy.
+    fitted = isinstance(getattr(case.state, "coordinates", None), Coordinates)
+    remedy = "divide alpha_theta, alpha_x and alpha_y by ten, or " + (
+        "write f and g so that they are defined and curve alike where x and y go"
+        if fitted
+        else "take the numbers of MOMEHA.tuned"
+    )
     return diagnosed(
         "steps-too-large",
         bad,

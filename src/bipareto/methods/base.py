@@ -205,8 +205,14 @@ class Method(ABC, Generic[S]):
         return state
 
     def shortened(self, state: S) -> S:
-        """The state with shorter steps, for a run that left the finite numbers from here."""
+        """The state with shorter steps, for a run that was lost from here."""
         return state
+
+    def thrown(self, state: S, before: Info, after: Info) -> Tensor:
+        """The runs, a mask like t, that a block of steps has thrown off their way, though to finite
+        numbers, judged by what its first and its last step saw; for most methods none.
+        """
+        return torch.zeros_like(cast("Any", state).t, dtype=torch.bool)
 
     @abstractmethod
     def roles(self, m: int) -> tuple[Role, ...]:

@@ -31,6 +31,10 @@ from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
+#: No preference asks for an objective above its extent: one that rises by so many of them within a
+#: block shows steps that are too long.
+THROWN = 10.0
+
 __all__ = ["MOMEHA", "Knobs", "MomehaState", "Momentum", "towards"]
 
 
@@ -322,6 +326,10 @@ class MOMEHA(Method[MomehaState]):
         if isinstance(frame, Coordinates):
             frame = frame._replace(x=frame.x / 8, y=frame.y / 2)
         return state._replace(coordinates=frame)
+
+    def thrown(self, state: MomehaState, before: Info, after: Info) -> Tensor:
+        rise = (after["objectives"] - before["objectives"]) / state.extent
+        return rise.amax(-1) > THROWN
 
     def weights(self, f: Tensor, state: MomehaState) -> Tensor:
         """The constants (m,) that multiply the f_i: differentiating their sum gives grad F."""

@@ -153,11 +153,14 @@ def _look(
     left[index.cpu()] = remaining(problem, x, y, extent).cpu()
     if late := [r for r in alive if float(left[r]) > LEFT]:
         said.append(_late(run, left, late, extent))
-    if beaten := _beaten(f, extent):
+    if beaten := _beaten(f, extent, left[index.cpu()].to(f) > LEFT):
         said.append(beaten)
+    narrow = []
     if preference is not None and f.shape[1] > 1 and len(alive) > 1 and not said:
-        said += _narrow(problem, x, y, f, extent, preference[index.cpu()])
-    return Arrival(left, said)
+        narrow = _narrow(problem, x, y, f, extent, preference[index.cpu()])
+    if (said or narrow) and small and (blurred := _blurred(problem, x, y)):
+        narrow = [blurred]  # the cause: more steps would not help
+    return Arrival(left, said + narrow)
 
 
 def _unsolved(unsolved: int, runs: int, small: bool) -> str:
@@ -204,6 +207,20 @@ def _flat(problem: Problem, x: Tree, y: Tree, solved: Tree) -> str | None:
     )
 
 
+def _blurred(problem: Problem, x: Tree, y: Tree) -> str | None:
+    """A sentence where g's curvatures in y differ by more than single precision can tell."""
+    dtype = tree.first_leaf(y).dtype
+    share = local.narrowness(local.look(problem, x, y).g_yy)
+    count = int((share < local.FLOOR[dtype]).sum())
+    if dtype == torch.float64 or not count:
+        return None
+    return (
+        f"{str(dtype).removeprefix('torch.')} cannot tell g's curvatures apart at {count} of "
+        f"{len(share)} lower solutions (the smallest is {float(share.min()):.0e} of the largest), "
+        "and y is not followed where g curves least: pass x0, y0 and the data in float64"
+    )
+
+
 def _late(run: Run | None, found: Tensor, late: Sequence[int], extent: Tensor) -> str:
     worst = max(late, key=lambda r: float(found[r]))
     seen = None if run is None else run.history.get("objectives")
@@ -229,9 +246,11 @@ def more_steps(steps: int | None) -> str:
     )
 
 
-def _beaten(f: Tensor, extent: Tensor) -> str | None:
-    """A sentence where answers are dominated by others, clearly."""
-    by = ((f[:, None] - f[None]) / extent).amin(2).amax(1)
+def _beaten(f: Tensor, extent: Tensor, late: Tensor) -> str | None:
+    """A sentence where answers (R, m) are dominated by others, clearly, though they have arrived:
+    of runs that are `late` (R,) it is no news.
+    """
+    by = ((f[:, None] - f[None]) / extent).amin(2).amax(1).masked_fill(late, 0.0)
     count = int((by > LEFT).sum())
     if not count:
         return None

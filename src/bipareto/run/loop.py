@@ -53,8 +53,8 @@ COMPILE_FROM = {True: 3_000, False: 20_000}
 SAFE_ON_CPU = (2, 13)
 #: From this many steps on recording a batched step (a dozen of its steps) pays.
 TRACE_FROM = 100
-#: Blocks that may be taken again in a run whose method can shorten its steps.
-RETRIES = 40
+#: How often a run whose method can shorten its steps may take a block again.
+RETRIES = 12
 #: A y that is so many times the size of the start, plus one, has run away.
 AWAY = 1e5
 #: From so many numbers in x and y on, every step is looked at, which costs little then, and no
@@ -241,7 +241,7 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
         after, info = step(before, batches)
         return after, step.report(before, after, info, batches)
 
-    renewals, retries = method.renewals(steps), RETRIES
+    renewals, retries = method.renewals(steps), torch.full_like(state.t, RETRIES)
     # What a renewal lengthens may be taken again from its first state; a replayed step copies what
     # it is asked for.
     size = sum(leaf.numel() for leaf in tree.leaves((state.x, state.y)))
@@ -268,6 +268,7 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
                 # others take its word.
                 previous, t = packed, done
                 packed, info = step.advance(packed, draws(t))
+                seen = info
                 with step.unguarded():
                     for t in range(done + 1, done + count):
                         if large:
@@ -281,10 +282,13 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
                 watch.stop_all("interrupted", state, t)
                 break
             before, end = step.unpack(previous), step.unpack(packed)
-            if renewals and retries and bool((lost := watch.lost(end, info)).any()):
-                # The block is taken again, by these runs with shorter steps.
-                state, retries = (tree.where_run(lost, method.shortened(first), first), retries - 1)
-                continue
+            if renewals:
+                lost = watch.lost(end, info, method.thrown(end, seen, info)) & (retries > 0)
+                if bool(lost.any()):
+                    # The block is taken again, by these runs with shorter steps.
+                    state = tree.where_run(lost, method.shortened(first), first)
+                    retries = retries - lost.to(retries)
+                    continue
             done, state = done + count, end
             info = step.report(before, state, info, draws(done - 1))
             taken = 1 if large else count

@@ -77,10 +77,10 @@ class Watch:
         if bad:
             self._locate(bad, first, t, count, step)
 
-    def lost(self, state: State, info: Info) -> Tensor:
-        """The runs, as a mask of the run axis, that still go and are finite no more."""
-        good = self._finite(state, info)
-        mask = [not good[r] and r not in self.ended for r in range(self.runs)]
+    def lost(self, state: State, info: Info, thrown: Tensor) -> Tensor:
+        """The runs, as a mask of the run axis, that still go and are thrown or finite no more."""
+        good, off = self._finite(state, info), thrown.reshape(-1).tolist()
+        mask = [(off[r] or not good[r]) and r not in self.ended for r in range(self.runs)]
         return torch.tensor(mask, device=state.t.device).reshape(state.t.shape)
 
     def stop_all(self, reason: Reason, state: State, done: int) -> None:

@@ -3,10 +3,9 @@ preferences.
 
 Every method is tuned by its own defaults for a budget of gradients per run; budgets double until
 one suffices.  A method's figure is the fewest gradients, of all its runs together, after which the
-resolved points have the hypervolume; what tuning evaluates is counted too.  A loss that is
-differentiated twice is charged as its whole Hessian, two gradients for each variable: so are the
-renewals of MOMEHA's coordinates, and Lanczos iterations at more than their cost.  Methods without
-preferences get as many runs, each from a random start of its own.
+resolved points have the hypervolume; what tuning and renewals of coordinates evaluate is counted
+too: backward passes, of which a gradient is one and a product with a Hessian two, and evaluations
+without any.  Methods without preferences get as many runs, each from a random start of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import json
 import math
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor
 import bipareto as bp
 from bipareto.errors import BiparetoError, BiparetoWarning
 from bipareto.fronts.measures import hypervolume
-from bipareto.methods import METHODS
+from bipareto.methods import METHODS, Method
 from bipareto.methods.parts import envelope
 from bipareto.problem import Problem, tree
 from bipareto.problems.base import KnownProblem
@@ -52,46 +52,93 @@ def target(problem: KnownProblem, weights: Tensor) -> float:
     return hypervolume(exact, problem.reference)
 
 
-class _Counted:
-    """A loss that counts what is asked of it, each row under `vmap` by itself.
-
-    Args:
-        outputs: how many losses it returns.
+class _Pass(torch.autograd.Function):
+    """The identity of (x, y), which counts backward passes through it, and those through a backward
+    pass: one for a gradient, two for a product with a Hessian whose forward pass is there.
     """
 
-    def __init__(self, fn: Callable[..., Tensor], outputs: int) -> None:
-        self.fn, self.outputs, self.values, self.gradients = fn, outputs, 0, 0
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor, count: Callable[..., None]) -> tuple[Tensor, Tensor]:
+        return x.clone(), y.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.count = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, in_x: Tensor, in_y: Tensor) -> tuple[Tensor, Tensor, None]:
+        ctx.count(in_x, in_y)
+        return *_passed(in_x, in_y, ctx.count), None
+
+
+def _passed(x: Tensor, y: Tensor, count: Callable[..., None]) -> tuple[Tensor, Tensor]:
+    return _Pass.apply(x, y, count)  # type: ignore[no-untyped-call]
+
+
+class Counted:
+    """A loss that counts the backward passes through it, each row under `vmap` by itself, and
+    evaluations without one.
+    """
+
+    def __init__(self, fn: Callable[..., Tensor]) -> None:
+        self.fn, self.values, self.gradients = fn, 0, 0
 
     def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        depth, size = 0, 0
-        rows: dict[int, int] = {}
-        for leaf in (x, y):
-            levels, batches = _layers(leaf)
-            rows |= batches
-            size += leaf.numel() if levels > 1 else 0
-            depth = max(depth, levels)
-        each = (0, 1, 2 * size)[min(depth, 2)]
-        count = self.outputs * math.prod(rows.values())
-        self.gradients += count * each
-        self.values += count * (depth == 0)
-        return self.fn(x, y)
+        if _tracked(x) or _tracked(y):
+            return self.fn(*_passed(x, y, self._count))
+        value = self.fn(x, y)
+        self.values += _rows(value)
+        return value
+
+    def _count(self, *slopes: Tensor) -> None:
+        self.gradients += _rows(*slopes)
+
+    @property
+    def spent(self) -> int:
+        """Evaluations and backward passes together."""
+        return self.values + self.gradients
 
 
-def _layers(leaf: Tensor) -> tuple[int, dict[int, int]]:
-    """How often a tensor is being differentiated by `torch.func`, and the sizes of the batches that
-    it is in, by level.
-    """
+def _tracked(value: Tensor) -> bool:
     functorch = torch._C._functorch
-    depth = 0
-    rows: dict[int, int] = {}
-    while functorch.is_functorch_wrapped_tensor(leaf):
-        inner = functorch.get_unwrapped(leaf)
-        if functorch.is_batchedtensor(leaf):
-            rows[functorch.maybe_get_level(leaf)] = inner.shape[functorch.maybe_get_bdim(leaf)]
-        else:  # everything that a differentiated function is given is wrapped
-            depth += leaf.requires_grad
-        leaf = inner
-    return depth, rows
+    while functorch.is_functorch_wrapped_tensor(value):
+        if not functorch.is_batchedtensor(value) and value.requires_grad:
+            return True
+        value = functorch.get_unwrapped(value)
+    return value.requires_grad
+
+
+def _rows(*values: Tensor) -> int:
+    """The product of the sizes of all batches under `vmap` that one of the tensors is in."""
+    functorch = torch._C._functorch
+    sizes: dict[int, int] = {}
+    for tensor in values:
+        value = tensor
+        while functorch.is_functorch_wrapped_tensor(value):
+            inner = functorch.get_unwrapped(value)
+            if functorch.is_batchedtensor(value):
+                size = inner.shape[functorch.maybe_get_bdim(value)]
+                sizes[functorch.maybe_get_level(value)] = size
+            value = inner
+    return math.prod(sizes.values())
+
+
+def _watched(method: Method, losses: Sequence[Counted]) -> tuple[Method, Callable[[], int]]:
+    """The same method, and what its renewals have evaluated so far."""
+    kind, spent = type(method), 0
+
+    class Watched(kind):  # type: ignore[misc, valid-type]
+        def renewed(self, problem: Problem, state: Any) -> Any:
+            nonlocal spent
+            before = sum(loss.spent for loss in losses)
+            state = super().renewed(problem, state)
+            spent += sum(loss.spent for loss in losses) - before
+            return state
+
+    values = {f.name: getattr(method, f.name) for f in fields(method) if f.init}
+    return Watched(**values), lambda: spent
 
 
 def gradients_to(problem: KnownProblem, name: str, share: float = SHARE) -> dict[str, Any]:
@@ -115,24 +162,21 @@ def _curve(
     problem: KnownProblem, name: str, weights: Tensor, budget: int
 ) -> list[tuple[int, float]]:
     """(gradients of all runs, hypervolume of the resolved points) along runs of that budget."""
-    upper, lower = _Counted(problem.upper, problem.m), _Counted(problem.lower, 1)
-    counted = Problem(upper, lower)
+    losses = Counted(problem.upper), Counted(problem.lower)
+    counted = Problem(*losses)
     kind = METHODS[name]
     with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         first = kind.tuned(problem, problem.x0, problem.y0)
         cost = gradient_cost(first, problem.m)
         steps = max(1, (budget - sum(first.preparation(problem.m).values())) // cost)
         method = kind.tuned(counted, problem.x0, problem.y0, steps=steps)
-        probes = sum(loss.values + loss.gradients for loss in (upper, lower))
+        probes = sum(loss.spent for loss in losses)
         before = sum(method.preparation(problem.m).values())
-        begun = upper.gradients + lower.gradients
+        method, renewals = _watched(method, losses)
         rows: list[tuple[int, Any, Any]] = []
 
         def look(record: Record) -> None:
-            # The oracles of a method are those of its steps; renewals are seen in the losses.
-            spent = len(weights) * (before + record.step * cost)
-            if method.renewals(steps):
-                spent = max(spent, upper.gradients + lower.gradients - begun)
+            spent = len(weights) * (before + record.step * cost) + renewals()
             rows.append((spent, record.state.x, record.state.y))
 
         options: dict[str, Any] = {

@@ -218,3 +218,23 @@ def test_a_solution_at_zero_is_one() -> None:
     assert found.converged.tolist() == [True, True]
     assert found.iterations == 0
     assert torch.equal(found.y, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_units_of_y_do_not_hide_it_from_rounding(dtype: torch.dtype) -> None:
+    """y in units of 1e3, 1 and 1e-3: the solution is the same in each of them, to the precision."""
+    H = torch.tensor([[2.0, 0.3, -0.4], [0.3, 1.0, 0.2], [-0.4, 0.2, 3.0]], dtype=dtype)
+    unit = torch.tensor([1e3, 1.0, 1e-3], dtype=dtype)
+
+    def lower(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        r = y / unit - x
+        return 0.5 * r @ (H @ r)
+
+    problem = bp.Problem(lambda x, y: torch.stack([x.sum() + y.sum()]), lower)
+    x = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.7, -1.1]], dtype=dtype)
+    found = envelope.solve_lower(problem, x, torch.zeros_like(x), tol=1e-9)
+    assert bool(found.converged.all())
+    accuracy = 50 * torch.finfo(dtype).eps
+    torch.testing.assert_close(found.y / unit, x, rtol=accuracy, atol=accuracy)
+    slope = torch.func.vmap(torch.func.grad(lower, argnums=1))(x, found.y).norm(dim=1)
+    torch.testing.assert_close(found.residual, slope, rtol=1e-3, atol=1e3 * accuracy)

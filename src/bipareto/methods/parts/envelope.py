@@ -20,6 +20,8 @@ from bipareto.problem.tree import Tree
 
 #: coordinates of y up to which a Hessian is written down: one call instead of one per product
 WRITTEN = 16
+#: curvatures along the coordinates of y that differ by more than this are a matter of their units
+APART = 1e6
 
 
 class LowerSolution(NamedTuple):
@@ -117,34 +119,57 @@ def _minimise(
     products = _rows(product_row, batched)
     hessians = _rows(torch.func.jacrev(slope_row, argnums=2), batched)
 
-    def curve(v: Tensor) -> Callable[[Tensor], Tensor]:
-        """p -> H(v) p, row by row."""
-        if v.shape[1] > WRITTEN:
-            return lambda p: products(x, anchor, v, p)
-        H = hessians(x, anchor, v)
-        return lambda p: (H @ p[..., None])[..., 0]
-
     with torch.no_grad():
-        return _trust_region(
-            like,
-            lambda v: values(x, anchor, v),
-            lambda v: gradients(x, anchor, v),
+        written = anchor.shape[1] <= WRITTEN
+        unit = _units(hessians(x, anchor, anchor)) if written else torch.ones_like(anchor)
+
+        def curve(w: Tensor) -> Callable[[Tensor], Tensor]:
+            """p -> H p in these units, row by row."""
+            if not written:
+                return lambda p: products(x, anchor, w, p)
+            H = unit[..., None] * hessians(x, anchor, unit * w) * unit[:, None]
+            return lambda p: (H @ p[..., None])[..., 0]
+
+        found = _trust_region(
+            lambda w: values(x, anchor, unit * w),
+            lambda w: unit * gradients(x, anchor, unit * w),
             curve,
-            anchor,
+            anchor / unit,
             tol,
             max_iter,
         )
+        stacked = torch.func.vmap(lambda row: tree.unravel(row, like))(unit * found.point)
+        residual = (found.slope / unit).norm(dim=1)
+        return LowerSolution(stacked, residual, found.converged, found.iterations)
+
+
+def _units(H: Tensor) -> Tensor:
+    """Units (R, n) of y in which H (R, n, n) has ones on its diagonal, where they differ so much
+    that rounding in one coordinate hides the others; else ones.
+    """
+    size = H.diagonal(dim1=-2, dim2=-1).abs()
+    least, most = size.amin(1, keepdim=True), size.amax(1, keepdim=True)
+    apart = (most > APART * least) & (least > 0) & most.isfinite()
+    return torch.where(apart, size.rsqrt(), torch.ones_like(size))
+
+
+class _Found(NamedTuple):
+    """Points (R, n), the slopes there, whether each is a solution, and the iterations of all."""
+
+    point: Tensor
+    slope: Tensor
+    converged: Tensor
+    iterations: int
 
 
 def _trust_region(
-    like: Tree,
     value: Callable[[Tensor], Tensor],
     gradient: Callable[[Tensor], Tensor],
     curve: Callable[[Tensor], Callable[[Tensor], Tensor]],
     v: Tensor,
     tol: float,
     max_iter: int,
-) -> LowerSolution:
+) -> _Found:
     eps, tiny_number = torch.finfo(v.dtype).eps, torch.finfo(v.dtype).tiny
     first, h, r, product = v, value(v), gradient(v), curve(v)
     residual = begun = r.norm(dim=1)
@@ -196,8 +221,7 @@ def _trust_region(
         goal = limit()
         if bool(good.any()):
             product = curve(v)
-    stacked = torch.func.vmap(lambda row: tree.unravel(row, like))(v)
-    return LowerSolution(stacked, residual, (residual <= goal) & goal.isfinite(), iterations)
+    return _Found(v, r, (residual <= goal) & goal.isfinite(), iterations)
 
 
 def _steihaug(

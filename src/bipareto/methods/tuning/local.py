@@ -139,6 +139,15 @@ def inverse(A: Tensor, floor: float, *, flat: bool = False) -> tuple[Tensor, Ten
     return root @ root.mT, root
 
 
+def narrowness(A: Tensor) -> Tensor:
+    """The smallest over the largest size of the eigenvalues of symmetric matrices (..., n, n) in
+    equilibrated units, shape (...).
+    """
+    scale = _equilibrator(A)
+    values = _eigh(scale[..., :, None] * A * scale[..., None, :])[0].abs()
+    return values.amin(-1) / values.amax(-1)
+
+
 def _equilibrator(A: Tensor) -> Tensor:
     """1/sqrt of the diagonal's size, (..., n); what is zero beside the largest counts as that."""
     size = A.diagonal(dim1=-2, dim2=-1).abs()
