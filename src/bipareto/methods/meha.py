@@ -1,4 +1,6 @@
-"""MEHA, MOMEHA's single-objective ancestor (Liu et al., ICML 2024, arXiv 2405.09927)."""
+"""MEHA, the single-objective ancestor of MOMEHA (Liu, Liu, Yao, Zeng and Zhang, ICML 2024, arXiv
+2405.09927).
+"""
 
 from __future__ import annotations
 
