@@ -63,7 +63,7 @@ def hessian(fn: Flat, at: Tensor) -> Product:
 
 
 def lanczos(product: Product, start: Tensor, count: int) -> tuple[float, float]:
-    """Smallest and largest Ritz values, inside the true spectrum, after `count` products."""
+    """Extreme Ritz values after `count` products, fully re-orthogonalised: inside the spectrum."""
     basis = [start / start.norm()]
     tiny = max(1e-10, 100 * torch.finfo(start.dtype).eps)
     diagonal: list[float] = []
