@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,6 +107,14 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
     x, y = (torch.stack([value[2], value[0]]) for value in (front.x, front.y))
     kept_x, _ = no_worse_than_nothing(problem, x, y, w[[0, 0]], front.race)
     assert torch.equal(kept_x, torch.stack([x[1], x[1]]))
+    # So may a candidate of the race, here the answer to the first preference in its place.
+    better = replace(
+        front.race,
+        x=torch.cat([front.x[:1], front.race.x[-1:]]),
+        y=torch.cat([front.y[:1], front.race.y[-1:]]),
+    )
+    kept_x, _ = no_worse_than_nothing(problem, front.x[2:], front.y[2:], w[:1], better)
+    assert torch.equal(kept_x, front.x[:1])
 
 
 def test_modules_need_no_hyperparameter() -> None:

@@ -194,20 +194,20 @@ def _finite(pool: _Trained) -> tuple[Tensor, Tensor]:
 def no_worse_than_nothing(
     problem: Problem, x: Tree, y: Tree, preferences: Tensor, raced: Race
 ) -> tuple[Tree, Tree]:
-    """The answers (x, y); where doing nothing is better, the best of all answers and x0 in place.
+    """The answers (x, y); where doing nothing is better, the best of all answers, of the race and
+    x0 in place.
 
     Says so of the runs for which x0, with y trained alike, is returned.
     """
     runs, full = len(preferences), problem.batch("upper", "full")
     every_x, every_y = (
-        tree.map_(lambda a, b: torch.cat([a, b[-1:]]), *pair)
-        for pair in ((x, raced.x), (y, raced.y))
+        tree.map_(lambda a, b: torch.cat([a, b]), *pair) for pair in ((x, raced.x), (y, raced.y))
     )
     values = value_of(objectives_of(problem, every_x, every_y, full)[:, None], preferences)
-    index = torch.arange(runs, device=values.device)
-    worse = values[index, index] > values[runs]
+    index, last = torch.arange(runs, device=values.device), len(values) - 1
+    worse = values[index, index] > values[last]
     index = torch.where(worse, values.argmin(0), index)
-    rows = (index == runs).nonzero().flatten().tolist()
+    rows = (index == last).nonzero().flatten().tolist()
     if rows:
         warnings.warn(
             f"x0, with y trained alike, is better than what was found for {len(rows)} of {runs} "

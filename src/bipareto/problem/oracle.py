@@ -42,10 +42,10 @@ def grad_and_aux(
         # that nobody reads.
         one = torch.ones(value.shape, dtype=value.dtype, device=value.device)
         # A leaf that a term does not use (an unused bias, say) has gradient zero.
-        found = torch.autograd.grad(
-            value, tree.leaves(variable), one, allow_unused=True, materialize_grads=True
-        )
-    return tree.rebuild(point, list(found)), tuple(tensor.detach() for tensor in aux)
+        leaves = tree.leaves(variable)
+        found = torch.autograd.grad(value, leaves, one, allow_unused=True)
+    slopes = [torch.zeros_like(v) if d is None else d for v, d in zip(leaves, found, strict=True)]
+    return tree.rebuild(point, slopes), tuple([tensor.detach() for tensor in aux])
 
 
 def grad(fn: Callable[[Tree], Tensor], point: Tree) -> Tree:

@@ -66,7 +66,7 @@ CANDIDATES: dict[bool, tuple[tuple[float, float, float], ...]] = {
 }  # fmt: skip
 #: Where x has many coordinates and no candidate is better than x0 by this share, the race was too
 #: short to tell, and these, one step ahead with one scale for all of x, are run as well.
-DECISIVE, UNDECIDED = 0.03, (5,)
+DECISIVE, UNDECIDED = 0.1, (5,)
 #: A joint run is longer than a training, and noisy steps of y drown the twin: half of the rate.
 JOINT_RATE = 0.5
 #: The share of the budget that a race may cost.

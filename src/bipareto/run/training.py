@@ -35,7 +35,7 @@ def train(problem: Problem, x: Tree, y: Tree, *, rate: Any, steps: int, seed: in
         return oracle.grad(lambda v: problem.lower(point, v, batch), own)
 
     batched = torch.func.vmap(gradient, in_dims=(0, 0, None))
-    mean = square = tree.zeros_like(y)
+    mean, square = tree.zeros_like(y), tree.zeros_like(y)
     for t in range(steps):
         batch = problem.batch("lower", "train", t, seed)
         try:
@@ -44,16 +44,17 @@ def train(problem: Problem, x: Tree, y: Tree, *, rate: Any, steps: int, seed: in
             if "vmap" in str(error) or "functorch" in str(error):
                 raise NotBatchable(str(error).splitlines()[0]) from error
             raise
-        mean = tree.map_(lambda m, d: 0.9 * m + 0.1 * d, mean, g)
-        square = tree.map_(lambda s, d: 0.999 * s + 0.001 * d * d, square, g)
+        # In place and fused: on a GPU a training is mostly launches.
+        tree.map_(lambda m, d: m.lerp_(d, 0.1), mean, g)
+        tree.map_(lambda s, d: s.mul_(0.999).addcmul_(d, d, value=0.001), square, g)
         fall = 0.5 * (1 + math.cos(math.pi * t / steps)) / (1 - 0.9 ** (t + 1))
-        root = (1 - 0.999 ** (t + 1)) ** 0.5
+        step, root = alpha * fall, (1 - 0.999 ** (t + 1)) ** 0.5
 
         def moved(
-            v: Tensor, m: Tensor, s: Tensor, fall: float = fall, root: float = root
+            v: Tensor, m: Tensor, s: Tensor, step: Tensor = step, root: float = root
         ) -> Tensor:
-            step = (alpha * fall).reshape(-1, *[1] * (v.dim() - 1))
-            return v - step * m / (s.sqrt() / root + 1e-8)
+            own = step.reshape(-1, *[1] * (v.dim() - 1))
+            return v.addcdiv(own * m, s.sqrt().div_(root).add_(1e-8), value=-1)
 
         y = tree.map_(moved, y, mean, square)
     return y
