@@ -29,9 +29,7 @@ _KEPT = re.compile(r"run|seed|(w|f|own|test)\d+")
 
 
 class Tabular:
-    """What a front says of itself to other tools: a DataFrame, a CSV file, plain tensors, a cell of
-    a notebook.
-    """
+    """What a front says to other tools: a DataFrame, a CSV file, tensors, a notebook's cell."""
 
     x: Tree
     y: Tree

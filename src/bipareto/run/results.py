@@ -18,22 +18,32 @@ from bipareto.problem import Problem, tree
 from bipareto.problem.modules import copy_into
 from bipareto.problem.notebook import frame, html_table, text_table
 from bipareto.problem.tree import Tree
-from bipareto.run.leak import Leak
 from bipareto.run.race import Race
 
-__all__ = [
-    "Callback",
-    "Ended",
-    "Failure",
-    "Iterate",
-    "Reason",
-    "Record",
-    "Run",
-    "Snapshot",
-    "Solution",
-    "as_batch",
-    "warn_of_failures",
-]
+
+class Leak(NamedTuple):
+    """Objectives (m,) at the y that a run returned (None where that is the next row), with y solved
+    or trained on g alone, and the same on data that no step has seen (None without `test_data`).
+
+    From the first row to the second y unlearns what F's pull has taught it of the upper level's
+    data; from the second to the third x is judged on data that it did not learn from.
+    """
+
+    own: Tensor | None
+    objectives: Tensor
+    test: Tensor | None
+
+    def rows(self) -> list[tuple[str, Tensor]]:
+        """What is known, each with its name."""
+        names = ("y as returned", "y trained on g", "held-out data")
+        return [(name, row) for name, row in zip(names, self, strict=True) if row is not None]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{name:16}" + "".join(f"{value:12.5g}" for value in row.tolist())
+            for name, row in self.rows()
+        )
+
 
 Reason = Literal["steps", "converged", "callback", "interrupted", "nonfinite"]
 
@@ -89,10 +99,8 @@ class Failure:
         )
 
 
-def warn_of_failures(failures: Sequence[Failure | None], stacklevel: int = 3) -> None:
-    """Say, once for all runs, that some left the finite numbers: where, at which term, and what to
-    do.
-    """
+def warn_of_failures(failures: Sequence[Failure | None]) -> None:
+    """Say, once for all runs, that some left the finite numbers: where, and what to do."""
     bad = [failure for failure in failures if failure is not None]
     if not bad:
         return
@@ -106,7 +114,7 @@ def warn_of_failures(failures: Sequence[Failure | None], stacklevel: int = 3) ->
         "else take smaller steps, e.g. dataclasses.replace(front.method, alpha_x=...), or start "
         "nearer. bipareto.diagnose says more",
         BiparetoWarning,
-        stacklevel=stacklevel,
+        stacklevel=3,
     )
 
 
@@ -223,9 +231,7 @@ class Solution:
 
 @dataclass
 class Run:
-    """What `drive` returns for one run or a stack of runs (every tensor then has a first axis
-    R).
-    """
+    """What `drive` returns for one run, or a stack of runs (tensors then have a first axis R)."""
 
     state: State
     steps: list[int]
