@@ -43,9 +43,8 @@ def text_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = (), captio
     whole = _shortened(rows)
     lines += [[_cell(cell) for cell in row] for row in whole]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    right = [
-        any(isinstance(cell, int | float) for cell in cells) for cells in zip(*whole, strict=True)
-    ]
+    columns = list(zip(*whole, strict=True)) or [()] * len(header)
+    right = [any(isinstance(cell, int | float) for cell in column) for column in columns]
     text = [
         "  ".join(
             cell.rjust(width) if number else cell.ljust(width)
