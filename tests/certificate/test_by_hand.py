@@ -13,17 +13,17 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.certificate import certificate
-from bipareto.certificate.improvement import (
+from bipareto.certificate.inspection import Point, Subspace, conic_minimum, simplex_minimum
+from bipareto.certificate.proximal import proximal_point
+from bipareto.certificate.remaining import (
     Gain,
     _ranges,
     along_lower,
     left_to_gain,
     on_tangents,
+    remaining,
     tangent_products,
 )
-from bipareto.certificate.inspection import Point, Subspace, conic_minimum, simplex_minimum
-from bipareto.certificate.proximal import proximal_point
-from bipareto.certificate.remaining import remaining
 from bipareto.methods.parts import envelope
 from certificate.points import dense, numbers, projected, quietly
 from helpers import DOUBLE
