@@ -359,3 +359,10 @@ def test_a_tolerance_below_zero_is_refused() -> None:
         CG(3, tol=-1.0)
     with pytest.raises(InvalidInput, match="q"):
         bp.schedule.lemma12(0.1, 0.1, 0.1, q=0.6, p=0.0)
+
+
+@pytest.mark.parametrize("kind", [bp.MoCo, bp.MOML, bp.GMOBA, bp.FORUM])
+def test_methods_without_preferences_refuse_them(kind: Any) -> None:
+    problem, x, y = nonconvex(m=2)
+    with pytest.raises(InvalidInput, match="preference"):
+        kind().init(problem, x, y, [0.5, 0.5])
