@@ -69,7 +69,7 @@ def front_of(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ParetoFront(Tabular):
     """R runs stacked along a first axis: x, y (trees), objectives (R, m), preference (R, m; NaN for
     methods without), seed (R,).

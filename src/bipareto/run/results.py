@@ -16,7 +16,7 @@ from bipareto.methods import Method
 from bipareto.methods.base import Info, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.modules import copy_into
-from bipareto.problem.notebook import frame, html_table
+from bipareto.problem.notebook import frame, html_table, text_table
 from bipareto.problem.tree import Tree
 from bipareto.run.race import Race
 
@@ -142,7 +142,7 @@ class Snapshot:
     history: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Solution:
     """The answer of one run.
 
@@ -210,7 +210,13 @@ class Solution:
             | {name: values.tolist() for name, values in rows.items()}
         )
 
+    def __repr__(self) -> str:
+        return self._as(text_table)
+
     def _repr_html_(self) -> str:
+        return self._as(html_table)
+
+    def _as(self, form: Callable[..., str]) -> str:
         shown = {"objectives": self.objectives, "preference": self.preference}
         rows = [
             (name, ", ".join(f"{v:.5g}" for v in value.tolist()))
@@ -220,7 +226,7 @@ class Solution:
         ended = f"{self.reason} after {self.steps} steps in {self.seconds:.1f} s"
         left = f"not looked at, because {self.unseen}" if self.unseen else self.remaining
         rows += [("ended", ended), ("method", str(self.method)), ("left to gain", str(left))]
-        return html_table(rows if self.failure is None else [*rows, ("failure", str(self.failure))])
+        return form(rows if self.failure is None else [*rows, ("failure", str(self.failure))])
 
 
 @dataclass
