@@ -23,16 +23,15 @@ often thousands of times smaller than what works.  See `MOMEHA.admissible` and `
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import validation
 
 
 @dataclass(frozen=True)
-class Envelope(ABC):
+class Envelope:
     """What both theorems share.
 
     Args:
@@ -41,18 +40,13 @@ class Envelope(ABC):
         L_F: Lipschitz constant of grad F, joint in (x, y), where the run goes.
         gamma: regularity of the Moreau envelope, in (0, 1/(2 rho_y)).
         c0: the first, smallest penalty.
-        alpha_theta: the step of theta; None is 0.99 u_theta.
     """
-
-    #: what is lost beyond u_theta
-    beyond: ClassVar[str]
 
     L_g: float
     rho_y: float
     L_F: float
     gamma: float
     c0: float = 1.0
-    alpha_theta: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("L_g", "gamma", "c0"):
@@ -69,23 +63,6 @@ class Envelope(ABC):
                 f"(rho_y = {self.rho_y:g}); "
                 f"choose gamma < {1 / (2 * self.rho_y):g}, e.g. {0.45 / self.rho_y:g}"
             )
-        if self.alpha_theta is None:
-            object.__setattr__(self, "alpha_theta", 0.99 * self.u_theta)
-        if not 0 < self._alpha <= self.u_theta:
-            raise InvalidInput(
-                f"alpha_theta = {self._alpha:g} is outside (0, u_theta = {self.u_theta:g}]: "
-                f"{self.beyond}"
-            )
-
-    @property
-    @abstractmethod
-    def u_theta(self) -> float:
-        """The largest step of theta for which the theorem holds."""
-
-    @property
-    def _alpha(self) -> float:
-        assert self.alpha_theta is not None
-        return self.alpha_theta
 
     @property
     def rho_h(self) -> float:
@@ -126,14 +103,30 @@ class Deterministic(Envelope):
         ||y_{t+1} - y_t||^2/(4 alpha_y).
 
     Args:
-        alpha_theta: the smallest step of theta; None makes u_x and u_y largest.
+        alpha_theta: the smallest step of theta; None is 0.99 u_theta, which makes u_x and u_y
+            largest.
         others: L_g, rho_y, L_F, gamma, c0, see `Envelope`.
 
     >>> Deterministic(L_g=4.0, rho_y=1.0, L_F=2.0, gamma=0.25).u_theta
     0.18181818181818182
     """
 
-    beyond = "theta's step would not contract"
+    alpha_theta: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.alpha_theta is None:
+            object.__setattr__(self, "alpha_theta", 0.99 * self.u_theta)
+        if not 0 < self._alpha <= self.u_theta:
+            raise InvalidInput(
+                f"alpha_theta = {self._alpha:g} is outside (0, u_theta = {self.u_theta:g}]: "
+                "theta's step would not contract"
+            )
+
+    @property
+    def _alpha(self) -> float:
+        assert self.alpha_theta is not None
+        return self.alpha_theta
 
     @property
     def u_theta(self) -> float:

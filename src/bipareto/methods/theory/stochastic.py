@@ -57,21 +57,32 @@ class Stochastic(Envelope):
             of m_0 = 0.
         growing: whether c_t grows.  The directions then drift by (1/c_t - 1/c_{t-1}) grad F beside
             their Lipschitz change.
-        alpha_theta: the first step of theta.
+        alpha_theta: the first step of theta; None is 0.99 u_theta.
         others: L_g, rho_y, L_F, gamma, c0, see `Envelope`.
     """
 
-    beyond = "Theorem 2's merit need not fall"
-
     first_average: float = 1.0
     growing: bool = False
+    alpha_theta: float | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.first_average <= 1:
             raise InvalidInput(
                 f"first_average = {self.first_average}; 1 - beta_0 must lie in (0, 1]"
             )
-        super().__post_init__()
+        if self.alpha_theta is None:
+            object.__setattr__(self, "alpha_theta", 0.99 * self.u_theta)
+        if not 0 < self._alpha <= self.u_theta:
+            raise InvalidInput(
+                f"alpha_theta = {self._alpha:g} is outside (0, u_theta = {self.u_theta:g}], where "
+                "Theorem 2's merit falls"
+            )
+
+    @property
+    def _alpha(self) -> float:
+        assert self.alpha_theta is not None
+        return self.alpha_theta
 
     @property
     def L_d(self) -> float:
