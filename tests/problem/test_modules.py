@@ -404,3 +404,30 @@ def test_plain_problems_write_back_too() -> None:
     found.write_back(x, y)
     assert torch.equal(x, found.x)
     assert torch.equal(y, found.y)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+def test_values_of_recurrent_layers_are_batched_although_torch_has_no_rule_for_them(kind):
+    torch.manual_seed(0)
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = kind(3, 4, batch_first=True)
+
+        def forward(self, batch):
+            return self.layer(batch)[0].square().mean()
+
+    data = torch.randn(5, 6, 3)
+    problem, x, y = bp.Problem.from_modules(
+        x=nn.Linear(1, 1), y=Net(), lower=lambda up, low: low(data) + up.weight.square().sum(),
+        upper=[lambda up, low: low(data), lambda up, low: up.weight.sum() * low(data)],
+    )  # fmt: skip
+    xs, ys = (tree.map_(lambda v: torch.stack([v, 2 * v]), part) for part in (x, y))
+    with torch.no_grad():
+        f, g = torch.func.vmap(problem.upper)(xs, ys), torch.func.vmap(problem.lower)(xs, ys)
+        for i in range(2):
+            own = tree.select(xs, i), tree.select(ys, i)
+            torch.testing.assert_close(f[i], problem.upper(*own))
+            torch.testing.assert_close(g[i], problem.lower(*own))

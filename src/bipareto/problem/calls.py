@@ -33,6 +33,18 @@ Loss: TypeAlias = Callable[..., Tensor]
 Evaluations: TypeAlias = Sequence[tuple[Loss, Any]]
 
 
+def evaluated(value: Callable[[Tree, Tree], Tensor], x: Tree, y: Tree) -> Tensor:
+    """value(x, y), also where `vmap` has no rule for an operator that is made of others, such as
+    those of recurrent layers: differentiation takes them apart, and then each part has one.
+    """
+    try:
+        return value(x, y)
+    except RuntimeError as error:
+        if "Batching rule not implemented" not in str(error):
+            raise
+    return torch.func.vjp(value, x, y)[0]
+
+
 class Calls:
     """How the losses of a problem are called: as plain functions of trees, `loss(x, y[,
     batch])`.
@@ -46,7 +58,8 @@ class Calls:
 
     def one(self, loss: Loss, x: Tree, y: Tree, batch: Any) -> Tensor:
         """The value of one loss."""
-        return loss(x, y, batch) if self.takes_batch else loss(x, y)
+        more = (batch,) if self.takes_batch else ()
+        return evaluated(lambda x_, y_: loss(x_, y_, *more), x, y)
 
     def together(self, losses: Sequence[Loss], x: Tree, y: Tree, batch: Any) -> Tensor:
         """The values of several losses on one draw, (m,)."""
@@ -111,11 +124,13 @@ class ModuleCalls(Calls):
         return draw
 
     def one(self, loss: Loss, x: Tree, y: Tree, batch: Any) -> Tensor:
+        def value(x_: Tree, y_: Tree) -> Tensor:
+            views = self._view_x(x_, batch), self._view_y(x_, y_, batch)
+            return loss(*views, *self._arguments(x_, batch))
+
         with self._precision(x):
-            value = loss(
-                self._view_x(x, batch), self._view_y(x, y, batch), *self._arguments(x, batch)
-            )
-        return self._as_run(value, x)
+            found = evaluated(value, x, y)
+        return self._as_run(found, x)
 
     def together(self, losses: Sequence[Loss], x: Tree, y: Tree, batch: Any) -> Tensor:
         def every(*arguments: Any) -> Tensor:

@@ -58,7 +58,7 @@ class Stepper:
         try:
             return self.plain(packed, batches)
         except RuntimeError as error:
-            raise _batching_error(error) from error
+            raise batching_error(error) from error
 
     def unguarded(self) -> AbstractContextManager[object]:
         """Steps taken in here may assume that nothing but the state has changed since the last
@@ -71,10 +71,10 @@ class Stepper:
         return self.unpack(packed), info
 
 
-def _batching_error(error: RuntimeError) -> Exception:
+def batching_error(error: RuntimeError) -> Exception:
     """A functorch failure as an error that names the operator; any other error as it is."""
     text = str(error)
-    if "vmap" not in text and "functorch" not in text:
+    if not any(word in text for word in ("vmap", "functorch", "Batching rule")):
         return error
     found = re.search(r"aten::\w+|\.item\(\)|data-dependent control flow|in-place", text)
     operator = found.group(0) if found else text.splitlines()[0]

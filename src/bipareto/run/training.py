@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.errors import NotBatchable
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
+from bipareto.run.stepping import batching_error
 
 #: Adam's rate and the steps of a round where no race has found better ones
 TRAINING = (0.01, 100)
@@ -41,9 +41,7 @@ def train(problem: Problem, x: Tree, y: Tree, *, rate: Any, steps: int, seed: in
         try:
             g = batched(x, y, batch)
         except RuntimeError as error:
-            if "vmap" in str(error) or "functorch" in str(error):
-                raise NotBatchable(str(error).splitlines()[0]) from error
-            raise
+            raise batching_error(error) from error
         # In place and fused: on a GPU a training is mostly launches.
         tree.map_(lambda m, d: m.lerp_(d, 0.1), mean, g)
         tree.map_(lambda s, d: s.mul_(0.999).addcmul_(d, d, value=0.001), square, g)
