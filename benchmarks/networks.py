@@ -43,9 +43,9 @@ import bipareto as bp
 from bipareto.errors import BiparetoWarning
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import tree
-from bipareto.problem.draws import draw
 from bipareto.run.race import value_of
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 
 #: steps of a training, and of MB-MOMEHA's runs that set the budget (fewer where a step is slow)
 TRAINING, STEPS = 200, {"cnnmix": 200, "shortmix": 200, "transformer": 300}

@@ -26,7 +26,7 @@ import torch
 from bipareto.methods import WCMHGD, MoCo, WCPenalty
 from bipareto.methods.base import Method, Start
 from bipareto.problem import tree
-from bipareto.problem.draws import draw
+from bipareto.run.stepping import draw
 from bipareto_experiments.data import MissingData, load
 from bipareto_experiments.devices import machine_of
 from bipareto_experiments.nas.fast import FastDarts, FastNasBench201

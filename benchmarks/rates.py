@@ -49,8 +49,7 @@ from bipareto.fronts.drawing import COLOURS, save
 from bipareto.methods.momeha import MomehaState
 from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.schedule import Power, theorem1, theorem2
-from bipareto.methods.theory.constants import Deterministic
-from bipareto.methods.theory.orders import Order, momeha_orders, stochastic_orders
+from bipareto.methods.theory.constants import Deterministic, Order, momeha_orders, stochastic_orders
 from bipareto.methods.theory.smoothness import lower_bound, start_merit
 from bipareto.methods.theory.stochastic import Stochastic
 from bipareto.methods.tuning.envelope_methods import tune_momeha

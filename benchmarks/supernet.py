@@ -31,8 +31,8 @@ import torch
 import bipareto as bp
 from bipareto.errors import BiparetoError
 from bipareto.problem import tree
-from bipareto.problem.draws import draw
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 from bipareto_experiments.data import load
 from bipareto_experiments.nas.fast import FastDarts, FastNasBench201
 from bipareto_experiments.nas.precompiled import precompile

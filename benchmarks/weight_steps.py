@@ -22,7 +22,7 @@ import torch
 
 from bipareto.methods import WCMHGD
 from bipareto.methods.base import Method, Start
-from bipareto.problem.draws import draw
+from bipareto.run.stepping import draw
 from bipareto_experiments.data import MissingData, load
 from bipareto_experiments.devices import machine_of
 from bipareto_experiments.nas.fast import FastNasBench201

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.cli import main
-from bipareto.doctor.battery.cases import DICT_PROBLEM, dict_start
+from bipareto_battery.cases import DICT_PROBLEM, dict_start
 
 __all__ = [
     "DICT_PROBLEM",

@@ -18,8 +18,8 @@ from typing import NamedTuple
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src"
-#: No folder of the library may import from this package, which lies beside it.
-BESIDE = "bipareto_experiments"
+#: No folder of the library may import from these packages, which lie beside it.
+BESIDE = ("bipareto_experiments", "bipareto_battery")
 
 
 class Arrow(NamedTuple):
@@ -32,7 +32,7 @@ class Arrow(NamedTuple):
 
 def modules() -> dict[str, Path]:
     """Dotted name -> file; a package goes by the name of its face, `package.__init__`."""
-    files = [path for package in ("bipareto", BESIDE) for path in (SOURCE / package).rglob("*.py")]
+    files = [path for package in ("bipareto", *BESIDE) for path in (SOURCE / package).rglob("*.py")]
     return {".".join(path.relative_to(SOURCE).with_suffix("").parts): path for path in files}
 
 
@@ -118,7 +118,7 @@ def test_the_library_does_not_know_the_experiments() -> None:
     wrong = [
         arrow.place
         for arrow in ARROWS
-        if below("bipareto", arrow.source) and below(BESIDE, arrow.target)
+        if below("bipareto", arrow.source) and any(below(one, arrow.target) for one in BESIDE)
     ]
     assert not wrong
 
@@ -127,7 +127,7 @@ def test_the_package_itself_is_a_face_for_users_and_for_commands_only() -> None:
     """Its names are loaded on demand, so that a reader could not see where an arrow to them
     leads.
     """
-    allowed = ("bipareto.cli.", f"{BESIDE}.", "bipareto.__main__")
+    allowed = ("bipareto.cli.", "bipareto_experiments.", "bipareto.__main__")
     wrong = [
         arrow.place
         for arrow in ARROWS

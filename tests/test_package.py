@@ -16,7 +16,7 @@ import bipareto
 SOURCE = Path(bipareto.__file__).parent
 MODULES = sorted(
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
-    for package in ("bipareto", "bipareto_experiments")
+    for package in ("bipareto", "bipareto_battery", "bipareto_experiments")
     for path in (SOURCE.parent / package).rglob("*.py")
     if path.name != "__main__.py"
 )

@@ -59,7 +59,7 @@ def test_its_method_and_scalarization_trace_a_front() -> None:
 
 @pytest.mark.slow
 def test_the_battery_runs_on_it() -> None:
-    words = "-m pytest -q -p no:cacheprovider --pyargs bipareto.doctor.battery"
+    words = "-m pytest -q -p no:cacheprovider --pyargs bipareto_battery"
     done = with_plugin(*words.split(), "-k", "patient or power-mean")
     assert done.returncode == 0, done.stdout
     assert int(done.stdout.split(" passed")[0].split()[-1]) > 30

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from bipareto.certificate.stationarity import pareto_stationarity as pareto_stationarity
     from bipareto.doctor import diagnose as diagnose
     from bipareto.fronts.front import front as front
+    from bipareto.fronts.front import solve as solve
     from bipareto.fronts.measures import pareto_optimal as pareto_optimal
     from bipareto.fronts.measures import weakly_pareto_optimal as weakly_pareto_optimal
     from bipareto.fronts.pareto import ParetoFront as ParetoFront
-    from bipareto.fronts.solve import solve as solve
     from bipareto.methods import FORUM as FORUM
     from bipareto.methods import GMOBA as GMOBA
     from bipareto.methods import MBMOMEHA as MBMOMEHA
@@ -85,7 +85,7 @@ _HOMES = {
     "sampler": "problem.sampler",
     "scalarization": "methods.parts.scalarization",
     "schedule": "methods.parts.schedule",
-    "solve": "fronts.solve:solve",
+    "solve": "fronts.front:solve",
     "trackers": "run.trackers",
     "weakly_pareto_optimal": "fronts.measures:weakly_pareto_optimal",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from bipareto.methods.parts.preferences import grid
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Record
+from bipareto.sweep.durable import write_tensors
 from bipareto_experiments.cleaning import (
     FULL,
     METHODS,
@@ -100,10 +101,13 @@ def run_cleaning(
     made = {name: _method(name, sizes, changes) for name in methods}
     where = device_of(device)
     rows = []
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
     for seed in seeds:
         task = cleaning_problem(seed, sizes, device=where, data=data)
         for name, method in made.items():
             rows += _run_one(
+                None if out is None else out / f"points-{name}-{seed}.safetensors",
                 task,
                 name,
                 method,
@@ -126,20 +130,41 @@ def run_cleaning(
         "rows": rows,
     }
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
         (out / "cleaning.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         found["files"] = [str(out / "cleaning.json"), *drawn_again(out, out)]
     return found
 
 
-def drawn_again(run: Path, out: Path) -> list[str]:
-    """cleaning.csv and cleaning.png of a finished run, made of its cleaning.json."""
+def _results(run: Path, *names: str) -> list[Any]:
+    """What cleaning.json of a finished run has under these names."""
     try:
-        rows = json.loads((run / "cleaning.json").read_text("utf-8"))["rows"]
+        found = json.loads((run / "cleaning.json").read_text("utf-8"))
+        return [found[name] for name in names]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidInput(
             f"{run} holds no results of hyper-cleaning ({error}); go on with: bipareto resume {run}"
         ) from error
+
+
+def cleaned(run: Path) -> Iterator[tuple[str, int, Sizes, Path]]:
+    """Of a finished run: every method and seed, the sizes, and the file with the points that were
+    judged: x, the leaves of y, and as "preferences" those of its rows.
+    """
+    methods, seeds, sizes = _results(run, "summary", "seeds", "sizes")
+    for name in methods:
+        for seed in seeds:
+            file = run / f"points-{name}-{seed}.safetensors"
+            if not file.exists():
+                raise InvalidInput(
+                    f"{file} is missing: earlier versions kept no points; make the run again in "
+                    "another folder"
+                )
+            yield name, seed, Sizes(**sizes), file
+
+
+def drawn_again(run: Path, out: Path) -> list[str]:
+    """cleaning.csv and cleaning.png of a finished run, made of its cleaning.json."""
+    (rows,) = _results(run, "rows")
     _write_csv(rows, out / "cleaning.csv")
     _plot(rows, out / "cleaning.png")
     return [str(out / "cleaning.csv"), str(out / "cleaning.png")]
@@ -155,6 +180,7 @@ def _method(name: str, sizes: Sizes, changes: Mapping[str, Any] | None) -> Metho
 
 
 def _run_one(
+    file: Path | None,
     task: CleaningTask,
     name: str,
     method: Method | None,
@@ -190,6 +216,9 @@ def _run_one(
         ),
     }
     weights = task.weights(chosen.x)
+    if file is not None:
+        wanted_of = [None] * len(found) if wanted is None else found.preference.tolist()
+        write_tensors(file, {"x": chosen.x, **chosen.y}, {"preferences": wanted_of})
     return [
         {
             "method": name,

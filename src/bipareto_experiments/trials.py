@@ -178,6 +178,11 @@ def stored(
     if part is None or not part.done:
         return None
     part.claim(key, what)
+    return read_back(part, like)[0]
+
+
+def read_back(part: SliceFolder, like: tuple[Tree, ...]) -> tuple[Finished, dict[str, Any]]:
+    """The result that a folder holds, and what was noted with it: its key."""
     tensors, meta = part.read_result()
     device = tree.first_leaf(like).device
     # Few-shot learning named its leaves and objectives otherwise.
@@ -187,14 +192,8 @@ def stored(
     ]
     objectives = tensors["objectives" if "objectives" in tensors else "losses"]
     x, *rest = tree.rebuild(like, leaves)
-    return Finished(
-        x,
-        rest[0] if rest else None,
-        meta["seconds"],
-        tuple(meta["reason"]),
-        objectives,
-        tensors["steps"],
-    )
+    y, reason = rest[0] if rest else None, tuple(meta["reason"])
+    return Finished(x, y, meta["seconds"], reason, objectives, tensors["steps"]), meta
 
 
 def _finished(run: Run, before: float, batched: bool, keep_y: bool, joint: int) -> Finished:

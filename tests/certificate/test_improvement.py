@@ -10,7 +10,7 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.certificate.certificate import certify
-from bipareto.certificate.improvement import left_to_gain
+from bipareto.certificate.remaining import left_to_gain
 from certificate.points import numbers, quietly
 from helpers import DOUBLE
 

@@ -123,7 +123,7 @@ def test_the_folder_of_an_experiment_is_read(
     assert "experiment fewshot, stopped; 1 of 2 trainings" in capsys.readouterr().out
     assert call("certify", run) == 2
     told = capsys.readouterr().err
-    assert "holds an experiment (fewshot, stopped): it keeps no front" in told
+    assert "holds an experiment of a version that did not note its command" in told
     assert f"bipareto doctor {run}" in told
     assert call("report", run) == 2
     assert "holds no results.json; go on with the command that began it" in capsys.readouterr().err

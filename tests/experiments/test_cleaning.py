@@ -15,6 +15,7 @@ from bipareto.cli import main
 from bipareto.errors import BiparetoError, InvalidInput
 from bipareto_experiments import cleaning, cleaning_run
 from bipareto_experiments.cleaning import SETS, Sizes
+from bipareto_experiments.points import of_cleaning
 from helpers import write_image_sets
 
 TINY = Sizes(train=150, validation=60, test=100, hidden=16)
@@ -96,6 +97,17 @@ def test_both_methods_are_written_down(
     assert json.loads((tmp_path / "cleaning.json").read_text())["rows"] == found["rows"]
     assert len((tmp_path / "cleaning.csv").read_text().splitlines()) == 5
     assert (tmp_path / "cleaning.png").stat().st_size < 300_000
+    # The points that are kept for `certify` are those that were judged.
+    monkeypatch.setenv("BIPARETO_DATA", str(data))
+    task = cleaning.cleaning_problem(0, TINY, data=data)
+    for end, row in zip(of_cleaning(tmp_path), found["rows"], strict=True):
+        y = {name: leaf[None] for name, leaf in end.y.items()}
+        assert (100 * task.accuracy(y, task.test))[0].tolist() == pytest.approx(
+            row["test"], abs=0.01
+        )
+    (tmp_path / "points-forum-0.safetensors").unlink()
+    with pytest.raises(InvalidInput, match="earlier versions kept no points"):
+        of_cleaning(tmp_path)
 
 
 def test_each_set_has_a_head_of_its_own_on_a_network_for_both(data: Path) -> None:

@@ -37,6 +37,17 @@ def test_a_dataframe_has_every_digit(front: bp.ParetoFront) -> None:
     assert history["step"].iloc[-1] == 60
 
 
+def test_a_printed_front_has_a_line_for_each_run_and_no_tensors(front: bp.ParetoFront) -> None:
+    caption, header, *rows = str(front).splitlines()
+    assert caption.startswith("Pareto front: 3 runs")
+    assert header.split() == ["run", "seed", "w1", "w2", "f1", "f2", "reason"]
+    shown = [[float(cell) for cell in row.split()[4:6]] for row in rows]
+    torch.testing.assert_close(torch.tensor(shown).double(), front.objectives, rtol=1e-4, atol=1e-6)
+    assert "tensor(" not in repr(front[1])
+    assert "after 60 steps" in str(front[1])
+    assert notebook.text_table([], ["run", "f1"]) == "run  f1"
+
+
 def test_a_csv_file_reads_back_as_the_same_numbers(front: bp.ParetoFront, tmp_path: Path) -> None:
     front.to_csv(tmp_path / "front.csv")
     with (tmp_path / "front.csv").open() as file:

@@ -22,8 +22,8 @@ from bipareto.methods.parts.coordinates import Coordinates
 from bipareto.methods.parts.scalarization import Tracked
 from bipareto.methods.parts.schedule import Complement, Power
 from bipareto.problem import oracle
-from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
+from bipareto.run.stepping import draw
 from helpers import DOUBLE, nonconvex
 
 SETTINGS = {

@@ -8,8 +8,8 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.errors import InvalidInput
-from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Minibatches, Role, generator
+from bipareto.run.stepping import draw
 
 KEYS = st.tuples(
     st.sampled_from([Role("lower", "theta"), Role("lower", "x"), Role("upper", "x", 0)]),

@@ -14,7 +14,7 @@ import torch
 
 import bipareto as bp
 from bipareto.methods.parts.schedule import Constant, Power
-from bipareto.methods.theory.orders import Order, momeha_orders, stochastic_orders
+from bipareto.methods.theory.constants import Order, momeha_orders, stochastic_orders
 from bipareto.problem import tree
 from helpers import DOUBLE
 

@@ -308,7 +308,7 @@ def test_any_numbers_of_a_method_build_or_are_refused(numbers: dict[str, Any]) -
 def test_families_of_preferences_by_name() -> None:
     from bipareto.methods import MOMEHA
     from bipareto.methods.parts.preferences import named
-    from bipareto.sweep.builder import preferences_of
+    from bipareto.sweep.plan import preferences_of
 
     for family, wanted in (
         ("random", named("random:7", 3)),

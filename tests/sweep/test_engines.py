@@ -20,10 +20,10 @@ import pytest
 
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.sweep import engines, plan, sweep
-from bipareto.sweep.builder import build
 from bipareto.sweep.config import EngineConfig, SweepConfig, TuneConfig, dump, load
 from bipareto.sweep.durable import StoreError
 from bipareto.sweep.engines import ENGINES, Local, Processes
+from bipareto.sweep.plan import build
 from bipareto.sweep.typed import parse
 from helpers import attempts, wait_for
 from sweep import engine_work
@@ -46,7 +46,7 @@ CONFIG = parse(
 #: run at full priority
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join(
-        [str(Path(engines.__file__).parents[3]), str(Path(__file__).parents[1])]
+        [str(Path(engines.__file__).parents[2]), str(Path(__file__).parents[1])]
     ),
     "RAY_AUTH_MODE": "disabled",
     "RAY_worker_niceness": "0",
@@ -89,7 +89,7 @@ def test_workers_die_with_their_parent(tmp_path: Path) -> None:
     code = f"""
 from sweep import engine_work
 from functools import partial
-from bipareto.sweep.builder import build
+from bipareto.sweep.plan import build
 from bipareto.sweep.config import EngineConfig
 from bipareto.sweep.engines import Processes
 if __name__ == "__main__":
@@ -170,6 +170,8 @@ def test_a_loss_that_cannot_be_batched_runs_one_by_one(
 ) -> None:
     (tmp_path / "own_problem.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Another test's problem may go by that name.
+    monkeypatch.delitem(sys.modules, "own_problem", raising=False)
     own = parse(
         SweepConfig, {"problem": {"name": "own_problem:make", "options": {"scale": 1.0}}}
     ).problem

@@ -27,7 +27,7 @@ from bipareto.run.results import Record, Run, Snapshot
 from bipareto.sweep import reading, sweep
 from bipareto.sweep.config import SweepConfig
 from bipareto.sweep.durable import Damaged, RunLocked, StoreError, read_tensors, write_tensors
-from bipareto.sweep.status import status
+from bipareto.sweep.progress import status
 from bipareto.sweep.store import RunFolder, SliceFolder
 from bipareto.sweep.typed import parse
 from helpers import attempts, wait_for

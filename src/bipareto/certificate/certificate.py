@@ -29,10 +29,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.certificate.improvement import DENSE, Gain, along_lower, on_tangents, tangent_products
 from bipareto.certificate.inspection import SETTLED, Curvature, Point, Subspace, conic_minimum
 from bipareto.certificate.proximal import constraint_gradient, gap_of, proximal_point
-from bipareto.certificate.remaining import unseeable
+from bipareto.certificate.remaining import (
+    DENSE,
+    Gain,
+    along_lower,
+    on_tangents,
+    tangent_products,
+    unseeable,
+)
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
@@ -73,7 +79,7 @@ class Certificate:
         relative to their scale.
     improvement: by how much all objectives can still fall together along the lower solutions, as a
         share of each one's own range, by the second-order picture at the point: a number without
-        units (`certificate.improvement`).  NaN where the budget did not settle the picture.
+        units (`certificate.remaining`).  NaN where the budget did not settle the picture.
     common_descent: whether that is more than tol: True, False, or None where it is not settled.
     objectives: f (m,).
     gamma, rho_y: what the envelope was taken with, and the weak convexity that was given or seen
@@ -196,11 +202,8 @@ def certify(
     as_problem(problem)
     x, y = tree.as_tree(x, "x"), tree.as_tree(y, "y")
     gamma, rho_y, mu, c = _checked(gamma, rho_y, mu, c)
-    tol, budget, seed = (
-        validation.number(tol, "tol", least=0),
-        validation.count(budget, "budget", least=1, most=validation.MOST_STEPS),
-        validation.seed(seed),
-    )
+    tol, seed = validation.number(tol, "tol", least=0), validation.seed(seed)
+    budget = validation.count(budget, "budget", least=1, most=validation.MOST_STEPS)
     scalarizations.get(scalarization)
     problem.check_pure(x, y)
     at = Point(problem, x, y, budget)
@@ -215,11 +218,9 @@ def certify(
     space.grow(max(at.left() - 2 * FIRST_PRODUCTS, 0))
     low, high = space.eigenvalues
     seen = max(-low, 0.0)
-    gamma = (
-        gamma
-        if gamma is not None
-        else min(0.45 / seen if seen > 0 else math.inf, 1 / space.scale if space.scale > 0 else 1.0)
-    )
+    if gamma is None:
+        bound = 0.45 / seen if seen > 0 else math.inf
+        gamma = min(bound, 1 / space.scale if space.scale > 0 else 1.0)
     proximal = proximal_point(at, gamma, max(high, 0.0))
     space.grow(4 if at.flat.numel() <= DENSE else 4 + tangent_products(at))
     if space.slack > SETTLED:
@@ -350,16 +351,11 @@ def _paper_weights(f: Tensor, preference: Any, mu: float, ideal: Any, name: str)
 def _remarks(at: Point, space: Subspace) -> list[str]:
     """What is wrong with the point itself: far from lower stationarity, or not smooth."""
     found = []
-    distance = (
-        float(at.g_y.norm()) / space.scale
-        if space.scale > 0
-        else math.inf
-        if float(at.g_y.norm()) > 0
-        else 0.0
-    )
+    residual = float(at.g_y.norm())
+    distance = residual / space.scale if space.scale > 0 else math.inf if residual > 0 else 0.0
     if distance > NEAR * at.y_size:
         found.append(
-            f"the point is not near lower stationarity: ||grad_y g|| = {float(at.g_y.norm()):.3g} "
+            f"the point is not near lower stationarity: ||grad_y g|| = {residual:.3g} "
             f"with curvature up to {space.scale:.3g} puts it "
             f"about {distance:.2g} away (||y|| = {float(at.y_flat.norm()):.3g}); lower_curvature "
             "and kkt speak of stationary points: re-solve y first"

@@ -144,9 +144,7 @@ class Subspace:
         self._add(curvature.normal(at.g_y, torch.Generator().manual_seed(seed)))
 
     def grow(self, reserve: int) -> None:
-        """Go on until the spectrum and the kkt residual are settled, or no more than `reserve`
-        gradients are left.
-        """
+        """Go on until spectrum and kkt residual are settled, or `reserve` gradients are left."""
         self._reserve = reserve
         sources = [self._for_kkt, self._for_lowest, self._for_kkt, self._for_highest]
         turn = idle = 0
@@ -238,9 +236,7 @@ class Subspace:
         return self._ritz_residual(-1)
 
     def _ritz_residual(self, end: int) -> Iterator[Tensor]:
-        """g_yy u - theta u for the Ritz pair at one end of the spectrum, unless that pair is
-        settled.
-        """
+        """g_yy u - theta u for the Ritz pair at one end of the spectrum, unless it is settled."""
         values, vectors = self._ritz()
         u = vectors[:, end].to(self.V.device)
         residual = u @ self.HV[: self.size] - float(values[end]) * (u @ self.V[: self.size])
@@ -290,9 +286,7 @@ def simplex_minimum(rows: Tensor) -> tuple[Tensor, float]:
 
 
 class Conic(NamedTuple):
-    """lambda (m,) and p of `conic_minimum`, the smallest norm, and the relative slack of its
-    optimality conditions.
-    """
+    """lambda (m,) and p of `conic_minimum`, the smallest norm, and the conditions' slack."""
 
     weights: Tensor
     multiplier: float

@@ -11,9 +11,7 @@ from bipareto.certificate.inspection import PROXIMAL_SHARE, Point, Subspace
 
 
 class Proximal(NamedTuple):
-    """theta* - y (d_y,), g and its gradient (d,) at theta*, ||grad h|| there, and whether that met
-    the tolerance.
-    """
+    """theta* - y (d_y,); g and its gradient (d,) and ||grad h|| at theta*; whether that met tol."""
 
     shift: Tensor
     g: float
@@ -70,9 +68,7 @@ def proximal_point(at: Point, gamma: float, curvature: float) -> Proximal:
 
 
 def _quasi_newton(slope: Tensor, pairs: list[tuple[Tensor, Tensor]], first: float) -> Tensor:
-    """The L-BFGS direction from the pairs (step, change of gradient), newest last; `first` is the
-    step without pairs.
-    """
+    """The L-BFGS direction from pairs (step, change of gradient), newest last, else `first`."""
     q = slope
     kept = []
     for s, change in reversed(pairs):
@@ -104,9 +100,7 @@ def gap_of(at: Point, proximal: Proximal, gamma: float) -> float:
 def constraint_gradient(
     at: Point, space: Subspace, proximal: Proximal, gamma: float
 ) -> tuple[Tensor, float]:
-    """grad g - grad v_gamma (d,), and how large the errors of theta* and of rounding in it may
-    be.
-    """
+    """grad g - grad v_gamma (d,), and how large errors of theta* and rounding in it may be."""
     in_x = at.grad_g[: at.split] - proximal.gradient[: at.split]
     in_y = at.g_y + proximal.shift / gamma
     strong = max(1 / gamma + min(space.eigenvalues[0], 0.0), 0.1 / gamma)

@@ -1,6 +1,4 @@
-"""Pareto stationarity of a set of gradients, exactly as defined: without constraints and with
-them.
-"""
+"""Pareto stationarity of a set of gradients, as defined: without constraints and with them."""
 
 from __future__ import annotations
 

@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bipareto.cli.options import Json, Options, Quiet, Trust
+from bipareto.cli.again import type_again
 from bipareto.cli.output import Output
-from bipareto.cli.traced import RunOrProblem, ShortSteps, folder_of
+from bipareto.cli.values import (
+    Json,
+    Options,
+    Quiet,
+    RunOrProblem,
+    ShortSteps,
+    Trust,
+    folder_of,
+    taking,
+)
 from bipareto.errors import BiparetoWarning, InvalidInput
 
 if TYPE_CHECKING:
     from bipareto.certificate.certificate import Certificate
+    from bipareto.problem import Problem
+    from bipareto.problem.tree import Tree
+
+Index = Annotated[
+    int | None, taking("N", "One run of it, in full; else a table of all.", "--index", "-i")
+]
+Gamma = Annotated[
+    float | None, taking("G", "Of the Moreau envelope; else the method's own.", "--gamma")
+]
 
 
 def certify(
+    context: typer.Context,
     run: RunOrProblem,
-    index: Annotated[
-        int | None,
-        typer.Option(
-            "--index", "-i", metavar="N", help="One run of it, in full; else a table of all."
-        ),
-    ] = None,
-    gamma: Annotated[
-        float | None,
-        typer.Option("--gamma", metavar="G", help="Of the Moreau envelope; else the method's own."),
-    ] = None,
+    index: Index = None,
+    gamma: Gamma = None,
     steps: ShortSteps = 2000,
     option: Options = None,
     trust: Trust = False,
@@ -59,44 +71,75 @@ def certify(
       bipareto certify runs/a --index 5
       bipareto certify package.module:function --steps 5000
     """
+    if (Path(run) / "experiment.json").is_file():
+        asked = {"--index": index, "--gamma": gamma}
+        given = [
+            word
+            for name, value in asked.items()
+            if value is not None
+            for word in (name, f"{value}")
+        ]
+        type_again(context, ["experiment", "certify", run, *given], as_json, quiet)
     from bipareto.sweep.reading import run_folders
 
     out = Output(as_json, quiet)
     with folder_of(out, run, steps, option) as path:
         own = trust or path != Path(run)  # a problem that was named here is imported anyway
         found = {
-            run if folder == path else str(folder): _certified(out, folder, index, gamma, own)
+            run if folder == path else str(folder): _of_run(out, folder, index, gamma, own)
             for folder in run_folders(path)
         }
-    parts = [
-        {"run": path, "certificates": [{"index": i, **asdict(c)} for i, c in points.items()]}
-        for path, points in found.items()
-    ]
+    parts = [in_json(path, points) for path, points in found.items()]
     out.result(parts[0] if len(parts) == 1 else {"run": run, "runs": parts})
 
 
-def _certified(
+def in_json(run: str, found: Mapping[int, Certificate]) -> dict[str, Any]:
+    """The certificates of a run, for JSON."""
+    return {"run": run, "certificates": [{"index": i, **asdict(c)} for i, c in found.items()]}
+
+
+def _of_run(
     out: Output, run: Path, index: int | None, gamma: float | None, trust: bool
 ) -> dict[int, Certificate]:
-    """The certificates of one run folder, shown as they are made."""
-    from bipareto.certificate import certificate
+    """The certificates of one run folder."""
     from bipareto.methods import MOMEHA
     from bipareto.sweep.reading import plan_of, read_runs
 
     plan, found = plan_of(run, trusted=trust), read_runs(run)[0].front
     problem, name = plan.setup.problem, plan.config.problem.name
-    if index is not None and not 0 <= index < len(found):
-        raise InvalidInput(f"--index {index}: the front in {run} has runs 0 to {len(found) - 1}")
     # Other methods have a gamma of another meaning, and so have fitted coordinates.
     own = None
     if isinstance(plan.method, MOMEHA) and plan.method.coordinates == "plain":
         own = plan.method.gamma
-    envelope_gamma = own if gamma is None else gamma
+    points = {i: (problem, *found.point(i)) for i in range(len(found))}
+    return certified(out, f"{run}", name, points, index, own if gamma is None else gamma)
+
+
+def certified(
+    out: Output,
+    run: str,
+    name: str,
+    points: Mapping[int, tuple[Problem, Tree, Tree]],
+    index: int | None,
+    gamma: float | None,
+    budget: int = 200,
+) -> dict[int, Certificate]:
+    """Certify points, each with its problem, and show what is found.
+
+    Args:
+        run, name: what messages and the table call it.
+        index: this one alone, in full.
+        gamma, budget: as `bipareto.certify` takes them.
+    """
+    from bipareto.certificate import certificate
+
+    if index is not None and index not in points:
+        raise InvalidInput(f"--index {index}: the front in {run} has runs 0 to {len(points) - 1}")
     certificates = {}
-    for i in range(len(found)) if index is None else [index]:
+    for i in points if index is None else [index]:
         # The same sentences are in the notes.
         with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
-            certificates[i] = certificate.certify(problem, *found.point(i), envelope_gamma)
+            certificates[i] = certificate.certify(*points[i], gamma, budget=budget)
     if index is not None:
         out.say(str(certificates[index]))
     else:

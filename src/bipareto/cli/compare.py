@@ -6,13 +6,22 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import typer
-
 from bipareto.cli import values
 from bipareto.cli.again import noted
-from bipareto.cli.options import Compile, Dim, Json, Noise, Options, Out, ProblemName, Quiet, Seeds
-from bipareto.cli.output import Output, ensure_folder
-from bipareto.cli.values import problem_asked
+from bipareto.cli.output import Output, ensure_folder, finite
+from bipareto.cli.values import (
+    Compile,
+    Dim,
+    Json,
+    Noise,
+    Options,
+    Out,
+    ProblemName,
+    Quiet,
+    Seeds,
+    problem_asked,
+    taking,
+)
 from bipareto.errors import InvalidInput
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
@@ -25,42 +34,21 @@ if TYPE_CHECKING:
 def compare(
     problem: ProblemName,
     methods: Annotated[
-        str,
-        typer.Option(
-            "--methods",
-            metavar="NAME,NAME,..|all",
-            help="Which methods; all that apply to the problem.",
-        ),
+        str, taking("NAME,NAME,..|all", "Which methods; all that apply to the problem.")
     ] = "all",
     preferences: Annotated[
-        int,
-        typer.Option(
-            "--preferences", metavar="N", min=1, help="How many along each edge of the simplex."
-        ),
+        int, taking("N", "How many along each edge of the simplex.", min=1)
     ] = 11,
     budget: Annotated[
-        str,
-        typer.Option(
-            "--budget", metavar="KIND", help="oracles (gradients per run) or seconds (per method)."
-        ),
+        str, taking("KIND", "oracles (gradients per run) or seconds (per method).")
     ] = "oracles",
     amount: Annotated[
         float | None,
-        typer.Option(
-            "--amount",
-            metavar="N",
-            help="How much of it: 80,000 gradients (your own problem: 10,000) or 20 seconds.",
-        ),
+        taking("N", "How much of it: 80,000 gradients (your own problem: 10,000) or 20 seconds."),
     ] = None,
     seed: Seeds = None,
     start: Annotated[
-        int,
-        typer.Option(
-            "--start",
-            metavar="N",
-            min=0,
-            help="0 for the problem's own start, else its N-th random one.",
-        ),
+        int, taking("N", "0 for the problem's own start, else its N-th random one.", min=0)
     ] = 0,
     dim: Dim = None,
     noise: Noise = 0.0,
@@ -97,9 +85,9 @@ def compare(
     import json
 
     from bipareto.sweep import comparison, contenders
-    from bipareto.sweep.builder import Setup, build
     from bipareto.sweep.comparison import Kept
     from bipareto.sweep.durable import write_text
+    from bipareto.sweep.plan import Setup, build
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="comparison.json")
@@ -172,7 +160,7 @@ def compare(
             out_dir / "comparison.png",
         )
         # Last: it says that the comparison is done.
-        write_text(out_dir / "comparison.json", json.dumps(values.finite(result), indent=2) + "\n")
+        write_text(out_dir / "comparison.json", json.dumps(finite(result), indent=2) + "\n")
         out.say(
             f"wrote comparison.json, comparison.png and methods/ to {out_dir}; look at it: "
             f"bipareto report {out_dir}"

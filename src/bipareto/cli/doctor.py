@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bipareto.cli.options import Json, Options, Quiet, Trust
 from bipareto.cli.output import Output
-from bipareto.cli.traced import RunOrProblem, ShortSteps, folder_of
+from bipareto.cli.values import Json, Options, Quiet, RunOrProblem, ShortSteps, Trust, folder_of
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def _examined(out: Output, path: Path, asked: str, trust: bool) -> list[dict[str
 def _recorded(out: Output, path: Path) -> dict[str, Any]:
     """The diagnoses of an experiment, from the records of its trainings."""
     from bipareto.doctor.recorded import examine_trainings
-    from bipareto.sweep.status import trainings
+    from bipareto.sweep.progress import trainings
 
     found = trainings(path)
     if not found:

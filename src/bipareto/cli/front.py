@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from bipareto.cli import output, values
-from bipareto.cli.options import (
+from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import (
     Compile,
     Dim,
     Hyperparameters,
@@ -22,10 +23,12 @@ from bipareto.cli.options import (
     Seeds,
     Settings,
     Steps,
+    front_of,
+    method_asked,
+    preferences_asked,
+    problem_asked,
+    taking,
 )
-from bipareto.cli.output import Output, ensure_folder
-from bipareto.cli.traced import front_of
-from bipareto.cli.values import method_asked, preferences_asked, problem_asked
 from bipareto.sweep.config import SweepConfig
 
 __all__ = ["front"]
@@ -36,20 +39,11 @@ def front(
     method: MethodName = "auto",
     preferences: Annotated[
         str,
-        typer.Option(
-            "--preferences",
-            metavar="N|NAME|FILE",
-            help="How many along each edge of the simplex, or a family, see above.",
-        ),
+        taking("N|NAME|FILE", "How many along each edge of the simplex, or a family, see above."),
     ] = "11",
     budget: Annotated[
         int | None,
-        typer.Option(
-            "--budget",
-            metavar="N",
-            min=1,
-            help="With --preferences adaptive: the work of so many full runs.",
-        ),
+        taking("N", "With --preferences adaptive: the work of so many full runs.", min=1),
     ] = None,
     steps: Steps = 20_000,
     seed: Seeds = None,
@@ -107,7 +101,7 @@ def front(
     """
     from bipareto.methods import METHODS
     from bipareto.report import plot_front
-    from bipareto.sweep.builder import build
+    from bipareto.sweep.plan import build
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="manifest.json")

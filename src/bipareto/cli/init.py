@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output
+from bipareto.cli.values import Json, Quiet
 from bipareto.errors import InvalidInput
 
 CONFIGURATION = """\

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from bipareto.cli.options import Json
 from bipareto.cli.output import Output
+from bipareto.cli.values import Json
 from bipareto.errors import InvalidInput
 
 #: Files that make a folder a run.
@@ -32,7 +32,7 @@ def ls(
       bipareto ls runs --json
     """
     from bipareto.errors import BiparetoError
-    from bipareto.sweep.status import experiment, status
+    from bipareto.sweep.progress import experiment, status
 
     out = Output(as_json)
     if not folder.is_dir():

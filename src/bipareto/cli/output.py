@@ -5,6 +5,7 @@ what `solve` and `front` show.
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from bipareto.cli.values import finite
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.sweep import grammar
 
@@ -28,6 +28,15 @@ if TYPE_CHECKING:
     from bipareto.problem import Problem
     from bipareto.problem.tree import Tree
     from bipareto.problems.base import KnownProblem
+
+
+def finite(value: Any) -> Any:
+    """Data for JSON, which knows no NaN and no infinity: these become null."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Output:
@@ -186,9 +195,7 @@ def fail(message: str) -> None:
 def position_error(
     known: KnownProblem, method: Method, x: Tree, preference: Tensor | None
 ) -> Tensor | None:
-    """How far each run is from the exact point of its preference; None where the method does not
-    say which point that is.
-    """
+    """How far each run is from its preference's exact point; None where the method names none."""
     from bipareto.methods.parts.scalarization import Fixed
 
     if preference is None:

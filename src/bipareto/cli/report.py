@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bipareto.cli.again import type_again
-from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Quiet, taking
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -25,15 +25,9 @@ def report(
         ),
     ],
     page: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="FILE", help="The page; else report.html in the first folder."
-        ),
+        Path | None, taking("FILE", "The page; else report.html in the first folder.", "--out")
     ] = None,
-    title: Annotated[
-        str | None,
-        typer.Option("--title", metavar="TEXT", help="Of the page; else the names of the runs."),
-    ] = None,
+    title: Annotated[str | None, taking("TEXT", "Of the page; else the names of the runs.")] = None,
     certified: Annotated[
         bool | None,
         typer.Option(
@@ -42,14 +36,9 @@ def report(
         ),
     ] = None,
     figures: Annotated[
-        Path | None,
-        typer.Option(
-            "--figures", metavar="DIR", help="Also write the figures for publication there."
-        ),
+        Path | None, taking("DIR", "Also write the figures for publication there.")
     ] = None,
-    form: Annotated[
-        str, typer.Option("--format", metavar="KIND", help="Of these figures: pdf, png or svg.")
-    ] = "pdf",
+    form: Annotated[str, taking("KIND", "Of these figures: pdf, png or svg.", "--format")] = "pdf",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:

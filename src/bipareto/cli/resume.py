@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from bipareto.cli.again import type_again, words_of
-from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output
 from bipareto.cli.sweep import Address, Engine, Workers, engine_asked, tell, teller
+from bipareto.cli.values import Json, Quiet
 from bipareto.errors import InvalidInput
 
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
@@ -36,8 +36,8 @@ def resume(
       bipareto resume runs/a --engine ray --address auto
     """
     from bipareto.sweep import sweep
-    from bipareto.sweep.builder import foretold
     from bipareto.sweep.config import SweepConfig, load
+    from bipareto.sweep.plan import foretold
     from bipareto.sweep.store import RunFolder
 
     out = Output(as_json, quiet)

@@ -6,10 +6,9 @@ import time
 from dataclasses import asdict
 from typing import Annotated, cast
 
-import typer
-
 from bipareto.cli import output, values
-from bipareto.cli.options import (
+from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import (
     Compile,
     Dim,
     Hyperparameters,
@@ -22,10 +21,11 @@ from bipareto.cli.options import (
     Quiet,
     Settings,
     Steps,
+    front_of,
+    method_asked,
+    problem_asked,
+    taking,
 )
-from bipareto.cli.output import Output, ensure_folder
-from bipareto.cli.traced import front_of
-from bipareto.cli.values import method_asked, problem_asked
 from bipareto.errors import InvalidInput
 from bipareto.sweep.config import PreferencesConfig, SweepConfig
 
@@ -36,15 +36,11 @@ def solve(
     problem: ProblemName,
     preference: Annotated[
         str | None,
-        typer.Option(
-            "--preference", "-p", metavar="W1,W2,..", help="Weights that sum to 1; else equal ones."
-        ),
+        taking("W1,W2,..", "Weights that sum to 1; else equal ones.", "--preference", "-p"),
     ] = None,
     method: MethodName = "auto",
     steps: Steps = 20_000,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Which draws a noisy problem makes.")
-    ] = 0,
+    seed: Annotated[int, taking("N", "Which draws a noisy problem makes.")] = 0,
     dim: Dim = None,
     noise: Noise = 0.0,
     option: Options = None,
@@ -52,10 +48,7 @@ def solve(
     hyperparameters: Hyperparameters = "tuned",
     compiled: Compile = None,
     track: Annotated[
-        str | None,
-        typer.Option(
-            "--track", metavar="NAME", help="Also show records in tensorboard, mlflow or wandb."
-        ),
+        str | None, taking("NAME", "Also show records in tensorboard, mlflow or wandb.")
     ] = None,
     out_dir: Out = None,
     as_json: Json = False,
@@ -80,7 +73,7 @@ def solve(
     from bipareto.methods import METHODS
     from bipareto.problem import tree
     from bipareto.run.trackers import TrackerName
-    from bipareto.sweep.builder import build
+    from bipareto.sweep.plan import build
 
     out = Output(as_json, quiet)
     ensure_folder(out_dir, own="manifest.json")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Quiet, taking
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -20,34 +20,25 @@ if TYPE_CHECKING:
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG.yaml", help="What to run.")]
 Engine = Annotated[
-    str | None,
-    typer.Option("--engine", metavar="NAME", help="local, processes or ray; changes no number."),
+    str | None, taking("NAME", "local, processes or ray; changes no number.", "--engine")
 ]
 Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers", metavar="N", min=1, help="Slices at a time; by default one per core."
-    ),
+    int | None, taking("N", "Slices at a time; by default one per core.", "--workers", min=1)
 ]
 Address = Annotated[
-    str | None,
-    typer.Option("--address", metavar="HOST:PORT", help="An existing Ray cluster, or auto."),
+    str | None, taking("HOST:PORT", "An existing Ray cluster, or auto.", "--address")
 ]
 Track = Annotated[
     str | None,
-    typer.Option(
-        "--track",
-        metavar="NAME",
-        help="Also show records in tensorboard, mlflow or wandb; changes no number.",
+    taking(
+        "NAME", "Also show records in tensorboard, mlflow or wandb; changes no number.", "--track"
     ),
 ]
 
 
 def sweep(
     config: Config,
-    out_dir: Annotated[
-        Path, typer.Option("--out", metavar="RUN", help="The folder of the run, which must be new.")
-    ],
+    out_dir: Annotated[Path, taking("RUN", "The folder of the run, which must be new.", "--out")],
     engine: Engine = None,
     workers: Workers = None,
     address: Address = None,
@@ -70,8 +61,8 @@ def sweep(
       bipareto sweep front.yaml --out runs/c --track tensorboard
     """
     from bipareto.sweep import sweep
-    from bipareto.sweep.builder import foretold
     from bipareto.sweep.config import SweepConfig, load, to_dict
+    from bipareto.sweep.plan import foretold
     from bipareto.sweep.typed import parse
 
     out = Output(as_json, quiet)

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Options, Quiet
 from bipareto.cli.output import Output
-from bipareto.cli.traced import ShortSteps
-from bipareto.cli.values import problem_asked
+from bipareto.cli.values import Json, Options, Quiet, ShortSteps, problem_asked, taking
 from bipareto.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,36 +25,21 @@ def tune(
         typer.Argument(metavar="CONFIG.yaml", help="What to search; or package.module:function."),
     ],
     method: Annotated[
-        str | None,
-        typer.Option(
-            "--method", metavar="NAME", help="Of package.module:function; else what suits it."
-        ),
+        str | None, taking("NAME", "Of package.module:function; else what suits it.")
     ] = None,
     space: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--space", metavar="KEY=LOW:HIGH", help="A hyperparameter's range; repeatable."
-        ),
+        list[str] | None, taking("KEY=LOW:HIGH", "A hyperparameter's range; repeatable.")
     ] = None,
     steps: ShortSteps = 2000,
-    trials: Annotated[
-        int, typer.Option("--trials", metavar="N", min=1, help="Of package.module:function.")
-    ] = 32,
+    trials: Annotated[int, taking("N", "Of package.module:function.", min=1)] = 32,
     option: Options = None,
     storage: Annotated[
-        str | None,
-        typer.Option(
-            "--storage",
-            metavar="URL",
-            help="Any of Optuna's; by default an SQLite file beside --out.",
-        ),
+        str | None, taking("URL", "Any of Optuna's; by default an SQLite file beside --out.")
     ] = None,
-    study: Annotated[
-        str, typer.Option("--study", metavar="NAME", help="Trials of one name add up.")
-    ] = "tune",
-    out_dir: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where best.yaml and the storage go.")
-    ] = Path("runs/tune"),
+    study: Annotated[str, taking("NAME", "Trials of one name add up.")] = "tune",
+    out_dir: Annotated[Path, taking("DIR", "Where best.yaml and the storage go.", "--out")] = Path(
+        "runs/tune"
+    ),
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -81,8 +64,8 @@ def tune(
       bipareto tune package.module:function --space mu=1:16 --trials 16
     """
     from bipareto.sweep import tuner
-    from bipareto.sweep.builder import foretold
     from bipareto.sweep.config import TuneConfig, load
+    from bipareto.sweep.plan import foretold
 
     out = Output(as_json, quiet)
     with out.listening():
@@ -114,7 +97,6 @@ def _own(
     """The search for a problem of one's own: five preferences, ranges that are given or surround
     the tuned hyperparameters.
     """
-    from bipareto.sweep.builder import auto, build, method_of
     from bipareto.sweep.config import (
         MethodConfig,
         PreferencesConfig,
@@ -122,6 +104,7 @@ def _own(
         SweepConfig,
         TuneConfig,
     )
+    from bipareto.sweep.plan import auto, build, method_of
 
     problem = problem_asked(name, option, None, 0.0)
     setup = build(problem, [0])

@@ -1,19 +1,93 @@
-"""Options as people write them on the command line, and the configuration of a run made of them."""
+"""What commands take: options that several share, values as people write them, the configuration
+made of them, and the front or the run folder that it asks for.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from bipareto.errors import InvalidInput
 from bipareto.sweep import typed
-from bipareto.sweep.config import MethodConfig, PreferencesConfig, ProblemConfig
+from bipareto.sweep.config import MethodConfig, PreferencesConfig, ProblemConfig, SweepConfig
 from bipareto.sweep.grammar import parse, show
 
 if TYPE_CHECKING:
-    from bipareto.sweep.builder import Setup
+    from bipareto.cli.output import Output
+    from bipareto.fronts.pareto import ParetoFront
+    from bipareto.methods import Method
+    from bipareto.problem.tree import Tree
+    from bipareto.sweep.plan import Setup
+
+
+def taking(metavar: str, told: str, *names: str, **more: Any) -> Any:
+    """An option that takes a value, for `Annotated`; without names it has that of its parameter.
+
+    Args:
+        metavar: what stands for the value in the help.
+        told: what it is, one sentence of the help.
+        more: as `typer.Option` takes it.
+    """
+    return typer.Option(*names, metavar=metavar, help=told, **more)
+
+
+ProblemName = Annotated[
+    str,
+    typer.Argument(metavar="PROBLEM", help="One of `bipareto list`, or package.module:function."),
+]
+MethodName = Annotated[
+    str, taking("NAME", "One of `bipareto list`, or auto: what suits the problem.", "--method")
+]
+Seeds = Annotated[
+    list[str] | None,
+    taking("N,N,..", "Every preference runs once with each; repeatable.", "--seed"),
+]
+Steps = Annotated[int, taking("N", "Iterations of every run.", "--steps", min=1)]
+Dim = Annotated[int | None, taking("N", "Short for -o dim=N.", "--dim", min=1)]
+Noise = Annotated[float, taking("SIGMA", "Noise on every gradient coordinate.", "--noise", min=0.0)]
+Options = Annotated[
+    list[str] | None, taking("KEY=VALUE", "An option of the problem; repeatable.", "-o", "--option")
+]
+Settings = Annotated[
+    list[str] | None,
+    taking(
+        "KEY=VALUE", "A hyperparameter of the method: mu=8, c=power(5,0.45); repeatable.", "--set"
+    ),
+]
+Hyperparameters = Annotated[
+    str, taking("SOURCE", "Where the others come from: tuned, plain or paper.", "--hyperparameters")
+]
+Out = Annotated[Path | None, taking("DIR", "Write files to this folder.", "--out")]
+Json = Annotated[
+    bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No tables, no words, no progress bar.")]
+Compile = Annotated[
+    bool | None,
+    typer.Option("--compile/--no-compile", help="Compile the step; by default when it pays."),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust", help="Import and call the code that the run names as its problem, if it does."
+    ),
+]
+RunOrProblem = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run folder: of `front`, `solve`, `sweep`; or package.module:function.",
+    ),
+]
+ShortSteps = Annotated[
+    int, taking("N", "Of the front of package.module:function.", "--steps", min=1)
+]
 
 
 def numbers(text: str, name: str) -> list[float]:
@@ -87,15 +161,6 @@ def pairs(
     return found
 
 
-def finite(value: Any) -> Any:
-    """Data for JSON, which knows no NaN and no infinity: these become null."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def problem_asked(
     name: str, option: list[str] | None, dim: int | None, noise: float
 ) -> ProblemConfig:
@@ -126,7 +191,7 @@ def method_asked(name: str, source: str, settings: list[str] | None, setup: Setu
         setup: the problem.
     """
     from bipareto.methods import METHODS
-    from bipareto.sweep.builder import auto
+    from bipareto.sweep.plan import auto
 
     if name == "auto":
         name = auto(setup.problem)
@@ -170,3 +235,48 @@ def preferences_asked(text: str, budget: int | None, setup: Setup) -> Preference
         return typed.parse(PreferencesConfig, {"family": text})
     m = setup.known.m if setup.known else setup.problem.check(*setup.starts[0])
     return PreferencesConfig(vectors=tuple(map(tuple, named(text, m).tolist())))
+
+
+@contextmanager
+def folder_of(out: Output, asked: str, steps: int, option: list[str] | None) -> Iterator[Path]:
+    """The run folder that was named, or one of a short front of the problem that was named: five
+    preferences along each edge, the method that suits the problem, tuned.
+    """
+    if ":" not in asked or Path(asked).exists():
+        yield Path(asked)
+        return
+    from bipareto.sweep import sweep
+    from bipareto.sweep.plan import build, chosen
+
+    problem = problem_asked(asked, option, None, 0.0)
+    setup = build(problem, [0])
+    preferences = PreferencesConfig(count=5)
+    config = chosen(SweepConfig(problem=problem, preferences=preferences, steps=steps), setup)
+    with TemporaryDirectory() as folder, out.listening():
+        run = Path(folder) / "run"
+        sweep.sweep(config, run, setup=setup, progress=out.progress)
+        out.say(f"{asked}: a front of {steps} steps, {config.method.name}")
+        yield run
+
+
+def front_of(
+    config: SweepConfig,
+    setup: Setup,
+    out_dir: Path | None,
+    progress: bool | None,
+    callbacks: Sequence[Any] = (),
+) -> tuple[ParetoFront, Method, Tree, list[int]]:
+    """The front of a configuration, in a folder or in memory: with its lower level solved; its
+    method with hyperparameters; y as the runs returned it, and their steps.
+    """
+    from bipareto.sweep import sweep
+    from bipareto.sweep.reading import plan_of, returned
+
+    if out_dir is not None:
+        found = sweep.sweep(config, out_dir, setup=setup, callbacks=callbacks, progress=progress)
+        return found, plan_of(out_dir, trusted=True).method, *returned(out_dir, trusted=True)
+    raw = sweep.traced(config, setup, callbacks=callbacks, progress=progress)
+    assert raw.method is not None
+    # The y of a race was trained on g alone already.
+    found = raw if raw.race else raw.resolve_lower()
+    return found, raw.method, raw.y, [] if raw.run is None else raw.run.steps

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bipareto.cli.options import Json
 from bipareto.cli.output import Output
+from bipareto.cli.values import Json, taking
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def watch(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a sweep.")],
-    every: Annotated[
-        float, typer.Option("--every", metavar="SECONDS", min=0.1, help="How often to look.")
-    ] = 1.0,
+    every: Annotated[float, taking("SECONDS", "How often to look.", min=0.1)] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Look once and leave.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -36,9 +34,8 @@ def watch(
       bipareto watch runs/a
       bipareto watch runs/a --once
     """
-    from bipareto.sweep.progress import progress
+    from bipareto.sweep.progress import experiment, progress
     from bipareto.sweep.reading import run_folders
-    from bipareto.sweep.status import experiment
 
     out = Output(as_json)
     if (trained := experiment(run)) is not None:

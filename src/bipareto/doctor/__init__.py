@@ -58,7 +58,7 @@ def diagnose(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None = No
         start: (x0, y0); with it, features that collapse can be seen.
 
     >>> import torch
-    >>> from bipareto.fronts.solve import solve
+    >>> from bipareto.fronts.front import solve
     >>> problem = Problem(
     ...     upper=lambda x, y: torch.stack([(x - 1)**2 + y**2, x**2 + (y - 1)**2]),
     ...     lower=lambda x, y: (y - x)**2,

@@ -187,9 +187,7 @@ class _Middles:
         self.known: dict[Neighbours, tuple[tuple[Tree, Tree], Tensor] | None] = {}
 
     def __call__(self, run: Run, group: Neighbours) -> tuple[tuple[Tree, Tree], Tensor] | None:
-        """((x, y), objectives (m,)) between the runs, or None where the lower level does not allow
-        it.
-        """
+        """((x, y), objectives (m,)) between the runs; None where the lower level forbids it."""
         if group not in self.known:
             middle = between(
                 self.problem,

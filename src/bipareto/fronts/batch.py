@@ -13,10 +13,10 @@ from bipareto.errors import BiparetoWarning, NotBatchable
 from bipareto.methods import Method
 from bipareto.methods.base import State
 from bipareto.problem import Problem, tree
-from bipareto.problem.draws import draw
 from bipareto.run.loop import Begun, LoopOptions, drive, not_begun
 from bipareto.run.results import Run, as_batch
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 
 #: Runs of one front at most.
 MOST_RUNS = 1_000_000
@@ -93,9 +93,7 @@ def rows_of(run: Run, rows: list[int]) -> Run:
 
 
 def join_runs(runs: list[Run]) -> Run:
-    """Several runs with a first axis as one; they were recorded at the same steps, as far as they
-    went.
-    """
+    """Several runs with a first axis as one, recorded at the same steps as far as they went."""
     if len(runs) == 1:
         return runs[0]
 

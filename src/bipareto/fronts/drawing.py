@@ -36,7 +36,7 @@ _EXACT = "0.75"
 
 
 def _figure(width: float = 6.4, height: float = 4.8) -> Figure:
-    from bipareto.fronts.canvas import Canvas  # which loads matplotlib
+    from bipareto.fronts.styles import Canvas  # which loads matplotlib
 
     return Canvas(figsize=(width, height), layout="constrained")
 
@@ -159,19 +159,14 @@ def draw_fronts(
 
 
 def draw_radar(
-    rows: Mapping[str, Tensor],
-    low: Tensor,
-    high: Tensor,
-    *,
-    names: Sequence[str] | None = None,
-    title: str = "",
+    rows: Mapping[str, Tensor], low: Tensor, high: Tensor, *, names: Sequence[str] | None = None
 ) -> Figure:
     """Points on one spoke per objective, the best value at the rim and the worst at the centre.
 
     Args:
         rows: label -> objectives (m,).
         low, high: best and worst values (m,) of the scale.
-        names, title: as in `draw_front`.
+        names: as in `draw_front`.
     """
     figure = _figure(6.4, 5.2)
     axes: Any = figure.add_subplot(projection="polar")
@@ -184,7 +179,6 @@ def draw_radar(
     axes.set_rlim(0, 1)
     axes.set_yticks([0.25, 0.5, 0.75, 1.0], ["", "", "", "best"])
     axes.legend(loc="center left", bbox_to_anchor=(1.1, 0.5))
-    axes.set_title(title)
     return figure
 
 
@@ -314,9 +308,7 @@ def _scatter(axes: Any, points: Tensor, colours: Any, exact: Tensor | None, **st
 def _parallel(
     axes: Axes, points: Tensor, colours: Any, exact: Tensor | None, labels: Sequence[str]
 ) -> None:
-    """Many objectives: one line per run across the objectives, over the range of the exact
-    front.
-    """
+    """Many objectives: one line per run across them, over the range of the exact front."""
     _coordinates(axes, exact, labels)
     for index, row in enumerate(points.tolist()):
         label = "found" if index == 0 else None

@@ -82,9 +82,7 @@ def weakly_pareto_optimal(objectives: Any, among: Any = None) -> Tensor:
 
 
 def _compared(objectives: Any, among: Any) -> tuple[Array, Array]:
-    """The rows (1, R, m) and those that they are compared with (n, 1, m); what is not finite
-    dominates nothing.
-    """
+    """The rows (1, R, m) and those to compare (n, 1, m); what is not finite dominates nothing."""
     rows = _rows(objectives)
     others = _finite(objectives) if among is None else _finite(among)
     if rows.shape[1] != others.shape[1]:

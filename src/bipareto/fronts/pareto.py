@@ -25,10 +25,9 @@ from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree
 from bipareto.problem.validation import Places, place, places
-from bipareto.run.leak import Leak
 from bipareto.run.loop import solution_of
 from bipareto.run.race import Race
-from bipareto.run.results import Failure, Reason, Run, Solution
+from bipareto.run.results import Failure, Leak, Reason, Run, Solution
 from bipareto.run.training import TRAINING, judged, train_on
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def front_of(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ParetoFront(Tabular):
     """R runs stacked along a first axis: x, y (trees), objectives (R, m), preference (R, m; NaN for
     methods without), seed (R,).
@@ -126,9 +125,7 @@ class ParetoFront(Tabular):
     def __getitem__(self, index: Places) -> ParetoFront: ...
 
     def __getitem__(self, index: Any) -> Solution | ParetoFront:
-        """The run at a place as a `Solution`; the runs of a slice, a mask or a list of places
-        as a front, see `subset`.
-        """
+        """The run at a place as a `Solution`; a slice, mask or list of places as a front."""
         if isinstance(index, (slice, list, range)) or (
             isinstance(index, (Tensor, np.ndarray)) and index.ndim
         ):
@@ -218,9 +215,7 @@ class ParetoFront(Tabular):
         return replace(self, y=y, objectives=f, own=own, test=test, lower_residual=residual)
 
     def hypervolume(self, reference: Any) -> float:
-        """The volume of objective space that the front dominates, up to `reference` (m numbers,
-        worse than the front).
-        """
+        """The volume that the front dominates, up to `reference` (m numbers, worse than all)."""
         self._remind("their last values are counted like any other's")
         return measures.hypervolume(self.objectives, reference)
 
@@ -235,9 +230,7 @@ class ParetoFront(Tabular):
             )
 
     def nondominated(self) -> ParetoFront:
-        """The runs that no other run dominates (finite ones only); of equal points the first is
-        kept.
-        """
+        """The finite runs that no other run dominates; of equal points the first is kept."""
         import moocore
 
         finite = torch.isfinite(self.objectives).all(1)

@@ -32,16 +32,14 @@ Predict = Callable[[Neighbours], tuple[Array, Array] | None]
 
 
 class Proposal(NamedTuple):
-    """A preference (m,) to be solved next, the solved runs it lies between, and its score (see
-    `propose`).
-    """
+    """A preference (m,) to solve next, the solved runs it lies between, its score (`propose`)."""
 
     preference: Tensor
     parents: Neighbours
     score: float
 
 
-def corners(m: int, edge: float = EDGE) -> Tensor:
+def corners(m: int) -> Tensor:
     """The preferences that come first: one near each corner of the simplex and the centre, shape (m
     + 1, m), float64.
 
@@ -50,9 +48,8 @@ def corners(m: int, edge: float = EDGE) -> Tensor:
             [0.0200, 0.9800],
             [0.5000, 0.5000]], dtype=torch.float64)
     """
-    near = torch.full((m, m), edge, dtype=torch.float64) + (1 - m * edge) * torch.eye(
-        m, dtype=torch.float64
-    )
+    identity = torch.eye(m, dtype=torch.float64)
+    near = torch.full_like(identity, EDGE) + (1 - m * EDGE) * identity
     return torch.cat([near, torch.full((1, m), 1 / m, dtype=torch.float64)])
 
 

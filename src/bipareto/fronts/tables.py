@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput, installed
 from bipareto.problem import Problem, tree, validation
-from bipareto.problem.notebook import frame, html_table, in_notebook
+from bipareto.problem.notebook import frame, html_table, in_notebook, text_table
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Run
 
@@ -29,9 +29,7 @@ _KEPT = re.compile(r"run|seed|(w|f|own|test)\d+")
 
 
 class Tabular:
-    """What a front says of itself to other tools: a DataFrame, a CSV file, plain tensors, a cell of
-    a notebook.
-    """
+    """What a front says to other tools: a DataFrame, a CSV file, tensors, a notebook's cell."""
 
     x: Tree
     y: Tree
@@ -94,7 +92,13 @@ class Tabular:
         names = None if self.problem is None else self.problem.names
         return list(names or [f"f{i + 1}" for i in range(m)])
 
+    def __repr__(self) -> str:
+        return self._as(text_table)
+
     def _repr_html_(self) -> str:
+        return self._as(html_table)
+
+    def _as(self, form: Callable[..., str]) -> str:
         table = self.columns()
         if self.preference.isnan().all():
             table = {name: values for name, values in table.items() if name[0] != "w"}
@@ -103,7 +107,7 @@ class Tabular:
         caption = f"Pareto front: {len(self.reason)} runs"
         if self.unseen:
             caption += f"; what is left to gain was not looked at, because {self.unseen}"
-        return html_table(zip(*table.values(), strict=True), header, caption)
+        return form(zip(*table.values(), strict=True), header, caption)
 
     def _ipython_display_(self) -> None:
         """A picture to look into, where Plotly is installed, above the table."""

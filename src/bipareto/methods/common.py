@@ -7,22 +7,25 @@ steps on g alone.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bipareto.errors import InvalidInput
-from bipareto.methods.base import Draw, Info, Method, Start, State, WeightedState
+from bipareto.methods.base import Draw, Info, Method, Start, WeightedState
 from bipareto.methods.parts import simplex
 from bipareto.methods.parts.differentiation import Level, descend, jacobian
-from bipareto.methods.parts.hypergradient import Hypergradient, Hypergradients
+from bipareto.methods.parts.hypergradient import Hypergradient, Hypergradients, warn_if_singular
 from bipareto.methods.parts.simplex import Weights
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
+
+W = TypeVar("W", bound=WeightedState)
 
 #: The draw on which x sees g.
 LOWER_X = Role("lower", "x")
@@ -59,43 +62,79 @@ def upper_of(
     )
 
 
-def nested(
-    problem: Problem,
-    state: WeightedState,
-    draw: Draw | None,
-    lower_steps: int,
-    lower_step: Any,
-    estimate: Hypergradient,
-    numbers: tuple[Any, ...],
-) -> Hypergradients:
-    """y^D by D = `lower_steps` gradient steps on g from y_t, then the hypergradients at (x_t, y^D).
+class Nested(Method[W], ABC):
+    """A method that follows hypergradients at the y of D gradient steps on g from y_t."""
 
-    Objectives that depend on one part of y (`Problem.parts`) are estimated together, with the terms
-    of g that hold it.  The hypergradient of an objective without y is its gradient: no linear
-    system is solved for it.
-    """
-    x, y, m = state.x, state.y, state.weights.shape[-1]
-    for j in range(lower_steps):
-        y = descend(lower_of(problem, draw, Role("lower", "y", j)), x, y, lower_step)
-    if not any(part is not None for part in problem.parts):
-        return estimate(upper_of(problem, draw, m), lower_of(problem, draw), x, y, numbers)
-    groups = {part: [i for i in range(m) if problem.parts[i] == part] for part in problem.parts}
-    batch = (draw or {}).get(LOWER_X)
+    @property
+    @abstractmethod
+    def lower_steps(self) -> int:
+        """D."""
 
-    def estimated(part: int | None, chosen: Sequence[int]) -> Hypergradients:
-        upper = upper_of(problem, draw, m, chosen)
-        if part is None:
-            f, f_x, _ = jacobian(upper, x, y)
-            return Hypergradients(f, f_x, y, None, None)
-        return estimate(
-            upper, lambda x_, y_: problem.lower_part(part, x_, y_, batch), x, y, numbers
+    @property
+    @abstractmethod
+    def hypergradient(self) -> Hypergradient:
+        """How they are estimated."""
+
+    def roles(self, m: int) -> tuple[Role, ...]:
+        return roles(m, self.lower_steps)
+
+    def oracles(self, m: int) -> dict[str, int]:
+        cost = self.hypergradient.oracles(m)
+        return cost | {"lower_gradients": cost["lower_gradients"] + self.lower_steps}
+
+    def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
+        start = super().prepare(problem, x0, y0)
+        warn_if_singular(type(self).__name__, problem, start.x, start.y)
+        return start
+
+    def hypergradients(
+        self, problem: Problem, state: W, draw: Draw | None, lower_step: Any = None
+    ) -> Hypergradients:
+        """y^D by D steps of that size, and the hypergradients at (x_t, y^D).
+
+        Objectives that depend on one part of y (`Problem.parts`) are estimated together, with the
+        terms of g that hold it.  The hypergradient of an objective without y is its gradient: no
+        linear system is solved for it.
+        """
+        x, y, m = state.x, state.y, state.weights.shape[-1]
+        for j in range(self.lower_steps):
+            y = descend(lower_of(problem, draw, Role("lower", "y", j)), x, y, lower_step)
+        estimate, numbers = self.hypergradient, state.knobs.hypergradient
+        if not any(part is not None for part in problem.parts):
+            return estimate(upper_of(problem, draw, m), lower_of(problem, draw), x, y, numbers)
+        groups = {part: [i for i in range(m) if problem.parts[i] == part] for part in problem.parts}
+        batch = (draw or {}).get(LOWER_X)
+
+        def estimated(part: int | None, chosen: Sequence[int]) -> Hypergradients:
+            upper = upper_of(problem, draw, m, chosen)
+            if part is None:
+                f, f_x, _ = jacobian(upper, x, y)
+                return Hypergradients(f, f_x, y, None, None)
+            return estimate(
+                upper, lambda x_, y_: problem.lower_part(part, x_, y_, batch), x, y, numbers
+            )
+
+        return _together(
+            [estimated(*group) for group in groups.items()],
+            [i for chosen in groups.values() for i in chosen],
+            y,
         )
 
-    return _together(
-        [estimated(*group) for group in groups.items()],
-        [i for chosen in groups.values() for i in chosen],
-        y,
-    )
+    def report(
+        self, problem: Problem, before: W, after: W, info: Info, draw: Draw | None = None
+    ) -> Info:
+        """Adds g and ||grad_y g|| at (x_t, y_(t+1)), where the objectives were taken, the norm of
+        x's direction read off its move (`stationarity`), and the larger of the two (`residual`).
+        """
+        lower = lower_of(problem, draw)
+        residual = tree.norm(oracle.grad(lambda y: lower(before.x, y), after.y))
+        direction = moved(before.x, after.x, before.knobs.alpha_x(before.t))
+        return info | {
+            "lower": lower(before.x, after.y),
+            "lower_residual": residual,
+            "stationarity": direction,
+            "residual": torch.maximum(direction, residual),
+        }
 
 
 def _together(found: Sequence[Hypergradients], places: Sequence[int], y: Tree) -> Hypergradients:
@@ -142,29 +181,6 @@ def upper_jacobian(
         *(jacobian(upper_of(problem, draw, m, [i]), x, y) for i in range(m)), strict=True
     )
     return torch.cat(f), torch.cat(f_x), torch.cat(f_y)
-
-
-def nested_oracles(m: int, lower_steps: int, estimate: Hypergradient) -> dict[str, int]:
-    """The cost of `nested`."""
-    cost = estimate.oracles(m)
-    return cost | {"lower_gradients": cost["lower_gradients"] + lower_steps}
-
-
-def nested_report(
-    problem: Problem, before: WeightedState, after: State, info: Info, draw: Draw | None
-) -> Info:
-    """g and ||grad_y g|| at (x_t, y_(t+1)), where the objectives were taken, and the larger of that
-    and the direction's norm.
-    """
-    lower = lower_of(problem, draw)
-    residual = tree.norm(oracle.grad(lambda y: lower(before.x, y), after.y))
-    direction = moved(before.x, after.x, before.knobs.alpha_x(before.t))
-    return info | {
-        "lower": lower(before.x, after.y),
-        "lower_residual": residual,
-        "stationarity": direction,
-        "residual": torch.maximum(direction, residual),
-    }
 
 
 def moved(before: Tree, after: Tree, step: Tensor) -> Tensor:

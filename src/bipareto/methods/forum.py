@@ -94,8 +94,7 @@ class FORUM(Method[ForumState]):
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
-        """eta = 1/L, T for y~ within a tenth, rho = 0.5, and steps that fall like k^(-1/2): see
-        `methods.scales`.
+        """eta = 1/L, T for y~ within a tenth, rho = 0.5, and steps that fall like k^(-1/2).
 
         With constant steps the violation stays at the size of a step, because the constraint's
         normal turns as it vanishes.

@@ -31,9 +31,7 @@ class GmobaKnobs(NamedTuple):
 
 
 class GmobaState(NamedTuple):
-    """x_t, y_t, the adjoints v (m, n_y), the last weights (m,), the iteration and the run's
-    numbers.
-    """
+    """x_t, y_t, the adjoints v (m, n_y), the last weights (m,), t and the run's numbers."""
 
     x: Tree
     y: Tree
@@ -87,9 +85,7 @@ class GMOBA(Method[GmobaState]):
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
-        """beta = eta = 1/L, and an alpha_x that lets the slowest lower direction follow: see
-        `methods.scales`.
-        """
+        """beta = eta = 1/L, and an alpha_x at which the slowest lower direction can follow."""
         steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         return cls(
@@ -155,9 +151,7 @@ class GMOBA(Method[GmobaState]):
         info: Info,
         draw: Draw | None = None,
     ) -> Info:
-        """Adds g, the three directions' norms read off the moves, and the largest of them
-        (`residual`).
-        """
+        """Adds g, the three directions' norms read off the moves, and the largest (`residual`)."""
         knobs, t = before.knobs, before.t
         stationarity = common.moved(before.x, after.x, knobs.alpha_x(t))
         lower_residual = common.moved(before.y, after.y, knobs.beta(t))

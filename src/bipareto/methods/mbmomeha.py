@@ -110,21 +110,10 @@ class MBMOMEHA(MOMEHA):
                 constant one; see `schedule.theorem2`.
             others: as in `MOMEHA.admissible`.
         """
-        found = admissible.admissible_mbmomeha(
-            problem,
-            x0,
-            y0,
-            constants=constants,
-            gamma=gamma,
-            mu=mu,
-            c0=c0,
-            delta=delta,
-            ideal=ideal,
-            preference=preference,
-            scalarization=scalarization,
-            fraction=fraction,
+        asked = admissible.Asked(
+            problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization
         )
-        return cls(**found)
+        return cls(**admissible.theorem2(asked, c0, delta, fraction))
 
     def roles(self, m: int) -> tuple[Role, ...]:
         upper = tuple(Role("upper", name, i) for name in ("x", "y") for i in range(m))

@@ -138,9 +138,7 @@ class MEHA(Method[MehaState]):
         info: Info,
         draw: Draw | None = None,
     ) -> Info:
-        """The gap as theta sees it, c ||(d_x, d_y)|| with the directions read off the moves, and
-        the larger of both.
-        """
+        """The gap as theta sees it, c ||(d_x, d_y)|| read off the moves, and the larger of both."""
         knobs, t = before.knobs, before.t
         lower, lower_theta = problem.lower_pair(
             before.x, before.y, after.theta, (draw or {}).get(Role("lower"))

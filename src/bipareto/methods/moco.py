@@ -8,22 +8,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
+from bipareto.methods.base import Draw, Info, Limits, Start, Traits
 from bipareto.methods.parts import simplex
-from bipareto.methods.parts.hypergradient import (
-    CG,
-    FiniteDifference,
-    Hypergradient,
-    Neumann,
-    warn_if_singular,
-)
+from bipareto.methods.parts.hypergradient import CG, FiniteDifference, Hypergradient, Neumann
 from bipareto.methods.parts.schedule import Power, Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem, tree
-from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 
@@ -39,9 +32,7 @@ class MocoKnobs(NamedTuple):
 
 
 class MocoState(NamedTuple):
-    """x_k, y_k, the tracked hypergradients Y (m, n_x), the tracked weights (m,), the iteration and
-    the run's numbers.
-    """
+    """x_k, y_k, tracked hypergradients Y (m, n_x) and weights (m,), t and the run's numbers."""
 
     x: Tree
     y: Tree
@@ -52,7 +43,7 @@ class MocoState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MoCo(Method[MocoState]):
+class MoCo(common.Nested[MocoState]):
     """Nested, second order, stochastic, without preferences; theory for a strongly convex lower
     level.  Bilevel form RECONSTRUCTED.
 
@@ -118,9 +109,7 @@ class MoCo(Method[MocoState]):
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
-        """D and CG fitted to the lower level's condition, gamma to the gradients' size; sequences
-        fall under noise.
-        """
+        """D and CG fit g's condition, gamma the gradients' size; sequences fall under noise."""
         steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         noisy = problem.sampler is not None
@@ -132,17 +121,6 @@ class MoCo(Method[MocoState]):
             lower_step=1 / found.largest,
             hypergradient=CG(found.solver_iterations()),
         )
-
-    def roles(self, m: int) -> tuple[Role, ...]:
-        return common.roles(m, self.lower_steps)
-
-    def oracles(self, m: int) -> dict[str, int]:
-        return common.nested_oracles(m, self.lower_steps, self.hypergradient)
-
-    def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
-        start = super().prepare(problem, x0, y0)
-        warn_if_singular("MoCo", problem, start.x, start.y)
-        return start
 
     def begin(self, start: Start, preference: Any = None) -> MocoState:
         f = start.objectives
@@ -157,31 +135,10 @@ class MoCo(Method[MocoState]):
         self, problem: Problem, state: MocoState, draw: Draw | None = None
     ) -> tuple[MocoState, Info]:
         knobs, t = state.knobs, state.t
-        found = common.nested(
-            problem,
-            state,
-            draw,
-            self.lower_steps,
-            knobs.lower_step(t),
-            self.hypergradient,
-            knobs.hypergradient,
-        )
+        found = self.hypergradients(problem, state, draw, knobs.lower_step(t))
         tracked = torch.lerp(state.tracked, found.gradients, knobs.beta(t))
         pull = tracked @ (state.weights @ tracked) + knobs.rho * state.weights
         weights = simplex.project(state.weights - knobs.gamma(t) * pull)
         x = common.toward(state.x, knobs.alpha_x(t), weights @ tracked)
         info = {"objectives": found.objectives, "weights": weights} | common.solver_residuals(found)
         return MocoState(x, found.y, tracked, weights, t + 1, knobs), info
-
-    def report(
-        self,
-        problem: Problem,
-        before: MocoState,
-        after: MocoState,
-        info: Info,
-        draw: Draw | None = None,
-    ) -> Info:
-        """Adds g, ||grad_y g||, ||sum lam_i Y_i|| (`stationarity`), and the larger of the two norms
-        (`residual`).
-        """
-        return common.nested_report(problem, before, after, info, draw)

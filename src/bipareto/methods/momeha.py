@@ -26,7 +26,7 @@ from bipareto.methods.parts.schedule import Power, Schedule, as_schedule
 from bipareto.methods.theory import admissible
 from bipareto.methods.theory.constants import Deterministic
 from bipareto.methods.theory.stochastic import Stochastic
-from bipareto.methods.tuning import functions, units
+from bipareto.methods.tuning import functions
 from bipareto.problem import Problem, oracle, tree, validation
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
@@ -66,9 +66,9 @@ class MOMEHA(Method[MomehaState]):
             has spurious stationary points).
         extent: s, one number or m: F is taken of (f_i - z_i)/s_i.
         coordinates: "plain" runs in x and y as they are; "fitted" in linear `Coordinates`, fitted
-            to the curvature at the start and again on the way (`tuning.units`).  gamma, alpha_theta
-            and alpha_y then speak of a g whose curvature in y is one where the run is, and alpha_x
-            is the share of its way that x goes in one step.
+            to the curvature at the start and again on the way (`tuning.functions`).  gamma,
+            alpha_theta and alpha_y then speak of a g whose curvature in y is one where the run is,
+            and alpha_x is the share of its way that x goes in one step.
     """
 
     traits = Traits("deterministic", "nonconvex", nested=False, certainty=100)
@@ -116,7 +116,7 @@ class MOMEHA(Method[MomehaState]):
     ) -> Self:
         """Hyperparameters that know no units: objectives are measured by their own range over the
         front, x and y run in coordinates fitted to the curvature met on the way
-        (`bipareto.methods.tuning.units`).
+        (`bipareto.methods.tuning.functions`).
 
         Problems that are drawn from or too large to be looked at whole get plain coordinates and
         probes along single directions (`bipareto.methods.tuning.envelope_methods`).
@@ -160,20 +160,10 @@ class MOMEHA(Method[MomehaState]):
             preference: the preference to be run; None is equal weights.
             fraction: of the bounds u_theta, u_x, u_y.
         """
-        found = admissible.admissible_momeha(
-            problem,
-            x0,
-            y0,
-            constants=constants,
-            gamma=gamma,
-            mu=mu,
-            c=c,
-            ideal=ideal,
-            preference=preference,
-            scalarization=scalarization,
-            fraction=fraction,
+        asked = admissible.Asked(
+            problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization
         )
-        return cls(**found)
+        return cls(**admissible.theorem1(asked, c, fraction))
 
     def bounds(
         self, problem: Problem, x0: Any, y0: Any, *, constants: Any = None, preference: Any = None
@@ -190,20 +180,9 @@ class MOMEHA(Method[MomehaState]):
                 "these hyperparameters are for fitted coordinates, and the proofs speak of plain "
                 "ones; take MOMEHA.admissible(...), or MOMEHA(...) with numbers of your own"
             )
-        return admissible.bounds(
-            problem,
-            x0,
-            y0,
-            constants=constants,
-            preference=preference,
-            gamma=self.gamma,
-            mu=self.mu,
-            ideal=self.ideal,
-            scalarization=self.scalarization,
-            alpha_theta=self.alpha_theta,
-            c=self.c,
-            beta=self._beta() or None,
-        )
+        own = self.gamma, self.mu, self.ideal, preference, self.scalarization
+        asked = admissible.Asked(problem, x0, y0, constants, *own)
+        return admissible.bounds(asked, self.alpha_theta, self.c, self._beta() or None)
 
     def roles(self, m: int) -> tuple[Role, ...]:
         return (Role("lower"), Role("upper"))
@@ -222,7 +201,7 @@ class MOMEHA(Method[MomehaState]):
         x, y, f = start.x, start.y, start.objectives
         frame: Coordinates | Plain = Plain()
         if self.coordinates == "fitted":
-            frame = units.begin(
+            frame = functions.begin(
                 problem, x, y, extent=self._extent(f).double(), mu=self.mu, gamma=self.gamma,
                 alpha=self._first("alpha_y"), penalty=self._first("c"), pace=self._first("alpha_x"),
             )  # fmt: skip
@@ -336,11 +315,11 @@ class MOMEHA(Method[MomehaState]):
         return state._replace(x=x, y=y, theta=theta, ideal=ideal, t=t + 1), {"objectives": f}
 
     def renewals(self, steps: int) -> tuple[int, ...]:
-        shares = units.RENEWALS if self.coordinates == "fitted" else ()
+        shares = functions.RENEWALS if self.coordinates == "fitted" else ()
         return tuple(sorted({max(int(share * steps), 1) for share in shares}))
 
     def renewed(self, problem: Problem, state: MomehaState) -> MomehaState:
-        return units.renew(problem, state)
+        return functions.renew(problem, state)
 
     def shortened(self, state: MomehaState) -> MomehaState:
         frame = state.coordinates

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
-from bipareto.methods.parts.hypergradient import Unrolled, warn_if_singular
+from bipareto.methods.base import Draw, Info, Limits, Start, Traits
+from bipareto.methods.parts.hypergradient import Unrolled
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem
-from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 
@@ -39,7 +38,7 @@ class MomlState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class MOML(Method[MomlState]):
+class MOML(common.Nested[MomlState]):
     """Nested, second order, without preferences; theory for a lower level with one minimiser.
 
     y^0 = y_t,  y^(j+1) = y^j - eta grad_y g(x_t, y^j)  for j < K
@@ -93,9 +92,7 @@ class MOML(Method[MomlState]):
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
-        """eta = 1/L, K for a truncation of a few percent, alpha_x from the hypergradient's slope:
-        see `methods.scales`.
-        """
+        """eta = 1/L, K for a truncation of a few percent, alpha_x from the slope of the h_i."""
         steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         return cls(
@@ -105,31 +102,24 @@ class MOML(Method[MomlState]):
         )
 
     @property
-    def _estimate(self) -> Unrolled:
+    def lower_steps(self) -> int:
+        return 0  # the K steps are those of the hypergradient
+
+    @property
+    def hypergradient(self) -> Unrolled:
         return Unrolled(self.inner_steps, self.eta)
-
-    def roles(self, m: int) -> tuple[Role, ...]:
-        return common.roles(m)
-
-    def oracles(self, m: int) -> dict[str, int]:
-        return self._estimate.oracles(m)
-
-    def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
-        start = super().prepare(problem, x0, y0)
-        warn_if_singular("MOML", problem, start.x, start.y)
-        return start
 
     def begin(self, start: Start, preference: Any = None) -> MomlState:
         f = start.objectives
         self.checked_preference(preference, f)
-        knobs = common.knobs(MomlKnobs, self, start, hypergradient=self._estimate.numbers)
+        knobs = common.knobs(MomlKnobs, self, start, hypergradient=self.hypergradient.numbers)
         return MomlState(start.x, start.y, common.uniform(f), common.zero(start), knobs)
 
     def step(
         self, problem: Problem, state: MomlState, draw: Draw | None = None
     ) -> tuple[MomlState, Info]:
         knobs = state.knobs
-        found = common.nested(problem, state, draw, 0, None, self._estimate, knobs.hypergradient)
+        found = self.hypergradients(problem, state, draw)
         h = found.gradients
         rows = (
             h / h.norm(dim=1, keepdim=True).clamp_min(torch.finfo(h.dtype).tiny)
@@ -144,16 +134,3 @@ class MOML(Method[MomlState]):
         return MomlState(x, found.y, weights.weights, state.t + 1, knobs), common.solver_info(
             found, weights
         )
-
-    def report(
-        self,
-        problem: Problem,
-        before: MomlState,
-        after: MomlState,
-        info: Info,
-        draw: Draw | None = None,
-    ) -> Info:
-        """Adds g, ||grad_y g||, ||sum lam_i h_i|| (`stationarity`), and the larger of the two norms
-        (`residual`).
-        """
-        return common.nested_report(problem, before, after, info, draw)

@@ -11,17 +11,11 @@ from typing import Any, ClassVar, NamedTuple, Self
 from torch import Tensor, nn
 
 from bipareto.methods import common
-from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
-from bipareto.methods.parts.hypergradient import (
-    CG,
-    FiniteDifference,
-    Hypergradient,
-    warn_if_singular,
-)
+from bipareto.methods.base import Draw, Info, Limits, Start, Traits
+from bipareto.methods.parts.hypergradient import CG, FiniteDifference, Hypergradient
 from bipareto.methods.parts.schedule import Schedule
 from bipareto.methods.tuning.hypergradient_methods import probe
 from bipareto.problem import Problem
-from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 
@@ -36,9 +30,7 @@ class WcmhgdKnobs(NamedTuple):
 
 
 class WcmhgdState(NamedTuple):
-    """x_t, y_t, the preference r (m,), the last weights lam (m,), the iteration and the run's
-    numbers.
-    """
+    """x_t, y_t, the preference r (m,), the last weights lam (m,), t and the run's numbers."""
 
     x: Tree
     y: Tree
@@ -49,7 +41,7 @@ class WcmhgdState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WCMHGD(Method[WcmhgdState]):
+class WCMHGD(common.Nested[WcmhgdState]):
     """Nested, second order, with preferences; theory for a strongly convex lower level and f_i > 0.
     RECONSTRUCTED.
 
@@ -119,9 +111,7 @@ class WCMHGD(Method[WcmhgdState]):
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
-        """D and CG fitted to the lower level's condition, alpha_x from the hypergradient's slope, u
-        = 1/alpha_x.
-        """
+        """D and CG fit g's condition, alpha_x the slope of the hypergradients, u = 1/alpha_x."""
         steps, seed = cls.tuning_options(problem, steps, seed)
         found = probe(problem, x0, y0, seed=seed)
         return cls(
@@ -132,16 +122,9 @@ class WCMHGD(Method[WcmhgdState]):
             hypergradient=CG(found.solver_iterations()),
         )
 
-    def roles(self, m: int) -> tuple[Role, ...]:
-        return common.roles(m, self.lower_steps)
-
-    def oracles(self, m: int) -> dict[str, int]:
-        return common.nested_oracles(m, self.lower_steps, self.hypergradient)
-
     def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
         start = super().prepare(problem, x0, y0)
         common.require_positive("WCMHGD", start.objectives)
-        warn_if_singular("WCMHGD", problem, start.x, start.y)
         return start
 
     def begin(self, start: Start, preference: Any = None) -> WcmhgdState:
@@ -154,15 +137,7 @@ class WCMHGD(Method[WcmhgdState]):
         self, problem: Problem, state: WcmhgdState, draw: Draw | None = None
     ) -> tuple[WcmhgdState, Info]:
         knobs, r = state.knobs, state.preference
-        found = common.nested(
-            problem,
-            state,
-            draw,
-            self.lower_steps,
-            knobs.beta(state.t),
-            self.hypergradient,
-            knobs.hypergradient,
-        )
+        found = self.hypergradients(problem, state, draw, knobs.beta(state.t))
         K = r.unsqueeze(-1) * found.gradients
         first = state.weights if self.qp_warm_start else common.uniform(r)
         weights = common.weigh(
@@ -172,16 +147,3 @@ class WCMHGD(Method[WcmhgdState]):
         return WcmhgdState(x, found.y, r, weights.weights, state.t + 1, knobs), common.solver_info(
             found, weights
         )
-
-    def report(
-        self,
-        problem: Problem,
-        before: WcmhgdState,
-        after: WcmhgdState,
-        info: Info,
-        draw: Draw | None = None,
-    ) -> Info:
-        """Adds g, ||grad_y g||, ||K lam|| (`stationarity`), and the larger of the two norms
-        (`residual`).
-        """
-        return common.nested_report(problem, before, after, info, draw)

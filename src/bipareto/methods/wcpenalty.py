@@ -36,9 +36,7 @@ class WcpenaltyKnobs(NamedTuple):
 
 
 class WcpenaltyState(NamedTuple):
-    """x_t, y_t, the epigraph variable rho, the slacks delta (m,), the preference (m,), the
-    iteration and the run's numbers.
-    """
+    """x_t, y_t, epigraph variable rho, slacks delta (m,), preference (m,), t, the run's numbers."""
 
     x: Tree
     y: Tree

@@ -223,9 +223,7 @@ class Problem:
         return self._calls.one(self._upper[i], x, y, self._of_objective(i, batch))
 
     def _of_objective(self, i: int, batch: Any) -> Any:
-        """Objective i's part of a draw for all objectives, {i: batch}; a draw for it alone stays as
-        it is.
-        """
+        """Objective i's part of a draw for all, {i: batch}; a draw for it alone stays as it is."""
         if not self.per_objective or callable(self._upper):
             return batch
         every = set(range(len(self._upper)))
@@ -238,15 +236,11 @@ class Problem:
         return self._calls.one(self._lower, x, y, batch)
 
     def lower_part(self, part: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
-        """The terms of g that hold that part of y, shape (): all of g, unless `parts` names
-        several.
-        """
+        """The terms of g that hold that part of y, shape (): all, unless `parts` names several."""
         return self.lower(x, y, batch)
 
     def lower_pair(self, x: Tree, y: Tree, theta: Tree, batch: Any = None) -> tuple[Tensor, Tensor]:
-        """(g(x, y), g(x, theta)) on one draw.  The seam for problems in which the two share
-        work.
-        """
+        """(g(x, y), g(x, theta)) on one draw: the seam for problems in which the two share work."""
         if self._calls.shares:
             return self._calls.pair(self._lower, x, y, theta, batch)
         return self.lower(x, y, batch), self.lower(x, theta, batch)
@@ -256,9 +250,7 @@ class Problem:
         return None if self.sampler is None else self.sampler(Role(level, name), t, seed)
 
     def check(self, x0: Tree, y0: Tree) -> int:
-        """Evaluate once at the start and return m; refuse what no method could work with, and say
-        what to change.
-        """
+        """Evaluate once at the start and return m; refuse what no method could work with."""
         if torch.is_inference_mode_enabled():
             raise InvalidInput(
                 "inside torch.inference_mode() nothing can be differentiated; leave it first "

@@ -46,9 +46,7 @@ def evaluated(value: Callable[[Tree, Tree], Tensor], x: Tree, y: Tree) -> Tensor
 
 
 class Calls:
-    """How the losses of a problem are called: as plain functions of trees, `loss(x, y[,
-    batch])`.
-    """
+    """How the losses of a problem are called: plain functions of trees, `loss(x, y[, batch])`."""
 
     #: whether losses on one draw share work
     shares = False
@@ -209,9 +207,7 @@ class ModuleCalls(Calls):
         return (batch["batch"] if self._has_keys else batch,) if self._has_data else ()
 
     def _arguments(self, x: Tree, batch: Any) -> tuple[Any, ...]:
-        """What a loss takes beside x and y: nothing, the batch, or what the shared part made of
-        it.
-        """
+        """What a loss takes beside x and y: nothing, the batch, or what the shared part made."""
         data = self._data(batch)
         return data if self._shared is None else (self._shared(self._view_x(x, batch), *data),)
 

@@ -42,9 +42,7 @@ def check_leaves(x0: Tree, y0: Tree) -> None:
 
 
 def check_outputs(f: Any, g: Any, like: Tensor) -> None:
-    """Refuse f and g of other shapes than (m,) and (), or of another device or dtype than x0
-    (`like`).
-    """
+    """Refuse f and g of other shapes than (m,) and (), or of other device or dtype than `like`."""
     for name, value in (("upper", f), ("lower", g)):
         if isinstance(value, Tensor) and (value.is_nested or value.layout is not torch.strided):
             raise InvalidInput(

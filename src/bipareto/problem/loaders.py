@@ -94,9 +94,7 @@ class LoaderDraws:
         return self._full[level, i]
 
     def draw_twice(self) -> None:
-        """Refuse data sets whose rows are not the same when they are fetched twice with the
-        same random numbers.
-        """
+        """Refuse data sets whose rows differ when fetched twice with the same random numbers."""
         for sources in self._sources.values():
             for source in sources:
                 if isinstance(source, DataLoader):

@@ -75,9 +75,7 @@ class View:
 
 
 class _Dropout(nn.Module):
-    """Dropout whose mask is a function of a key and the place in the tensor (whole channels where
-    `channels`).
-    """
+    """Dropout whose mask is a function of a key and the place (whole channels if `channels`)."""
 
     key: Tensor
 

@@ -25,18 +25,50 @@ def html_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = (), captio
     >>> html_table([["gap", 0.123456789], ["kind", "<b>"]])
     '<table><tr><td>gap</td><td>0.12346</td></tr><tr><td>kind</td><td>&lt;b&gt;</td></tr></table>'
     """
-    rows = list(rows)
-    if len(rows) > ROWS:
-        rows = [*rows[: ROWS // 2], ["…"] * len(rows[0]), *rows[-ROWS // 2 :]]
+    rows = _shortened(rows)
     top = f"<caption>{escape(caption)}</caption>" if caption else ""
     return f"<table>{top}{_row(header, 'th')}{''.join(_row(row, 'td') for row in rows)}</table>"
 
 
+def text_table(rows: Iterable[Sequence[Any]], header: Sequence[str] = (), caption: str = "") -> str:
+    """The same as aligned lines for a terminal, numbers to the right.
+
+    >>> print(text_table([["gap", 0.5], ["residual", 0.125]], ["name", "value"], "two numbers:"))
+    two numbers:
+    name      value
+    gap         0.5
+    residual  0.125
+    """
+    lines = [list(header)] if header else []
+    whole = _shortened(rows)
+    lines += [[_cell(cell) for cell in row] for row in whole]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    columns = list(zip(*whole, strict=True)) or [()] * len(header)
+    right = [any(isinstance(cell, int | float) for cell in column) for column in columns]
+    text = [
+        "  ".join(
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+    return "\n".join([caption, *text] if caption else text)
+
+
+def _shortened(rows: Iterable[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The first and the last of many rows."""
+    whole = list(rows)
+    if len(whole) <= ROWS:
+        return whole
+    return [*whole[: ROWS // 2], ["…"] * len(whole[0]), *whole[-ROWS // 2 :]]
+
+
+def _cell(cell: Any) -> str:
+    return f"{cell:.5g}" if isinstance(cell, float) else str(cell)
+
+
 def _row(cells: Sequence[Any], kind: str) -> str:
-    text = "".join(
-        f"<{kind}>{escape(f'{cell:.5g}' if isinstance(cell, float) else str(cell))}</{kind}>"
-        for cell in cells
-    )
+    text = "".join(f"<{kind}>{escape(_cell(cell))}</{kind}>" for cell in cells)
     return f"<tr>{text}</tr>" if cells else ""
 
 

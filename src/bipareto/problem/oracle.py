@@ -1,6 +1,4 @@
-"""Gradients, their counting, and noise: the only door through which methods differentiate a
-problem.
-"""
+"""Gradients, their counting, and noise: the only door to a problem's derivatives."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ _REMEDY = (
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the global random streams of torch (CPU), NumPy and Python; call it inside
-    `kept_random_state`.
-    """
+    """Seed the global streams of torch (CPU), NumPy and Python, inside `kept_random_state`."""
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the stream that data sets draw from
     random.seed(seed)
@@ -203,9 +201,7 @@ def _short(value: Tensor) -> str:
 
 
 def draw_twice(draw: Callable[[], Any], role: Role) -> None:
-    """Refuse a sampler that gives two batches for one (role, t, seed), or that changes
-    the global random streams.
-    """
+    """Refuse a sampler with two batches for one (role, t, seed), or that moves global streams."""
     with kept_random_state():
         before = _world(torch.device("cpu"))
         first = draw()

@@ -138,9 +138,7 @@ def relative_distance(a: Tree, b: Tree) -> Tensor:
 
 
 def numbers(tree: T, dtype: torch.dtype, device: torch.device) -> T:
-    """Turn the Python numbers of a tree into 0-d tensors, so that their values are data and not
-    part of a graph.
-    """
+    """Turn the Python numbers of a tree into 0-d tensors: data, and no part of a graph."""
     return pytree.tree_map(lambda value: torch.as_tensor(value, dtype=dtype, device=device), tree)
 
 
@@ -150,23 +148,17 @@ def stack(trees: list[T]) -> T:
 
 
 def expand(tree: Tree, runs: int) -> Tree:
-    """The same tree for `runs` runs: every leaf gets a first axis of that size (no copy is
-    made).
-    """
+    """The same tree for `runs` runs: every leaf gets a first axis of that size, without a copy."""
     return map_(lambda leaf: leaf.expand(runs, *leaf.shape), tree)
 
 
 def select(tree: T, index: Any) -> T:
-    """Index the first axis of every leaf: an int takes one run out, a tensor or slice takes
-    several.
-    """
+    """Index the first axis of every leaf: an int takes one run, a tensor or slice several."""
     return map_(lambda leaf: leaf[index], tree)
 
 
 def where_run(mask: Tensor, a: T, b: T) -> T:
-    """Per run: a where `mask` holds, else b.  `mask` has the shape of the run axis, () for a single
-    run.
-    """
+    """Per run: a where `mask` holds, else b; `mask` is of the run axis, () for a single run."""
     return map_(
         lambda u, v: torch.where(mask.reshape(mask.shape + (1,) * (u.dim() - mask.dim())), u, v),
         a,

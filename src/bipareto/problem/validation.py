@@ -48,9 +48,7 @@ def _text(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The Python number of a NumPy number or of a tensor or array without axes; other things as
-    they are.
-    """
+    """The Python number of a NumPy number, or of a tensor or array without axes; else the thing."""
     if isinstance(value, Tensor):
         plain = value.dim() == 0 and value.layout is torch.strided and not value.is_meta
         return value.item() if plain else value
@@ -171,9 +169,7 @@ def function(value: Any, name: str, given: Sequence[str], remedy: str) -> Callab
 
 
 def instance(value: Any, name: str, kind: type | tuple[type, ...], remedy: str) -> Any:
-    """An instance of a class, where its class itself, its name or something like it is easily
-    passed instead.
-    """
+    """An instance of a class, where the class itself or its name is easily passed instead."""
     if not isinstance(value, kind):
         raise InvalidInput(f"{name} is {shown(value)}; {remedy}")
     return value
@@ -186,27 +182,27 @@ def seed(value: Any, name: str = "seed") -> int:
     )
 
 
-def seeds(value: Any, name: str = "seeds", most: int | None = None) -> list[int]:
+def seeds(value: Any, most: int | None = None) -> list[int]:
     """Different seeds, at least one and `most` at most."""
     if isinstance(value, (str, bytes, Tensor)) and not (
         isinstance(value, Tensor) and value.dim() == 1
     ):
         raise InvalidInput(
-            f"{name} is {shown(value)}; pass a list of whole numbers, e.g. {name}=[0, 1, 2]"
+            f"seeds is {shown(value)}; pass a list of whole numbers, e.g. seeds=[0, 1, 2]"
         )
     if not isinstance(value, Iterable):
         raise InvalidInput(
-            f"{name} is {shown(value)}; pass a list of whole numbers, e.g. {name}=[{shown(value)}]"
+            f"seeds is {shown(value)}; pass a list of whole numbers, e.g. seeds=[{shown(value)}]"
         )
     if most is not None and isinstance(value, Sized) and len(value) > most:
-        raise InvalidInput(f"{name} holds {len(value):,}; these can be {most:,} at most")
-    found = [seed(one, f"{name}[{i}]") for i, one in enumerate(value)]
+        raise InvalidInput(f"seeds holds {len(value):,}; these can be {most:,} at most")
+    found = [seed(one, f"seeds[{i}]") for i, one in enumerate(value)]
     if not found:
-        raise InvalidInput(f"{name} is empty; pass at least one, e.g. {name}=[0]")
+        raise InvalidInput("seeds is empty; pass at least one, e.g. seeds=[0]")
     if len(set(found)) < len(found):
         twice = Counter(found).most_common(1)[0][0]
         raise InvalidInput(
-            f"{name} holds {twice} twice; runs of one seed are the same run, pass different ones"
+            f"seeds holds {twice} twice; runs of one seed are the same run, pass different ones"
         )
     return found
 

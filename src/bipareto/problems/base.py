@@ -148,9 +148,7 @@ class KnownProblem(Problem, ABC):
 
     @abstractmethod
     def lower_solution(self, x: Tree) -> Tree:
-        """y*(x) for one x: the global minimiser of g(x, .), and the one that f prefers where there
-        are several.
-        """
+        """y*(x) for one x: the global minimiser of g(x, .), of several the one that f prefers."""
 
     @abstractmethod
     def pareto_point(self, t: Tensor) -> Tree:
@@ -158,9 +156,7 @@ class KnownProblem(Problem, ABC):
 
     @abstractmethod
     def coordinates(self, x: Tree) -> Tensor:
-        """Where x (stacked over R runs) lies along the Pareto set, shape (R, k); x on the set has
-        entries in [0, 1].
-        """
+        """Where x (R runs) lies along the Pareto set, shape (R, k); on the set in [0, 1]."""
 
     def start(self, seed: int) -> tuple[Tree, Tree]:
         """A random start (x0, y0), standard normal unless the problem says otherwise."""
@@ -184,9 +180,7 @@ class KnownProblem(Problem, ABC):
         return self.geometry.points(validation.count(n, "n", least=2, most=MOST_POINTS))
 
     def distance_to_front(self, objectives: Tensor) -> Tensor:
-        """Euclidean distance (R,) of each row of `objectives` (R, m) to the exact front, divided by
-        `extent`.
-        """
+        """Euclidean distance (R,) of `objectives` (R, m) to the exact front, over `extent`."""
         rows = torch.as_tensor(objectives).detach().to("cpu", torch.float64)
         if rows.dim() != 2 or rows.shape[1] != self.m:
             raise InvalidInput(
@@ -230,9 +224,7 @@ class KnownProblem(Problem, ABC):
 
     @property
     def reference(self) -> Tensor:
-        """A reference point (m,) for hypervolumes: the front's worst values plus a tenth of its
-        ranges.
-        """
+        """A reference point (m,) for hypervolumes: the front's worst plus a tenth of its ranges."""
         low, high = self._box
         return high + 0.1 * (high - low if self.m > 1 else self.extent)
 
@@ -325,9 +317,7 @@ def orthogonal(stream: Generator, dim: int) -> Tensor:
 
 
 def scattered(stream: Generator, m: int, hessian: Tensor) -> Tensor:
-    """m points of R^d, normal, scaled so that the mean of ||p_i - p_j||_M^2, M the Hessian, is 2d;
-    shape (m, d).
-    """
+    """m points of R^d, normal, with mean ||p_i - p_j||_M^2 = 2d, M the Hessian; shape (m, d)."""
     dim = hessian.shape[0]
     points = normal(stream, m, dim)
     spread = torch.pdist(points @ torch.linalg.cholesky(hessian)).square().mean()

@@ -57,9 +57,7 @@ class Curve:
         self._per_interval = samples
 
     def points(self, n: int) -> Tensor:
-        """At least n points of the front, shape (count, 2), ends of every interval included, f_1
-        rising.
-        """
+        """At least n points of the front (count, 2), ends of all intervals included, f_1 rising."""
         each = max(2, -(-n // len(self.intervals)))
         points = self.values(
             torch.cat(
@@ -80,9 +78,7 @@ class Curve:
         return (self.values(t) - targets).norm(dim=-1).amin(-1)
 
     def minimise(self, form: Scalarization, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
-        """The t in the intervals that minimises form(F(t); w, z, mu), shape (1,); the best of all
-        intervals.
-        """
+        """The t of all intervals that minimises form(F(t); w, z, mu), shape (1,)."""
         t = self._local_minima(
             form.value(self._samples, w, z, mu)[None], lambda f: form.weights(f, w, z, mu)
         )[0]
@@ -192,9 +188,7 @@ def nondominated(
 
 
 def _dominates(values: Callable[[Tensor], Tensor], arc: Interval, f: Tensor) -> Tensor:
-    """Whether some point of the arc has f_1 no larger and f_2 smaller than the rows of f (...,
-    2).
-    """
+    """Whether some point of the arc has f_1 no larger and f_2 smaller than rows f (..., 2)."""
     low, high = (torch.full_like(f[..., 0], end) for end in arc)
     first, last = values(low)[..., 0], values(high)[..., 0]
     rising = first < last

@@ -54,9 +54,7 @@ class SharedHessian:
         self.front = _curve(corners, floor) if minima.shape[0] == 2 else Hull(corners, floor)
 
     def coordinates(self, x: Tensor) -> Tensor:
-        """t of the projection of x (..., d) on the affine hull in the norm of M, shape (...,
-        m-1).
-        """
+        """t of the projection of x (..., d) on the affine hull in M's norm, shape (..., m-1)."""
         return (x - self.minima[0]) @ self._to_hull
 
     def point(self, t: Tensor) -> Tensor:
@@ -152,9 +150,7 @@ class Hull:
         return min(found, key=lambda at: float(form.value(self.values(at), w, z, mu)))
 
     def _equalise(self, active: Tensor, c: Tensor, w: Tensor, z: Tensor, mu: Tensor) -> Tensor:
-        """Solve sum_A l_i w_i (c - c_i) = 0, w_i (F_i(c) - z_i) = tau for i in A, sum_A l_i = 1 for
-        (c, l, tau).
-        """
+        """Solve sum_A l_i w_i (c - c_i) = 0, w_i (F_i(c) - z_i) = tau on A, sum_A l_i = 1."""
         centres, w, z, k = self.centres[active], w[active], z[active], c.shape[0]
 
         def levels(at: Tensor) -> Tensor:

@@ -76,9 +76,7 @@ class _AffineResponse(KnownProblem):
 
     @abstractmethod
     def _draw(self, stream: torch.Generator, dim: int) -> tuple[float, float]:
-        """Draw the data of h; returns the Lipschitz constant of grad h and the weak convexity
-        of h.
-        """
+        """Draw the data of h; returns the Lipschitz constant of grad h and h's weak convexity."""
 
     @abstractmethod
     def _h(self, r: Tensor) -> Tensor:

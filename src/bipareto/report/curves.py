@@ -100,9 +100,7 @@ def read_curves(
 
 
 def _over(reduce: Any, values: Array, repeat: int) -> Array:
-    """Over the runs of (buckets, runs, Q), NaN only where all are; every bucket `repeat` times,
-    shape (Q, X).
-    """
+    """Over runs of (buckets, runs, Q), NaN where all are; buckets `repeat` times, shape (Q, X)."""
     empty = np.asarray(np.isnan(values).all(1))
     found = np.where(empty, np.nan, reduce(np.where(empty[:, None], 0.0, values), axis=1))
     return np.repeat(found, repeat, 0).T

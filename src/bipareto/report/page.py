@@ -25,7 +25,7 @@ from bipareto.fronts.drawing import COLOURS, styles
 from bipareto.fronts.measures import beyond, hypervolume, igd_plus
 from bipareto.problem import tree
 from bipareto.report.curves import Curves, read_curves
-from bipareto.run.leak import Leak
+from bipareto.run.results import Leak
 from bipareto.sweep.durable import write_text
 from bipareto.sweep.reading import StoredRun
 
@@ -231,9 +231,7 @@ def _rounded(values: Sequence[float], digits: int = 9) -> list[float | None]:
 
 
 def _number(value: float, digits: int = 9) -> float | None:
-    """So many significant digits, which halves the page; None for NaN and infinities, which JSON
-    does not have.
-    """
+    """So many significant digits, which halves the page; None for what JSON does not have."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 

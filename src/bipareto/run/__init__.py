@@ -1,6 +1,4 @@
-"""One run, or many side by side: the loop, its steps, what it leaves behind, and what watches
-it.
-"""
+"""One run, or many side by side: the loop, its steps, what it leaves, what watches it."""
 
 from __future__ import annotations
 

@@ -103,9 +103,7 @@ def _shared_work() -> Callable[..., Any]:
 
 
 class _Packed(NamedTuple):
-    """A state laid out flat: leaves that move, leaves that are kept, and all numbers in one, (...,
-    count).
-    """
+    """A state laid out flat: leaves that move, leaves kept, and all numbers in one (..., count)."""
 
     form: _Form
     moved: list[Tensor]

@@ -23,13 +23,13 @@ from bipareto.methods import MBMOMEHA, MOMEHA, Method, Twin
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
-from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.run.bars import bar
 from bipareto.run.race import comes_in_batches
 from bipareto.run.results import Callback, Iterate, Record, Run, Snapshot, Solution
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 from bipareto.run.watching import Watch
 
 __all__ = [

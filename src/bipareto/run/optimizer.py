@@ -21,11 +21,11 @@ from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.problem import Problem, tree, validation
-from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import LoopOptions, as_method
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 
 
 class Optimizer:
@@ -174,9 +174,7 @@ class Optimizer:
         self.problem.write_back(tree.select(self.x, run), tree.select(self.y, run), x, y)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that a later `step` depends on, as tensors and plain values: for `torch.save`, or any
-        store.
-        """
+        """All that a later `step` depends on, as tensors and plain values, for any store."""
         draws: Any = getattr(self.problem, "draws", None)
         return {
             "method": repr(self.method),

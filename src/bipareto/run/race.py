@@ -24,11 +24,11 @@ from bipareto.methods.base import State
 from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import Problem, tree
-from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Minibatches
 from bipareto.problem.tree import Tree
 from bipareto.run.heldout import HeldOut
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 from bipareto.run.training import objectives_of, train
 
 __all__ = [

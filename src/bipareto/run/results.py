@@ -16,24 +16,34 @@ from bipareto.methods import Method
 from bipareto.methods.base import Info, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.modules import copy_into
-from bipareto.problem.notebook import frame, html_table
+from bipareto.problem.notebook import frame, html_table, text_table
 from bipareto.problem.tree import Tree
-from bipareto.run.leak import Leak
 from bipareto.run.race import Race
 
-__all__ = [
-    "Callback",
-    "Ended",
-    "Failure",
-    "Iterate",
-    "Reason",
-    "Record",
-    "Run",
-    "Snapshot",
-    "Solution",
-    "as_batch",
-    "warn_of_failures",
-]
+
+class Leak(NamedTuple):
+    """Objectives (m,) at the y that a run returned (None where that is the next row), with y solved
+    or trained on g alone, and the same on data that no step has seen (None without `test_data`).
+
+    From the first row to the second y unlearns what F's pull has taught it of the upper level's
+    data; from the second to the third x is judged on data that it did not learn from.
+    """
+
+    own: Tensor | None
+    objectives: Tensor
+    test: Tensor | None
+
+    def rows(self) -> list[tuple[str, Tensor]]:
+        """What is known, each with its name."""
+        names = ("y as returned", "y trained on g", "held-out data")
+        return [(name, row) for name, row in zip(names, self, strict=True) if row is not None]
+
+    def __str__(self) -> str:
+        return "\n".join(
+            f"{name:16}" + "".join(f"{value:12.5g}" for value in row.tolist())
+            for name, row in self.rows()
+        )
+
 
 Reason = Literal["steps", "converged", "callback", "interrupted", "nonfinite"]
 
@@ -89,10 +99,8 @@ class Failure:
         )
 
 
-def warn_of_failures(failures: Sequence[Failure | None], stacklevel: int = 3) -> None:
-    """Say, once for all runs, that some left the finite numbers: where, at which term, and what to
-    do.
-    """
+def warn_of_failures(failures: Sequence[Failure | None]) -> None:
+    """Say, once for all runs, that some left the finite numbers: where, and what to do."""
     bad = [failure for failure in failures if failure is not None]
     if not bad:
         return
@@ -106,7 +114,7 @@ def warn_of_failures(failures: Sequence[Failure | None], stacklevel: int = 3) ->
         "else take smaller steps, e.g. dataclasses.replace(front.method, alpha_x=...), or start "
         "nearer. bipareto.diagnose says more",
         BiparetoWarning,
-        stacklevel=stacklevel,
+        stacklevel=3,
     )
 
 
@@ -134,7 +142,7 @@ class Snapshot:
     history: dict[str, Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Solution:
     """The answer of one run.
 
@@ -202,7 +210,13 @@ class Solution:
             | {name: values.tolist() for name, values in rows.items()}
         )
 
+    def __repr__(self) -> str:
+        return self._as(text_table)
+
     def _repr_html_(self) -> str:
+        return self._as(html_table)
+
+    def _as(self, form: Callable[..., str]) -> str:
         shown = {"objectives": self.objectives, "preference": self.preference}
         rows = [
             (name, ", ".join(f"{v:.5g}" for v in value.tolist()))
@@ -212,14 +226,12 @@ class Solution:
         ended = f"{self.reason} after {self.steps} steps in {self.seconds:.1f} s"
         left = f"not looked at, because {self.unseen}" if self.unseen else self.remaining
         rows += [("ended", ended), ("method", str(self.method)), ("left to gain", str(left))]
-        return html_table(rows if self.failure is None else [*rows, ("failure", str(self.failure))])
+        return form(rows if self.failure is None else [*rows, ("failure", str(self.failure))])
 
 
 @dataclass
 class Run:
-    """What `drive` returns for one run or a stack of runs (every tensor then has a first axis
-    R).
-    """
+    """What `drive` returns for one run, or a stack of runs (tensors then have a first axis R)."""
 
     state: State
     steps: list[int]

@@ -7,9 +7,6 @@ from weakref import WeakKeyDictionary
 
 from bipareto.methods import Method
 from bipareto.problem import Problem
-from bipareto.run.compiled import CompiledStepper
-from bipareto.run.graph.replay import ReplayedStepper
-from bipareto.run.graph.traced import TracedStepper
 from bipareto.run.stepping import Stepper
 
 __all__ = ["stepper"]
@@ -41,14 +38,21 @@ def stepper(
     """
     if not compile:
         return Stepper(problem, method, batched, shared_draw)
+    # What turns a step into a graph is loaded where one is asked for.
     if compile == "traced":
+        from bipareto.run.graph.traced import TracedStepper
+
         return TracedStepper(problem, method, batched, shared_draw)
     backend = "inductor" if compile is True else compile
     known = _COMPILED.setdefault(problem, {})
     key = (method.structure(), batched, shared_draw, backend, folded)
     if key not in known:
         if backend == "replay":
+            from bipareto.run.graph.replay import ReplayedStepper
+
             known[key] = ReplayedStepper(problem, method, batched, shared_draw, folded)
         else:
+            from bipareto.run.compiled import CompiledStepper
+
             known[key] = CompiledStepper(problem, method, batched, shared_draw, backend)
     return known[key]

@@ -1,19 +1,43 @@
-"""The step of a method on a problem as the loop takes it: one run or a batch of them."""
+"""The step of a method on a problem as the loop takes it: its draws, one run or a batch of them."""
 
 from __future__ import annotations
 
 import re
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeAlias
 
 import torch
 
-from bipareto.errors import NotBatchable
+from bipareto.errors import InvalidInput, NotBatchable
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
-from bipareto.problem import Problem
+from bipareto.problem import Problem, tree
+from bipareto.problem.sampler import Role
+
+
+def draw(problem: Problem, roles: Sequence[Role], t: int, seeds: Sequence[int]) -> dict[Role, Any]:
+    """The draws of one step, role -> batch; with several seeds every leaf has one row per seed."""
+    if problem.sampler is None:
+        return {}
+    per_seed = [{role: problem.sampler(role, t, seed) for role in roles} for seed in seeds]
+    if len(seeds) == 1:
+        return per_seed[0]
+    # Roles that were given one and the same batch go on sharing its memory.
+    same = {role: tuple(id(drawn[role]) for drawn in per_seed) for role in roles}
+    stacked: dict[Any, Any] = {}
+    for role in reversed(roles):
+        try:
+            stacked[same[role]] = tree.stack([drawn[role] for drawn in per_seed])
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"the draws of role {str(role)!r} differ in shape from seed to seed "
+                f"({str(error).splitlines()[0]}); runs side by side need batches of one shape: "
+                "make them so, or solve one seed after the other"
+            ) from error
+    return {role: stacked[same[role]] for role in roles}
+
 
 #: a step on states, of one run or of a batch
 Step: TypeAlias = Callable[[State, Draw], tuple[State, Info]]
@@ -44,9 +68,7 @@ class Stepper:
         self.report = torch.func.vmap(report, in_dims=(0, 0, 0, draw_axis)) if batched else report
 
     def pack(self, state: State, batches: Draw) -> Any:
-        """A state in the form that `advance` takes; `batches` is a draw to look at, nothing is
-        stepped.
-        """
+        """A state in the form that `advance` takes; `batches` is a draw to look at, no more."""
         return state
 
     def unpack(self, packed: Any) -> State:
@@ -61,9 +83,7 @@ class Stepper:
             raise batching_error(error) from error
 
     def unguarded(self) -> AbstractContextManager[object]:
-        """Steps taken in here may assume that nothing but the state has changed since the last
-        one.
-        """
+        """Steps taken in here may assume that only the state has changed since the last one."""
         return nullcontext()
 
     def __call__(self, state: State, batches: Draw) -> tuple[State, Info]:

@@ -42,9 +42,7 @@ def digest(path: Path) -> str:
 
 
 def seal(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Write down the checksums of the files of those names; None takes all that belong to the
-    run.
-    """
+    """Write down the checksums of the named files; None takes all that belong to the run."""
     if names is None:
         files = [path for path in folder.rglob("*") if path.is_file() and _belongs(folder, path)]
         names = [str(path.relative_to(folder)) for path in files]
@@ -53,9 +51,7 @@ def seal(folder: Path, names: Iterable[str] | None = None) -> None:
 
 
 def add(folder: Path, name: str) -> None:
-    """Write down the checksum of one more file; checksums that are lost stay so until the run is
-    resumed.
-    """
+    """Write down one more file's checksum; lost checksums stay so until the run is resumed."""
     with suppress(Unknown):
         _write(folder, {**named(folder), name: digest(folder / name)})
 

@@ -29,10 +29,10 @@ from bipareto.problem.tree import Tree
 from bipareto.problems.base import KnownProblem
 from bipareto.run.race import comes_in_batches
 from bipareto.run.training import train_on
-from bipareto.sweep.builder import Setup, method_of
 from bipareto.sweep.config import MethodConfig, SweepConfig, to_dict
 from bipareto.sweep.contenders import Contender, reference_point, with_hypervolumes
 from bipareto.sweep.durable import Interrupted
+from bipareto.sweep.plan import Setup, method_of
 from bipareto.sweep.reading import plan_of, returned
 from bipareto.sweep.store import RunFolder
 from bipareto.sweep.sweep import resume, sweep

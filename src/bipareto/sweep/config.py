@@ -98,9 +98,7 @@ class PreferencesConfig(_Section):
 
 @dataclass(frozen=True)
 class EngineConfig(_Section):
-    """Where slices are executed.  It changes no number, so a run may be resumed with another
-    one.
-    """
+    """Where slices are executed; it changes no number, so a run may be resumed with another."""
 
     path = "engine."
     #: local, processes, ray, or the engine of another package
@@ -266,9 +264,7 @@ def _as_now(data: Any) -> Any:
 
 
 def _loader(yaml: Any) -> Any:
-    """YAML 1.1 takes 1e-3 for text, and the last of two equal keys without a word; both are
-    surprises.
-    """
+    """YAML 1.1 takes 1e-3 for text, and the last of two equal keys without a word."""
     import re
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]

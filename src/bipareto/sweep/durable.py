@@ -37,9 +37,7 @@ _PIECE = 1 << 16
 
 
 class StoreError(BiparetoError, RuntimeError):
-    """The run folder cannot be written or read; the message says what to do, and the run stays
-    resumable.
-    """
+    """The run folder cannot be written or read; it stays resumable, the message says how."""
 
 
 class RunLocked(StoreError):

@@ -55,9 +55,7 @@ def _is_number(text: str) -> bool:
 
 
 def forms() -> dict[str, Callable[..., Any]]:
-    """The small values of the library by their lower-case names: schedules, ideal points,
-    hypergradients.
-    """
+    """The library's small values by lower-case names: schedules, ideal points, hypergradients."""
     from bipareto.methods.parts import hypergradient
     from bipareto.methods.parts.scalarization import Fixed, Tracked
     from bipareto.methods.parts.schedule import Complement, Constant, Cosine, Delayed, Power

@@ -30,7 +30,7 @@ from bipareto.problems import KnownProblem
 from bipareto.run.results import Failure
 from bipareto.sweep.config import SweepConfig, load
 from bipareto.sweep.plan import Plan, read_plan
-from bipareto.sweep.status import experiment
+from bipareto.sweep.progress import experiment
 from bipareto.sweep.store import RunFolder
 
 if TYPE_CHECKING:
@@ -93,9 +93,7 @@ def read_runs(path: Path) -> list[StoredRun]:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """The run folders of a path: itself, or those of the methods of a comparison, which may be on
-    its way.
-    """
+    """The run folders of a path: itself, or those of a comparison's methods, perhaps on its way."""
     _refuse_experiment(path)
     compared = (path / "comparison.json").exists()
     if not compared and ((path / "manifest.json").exists() or not (path / "methods").is_dir()):
@@ -114,18 +112,11 @@ def _methods(path: Path) -> list[Path]:
 
 
 def _refuse_experiment(path: Path) -> None:
-    if (found := experiment(path)) is None:
-        return
-    remedy = (
-        f"see what its records say with: bipareto doctor {path}, and its pictures and tables with: "
-        f"bipareto report {path}"
-        if found.slices_done or found.state == "done"
-        else f"go on with: bipareto resume {path}"
-    )
-    raise InvalidInput(
-        f"{path} holds an experiment ({found.method}, {found.state}): it keeps no front with its "
-        f"lower level solved, which is what can be certified; {remedy}"
-    )
+    if (found := experiment(path)) is not None:
+        raise InvalidInput(
+            f"{path} holds an experiment ({found.method}, {found.state}), not the front of a run; "
+            f"bipareto certify {path} and bipareto report {path} read it"
+        )
 
 
 def plan_of(path: Path, *, trusted: bool = False) -> Plan:
@@ -212,9 +203,7 @@ def _results(path: Path, plan: Plan) -> list[tuple[dict[str, Tensor], dict[str, 
 
 
 def returned(path: Path, *, trusted: bool = False) -> tuple[Tree, list[int]]:
-    """y of all runs as they left it, its lower level not solved again, and their steps; see
-    `plan_of`.
-    """
+    """y of all runs as they left it, not solved again, and their steps; see `plan_of`."""
     plan = plan_of(path, trusted=trusted)
     read = _results(path, plan)
     like = plan.setup.starts[0][1]
@@ -226,9 +215,7 @@ def returned(path: Path, *, trusted: bool = False) -> tuple[Tree, list[int]]:
 
 
 def case(path: str | PathLike[str], *, trusted: bool = False) -> Case:
-    """A finished run as the doctor takes it: the last states of all its runs, and their records;
-    see `plan_of`.
-    """
+    """A finished run as the doctor takes it: last states and records of its runs (`plan_of`)."""
     from bipareto.doctor.evidence import Case
 
     plan = plan_of(Path(path), trusted=trusted)

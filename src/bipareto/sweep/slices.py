@@ -335,9 +335,7 @@ class SliceFolder:
 
 
 def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterator[str]:
-    """What is wanted and was not found, as "batch = 6, not 8"; of what would fill lines the name
-    alone.
-    """
+    """What is wanted and was not found, as "batch = 6, not 8"; the name alone if long."""
     for name, value in wanted.items():
         held = found.get(name)
         if isinstance(held, dict) and isinstance(value, dict):

@@ -134,9 +134,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only process that runs this; another one is refused, with the name of the
-        first.
-        """
+        """Be the only process that runs this; another is refused, with the name of the first."""
         with reporting(self.path / "lock"):
             self.path.mkdir(parents=True, exist_ok=True)
         # `running` holds the lock for a moment, so one refusal means little.

@@ -27,11 +27,22 @@ from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Callback, Snapshot
 from bipareto.run.trackers import open_tracker, prepare_tracker
 from bipareto.sweep import engines
-from bipareto.sweep.builder import Setup, build, chosen, method_of, preferences_of, races
 from bipareto.sweep.collecting import collect, write_result
 from bipareto.sweep.config import EngineConfig, SweepConfig, dump, load
 from bipareto.sweep.durable import Damaged, Interrupted
-from bipareto.sweep.plan import Plan, begin, manifest_of, read_plan, versions
+from bipareto.sweep.plan import (
+    Plan,
+    Setup,
+    begin,
+    build,
+    chosen,
+    manifest_of,
+    method_of,
+    preferences_of,
+    races,
+    read_plan,
+    versions,
+)
 from bipareto.sweep.store import RunFolder
 
 

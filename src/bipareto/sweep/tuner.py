@@ -22,16 +22,14 @@ from bipareto.methods.parts import envelope
 from bipareto.problem import tree
 from bipareto.run.loop import Begun, LoopOptions, drive
 from bipareto.run.results import Run
-from bipareto.sweep.builder import Setup, build, method_of, preferences_of
 from bipareto.sweep.config import SearchConfig, SweepConfig, TuneConfig, dump
+from bipareto.sweep.plan import Setup, build, method_of, preferences_of
 from bipareto.sweep.store import RunFolder
 from bipareto.sweep.typed import check_options
 
 
 class Tuned(NamedTuple):
-    """What a search found: the best value of the measure, its hyperparameters, and out of how many
-    trials.
-    """
+    """What a search found: the best value of the measure, where, and out of how many trials."""
 
     measure: str
     value: float
@@ -138,9 +136,7 @@ def evaluate(
 
 
 def _run_together(sweep: SweepConfig, setup: Setup, methods: list[Method]) -> list[Tensor]:
-    """The objectives (R, m) of each method's front with the lower level solved, all methods in one
-    batch.
-    """
+    """The objectives (R, m) of each method's front, the lower level solved, all in one batch."""
     states, seeds = [], []
     for method in methods:
         for seed, (x0, y0) in zip(sweep.seeds, setup.starts, strict=True):

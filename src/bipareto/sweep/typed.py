@@ -178,9 +178,7 @@ def wanted(default: Any, value: Any) -> str | None:
 def check_options(
     path: str, owner: str, given: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> None:
-    """Refuse options that their owner does not have, and those whose kind cannot be right, judged
-    by the default.
-    """
+    """Refuse options that their owner does not have, or of a kind that the default rules out."""
     for key, value in given.items():
         where = _join(path, key)
         if key not in defaults:

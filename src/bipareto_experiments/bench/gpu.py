@@ -15,8 +15,8 @@ from bipareto.errors import BiparetoError
 from bipareto.methods import MOMEHA
 from bipareto.methods.parts.preferences import grid
 from bipareto.problem import Problem, tree
-from bipareto.problem.draws import draw
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 from bipareto_experiments.bench.figures import Claim, Figures, Times, interleaved
 
 #: images of 32 x 32 in a batch: small ones wait for Python, large ones for the GPU

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Quiet, taking
 from bipareto.errors import InvalidInput
 
 #: suite -> seconds of measurement in each table, by default
@@ -26,31 +26,18 @@ SUITES = {
 
 def bench(
     suite: Annotated[str, typer.Argument(help=f"One of {', '.join(SUITES)}.")],
-    out_dir: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Where SUITE.json and SUITE.png go.")
-    ] = Path("bench-out"),
-    seconds: Annotated[
-        float | None,
-        typer.Option("--seconds", metavar="S", min=0.0, help="For each table of times."),
-    ] = None,
-    seeds: Annotated[
-        str, typer.Option("--seeds", metavar="N,N,..", help="Of data and starts.")
-    ] = "0,1,2",
+    out_dir: Annotated[Path, taking("DIR", "Where SUITE.json and SUITE.png go.", "--out")] = Path(
+        "bench-out"
+    ),
+    seconds: Annotated[float | None, taking("S", "For each table of times.", min=0.0)] = None,
+    seeds: Annotated[str, taking("N,N,..", "Of data and starts.")] = "0,1,2",
     only: Annotated[
         str | None,
-        typer.Option(
-            "--only",
-            metavar="NAME,..",
-            help="Of methods, alternatives and scaling: these problems or parts.",
-        ),
+        taking("NAME,..", "Of methods, alternatives and scaling: these problems or parts."),
     ] = None,
     rivals: Annotated[
         Path | None,
-        typer.Option(
-            "--rivals",
-            metavar="DIR",
-            help="The rivals' environment; else in the cache.  Made where it is not there.",
-        ),
+        taking("DIR", "The rivals' environment; else in the cache.  Made where it is not there."),
     ] = None,
     here: Annotated[
         bool,

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bipareto.cli import values
-from bipareto.cli.options import Json, Out, Quiet
-from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.output import Output, ensure_folder, finite
+from bipareto.cli.values import Json, Out, Quiet, taking
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.architectures import judged, show_cells
 from bipareto_experiments.commands.data import Folder
@@ -22,12 +21,9 @@ if TYPE_CHECKING:
     from bipareto_experiments.nas.genotype import Genotype
 
 
-Dataset = Annotated[
-    str, typer.Option("--dataset", metavar="NAME", help="cifar10, cifar100 or another image set.")
-]
+Dataset = Annotated[str, taking("NAME", "cifar10, cifar100 or another image set.", "--dataset")]
 Channels = Annotated[
-    int | None,
-    typer.Option("--channels", metavar="C", min=1, help="Of the first cell; the preset's if none."),
+    int | None, taking("C", "Of the first cell; the preset's if none.", "--channels", min=1)
 ]
 
 
@@ -86,25 +82,14 @@ def train(
         typer.Argument(metavar="GENOTYPE", help="A genotype's JSON file, of `derive` or `search`."),
     ],
     dataset: Dataset = "cifar10",
-    epochs: Annotated[
-        int, typer.Option("--epochs", metavar="N", min=1, help="Passes over the training images.")
-    ] = 200,
+    epochs: Annotated[int, taking("N", "Passes over the training images.", min=1)] = 200,
     channels: Channels = None,
     cells: Annotated[
-        int | None,
-        typer.Option(
-            "--cells", metavar="N", min=1, help="Per stage (NAS-Bench-201) or in all (DARTS)."
-        ),
+        int | None, taking("N", "Per stage (NAS-Bench-201) or in all (DARTS).", min=1)
     ] = None,
-    batch: Annotated[
-        int, typer.Option("--batch", metavar="N", min=2, help="Images of a step.")
-    ] = 256,
-    rate: Annotated[
-        float, typer.Option("--rate", metavar="LR", help="Of SGD; falls to zero along a cosine.")
-    ] = 0.1,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", help="Start and order of the images.")
-    ] = 0,
+    batch: Annotated[int, taking("N", "Images of a step.", min=2)] = 256,
+    rate: Annotated[float, taking("LR", "Of SGD; falls to zero along a cosine.")] = 0.1,
+    seed: Annotated[int, taking("N", "Start and order of the images.")] = 0,
     device: Device = None,
     folder: Folder = None,
     tiny: Tiny = False,
@@ -200,7 +185,7 @@ def figures(
         written += draw(result, known, target, name)
         tables[name] = judged(out, result, known)
         (target / f"{name}-tables.json").write_text(
-            json.dumps(values.finite(tables[name]), indent=1) + "\n", "utf-8"
+            json.dumps(finite(tables[name]), indent=1) + "\n", "utf-8"
         )
         written.append(f"{name}-tables.json")
     out.say(f"wrote {', '.join(written)} to {target}")

@@ -9,17 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import taking
 from bipareto.errors import InvalidInput
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Folder = Annotated[
     Path | None,
-    typer.Option(
-        "--data",
-        metavar="DIR",
-        help="The data folder; by default the one that BIPARETO_DATA names.",
-    ),
+    taking("DIR", "The data folder; by default the one that BIPARETO_DATA names.", "--data"),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="One JSON object, last on stdout; all else goes to stderr.")
@@ -145,10 +142,7 @@ def fetch(
         ),
     ],
     mirror: Annotated[
-        str | None,
-        typer.Option(
-            "--mirror", metavar="URL", help="Take the files from below this address instead."
-        ),
+        str | None, taking("URL", "Take the files from below this address instead.")
     ] = None,
     folder: Folder = None,
     as_json: Json = False,
@@ -189,12 +183,7 @@ def pack(
     out_file: Annotated[
         Path, typer.Argument(metavar="OUT.zip", help="The container, which must be new.")
     ],
-    size: Annotated[
-        int,
-        typer.Option(
-            "--size", metavar="N", min=1, max=16383, help="The side of the images in pixels."
-        ),
-    ] = 32,
+    size: Annotated[int, taking("N", "The side of the images in pixels.", min=1, max=16383)] = 32,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -238,27 +227,17 @@ def pack(
 def domains(
     name: Annotated[str, typer.Argument(metavar="NAME", help="An image set.")],
     seed: Annotated[
-        int,
-        typer.Option(
-            "--seed",
-            metavar="N",
-            min=0,
-            help="Decides the images that are looked at and the clusters.",
-        ),
+        int, taking("N", "Decides the images that are looked at and the clusters.", min=0)
     ] = 42,
-    count: Annotated[int, typer.Option("--domains", metavar="N", min=1, help="How many.")] = 4,
+    count: Annotated[int, taking("N", "How many.", "--domains", min=1)] = 4,
     least: Annotated[
         int,
-        typer.Option(
-            "--least",
-            metavar="N",
-            min=1,
-            help="The fewest classes of a domain: 20 leave 5 each for validation and test.",
+        taking(
+            "N", "The fewest classes of a domain: 20 leave 5 each for validation and test.", min=1
         ),
     ] = 20,
     out_file: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE.json", help="Write the table of classes to this file."),
+        Path | None, taking("FILE.json", "Write the table of classes to this file.", "--out")
     ] = None,
     folder: Folder = None,
     as_json: Json = False,

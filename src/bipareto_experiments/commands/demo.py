@@ -8,21 +8,15 @@ from typing import Annotated
 import typer
 
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import taking
 
 
 def demo(
     out_dir: Annotated[
-        Path,
-        typer.Option("--out", metavar="DIR", help="Write front.csv and front.png to this folder."),
+        Path, taking("DIR", "Write front.csv and front.png to this folder.", "--out")
     ] = Path("demo-out"),
     steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps",
-            metavar="N",
-            min=1,
-            help="Fewer for a first look; by default enough to converge.",
-        ),
+        int | None, taking("N", "Fewer for a first look; by default enough to converge.", min=1)
     ] = None,
     as_json: Annotated[
         bool,

@@ -8,16 +8,26 @@ from typing import Annotated
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.options import Json, Out, Quiet
+from bipareto.cli.certify import Gamma, Index, certified, in_json
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Out, Quiet, taking
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.cells import figures as nas_figures
 from bipareto_experiments.commands.fewshot import commands as fewshot
 from bipareto_experiments.commands.fewshot import figures as fewshot_figures
-from bipareto_experiments.commands.kept import claim_experiment, ensure_experiment, name_of
+from bipareto_experiments.commands.kept import (
+    claim_experiment,
+    ensure_experiment,
+    name_of,
+    study_of,
+)
 from bipareto_experiments.commands.nas import commands as nas
 
 __all__ = ["app"]
+
+#: bytes that a certificate's float64 vectors may take, two for every gradient of its budget, and
+#: the gradients that it has at least
+MEMORY, LEAST = 2**31, 40
 
 app = typer.Typer(no_args_is_help=True, help="Experiments on data.", rich_markup_mode=None)
 app.add_typer(fewshot, name="fewshot")
@@ -32,36 +42,21 @@ def experiment() -> None:
 @app.command()
 def cleaning(
     seed: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--seed", metavar="N,N,..", help="Each draws its own images, noise and network."
-        ),
+        list[str] | None, taking("N,N,..", "Each draws its own images, noise and network.")
     ] = None,
     steps: Annotated[
-        int | None,
-        typer.Option(
-            "--steps", metavar="N", min=1, help="Iterations; else those of the full experiment."
-        ),
+        int | None, taking("N", "Iterations; else those of the full experiment.", min=1)
     ] = None,
-    preferences: Annotated[
-        int,
-        typer.Option(
-            "--preferences", metavar="N", min=1, help="Points of the front, an odd number."
-        ),
-    ] = 5,
+    preferences: Annotated[int, taking("N", "Points of the front, an odd number.", min=1)] = 5,
     method: Annotated[
         list[str] | None,
-        typer.Option(
-            "--method",
-            metavar="NAME",
-            help="momeha, forum or default (no numbers given); repeatable, else the first two.",
+        taking(
+            "NAME", "momeha, forum or default (no numbers given); repeatable, else the first two."
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="A number of the (one) --method; repeatable."
-        ),
+        taking("KEY=VALUE", "A number of the (one) --method; repeatable.", "--set"),
     ] = None,
     small: Annotated[
         bool,
@@ -70,10 +65,7 @@ def cleaning(
         ),
     ] = False,
     device: Annotated[
-        str | None,
-        typer.Option(
-            "--device", metavar="NAME", help="cpu or cuda; else a GPU where there is one."
-        ),
+        str | None, taking("NAME", "cpu or cuda; else a GPU where there is one.")
     ] = None,
     out_dir: Out = None,
     as_json: Json = False,
@@ -151,6 +143,64 @@ def cleaning(
     if out_dir is not None:
         out.say(f"wrote cleaning.json, cleaning.csv and cleaning.png to {out_dir}")
     out.result(found)
+
+
+@app.command()
+def certify(
+    context: typer.Context,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="The folder of a finished experiment.")
+    ],
+    index: Index = None,
+    gamma: Gamma = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Certify the points at which an experiment's trainings ended.
+
+    What `bipareto certify` does with such a folder; its help says what the
+    columns mean.  Networks are trained, not solved: the first columns say how
+    far a supernet is from solving its lower level.  The learners of few-shot
+    learning are solved anew, on one episode.
+
+    \b
+    Examples:
+      bipareto experiment certify runs/nas
+      bipareto experiment certify runs/cleaning --index 2
+    """
+    from bipareto.problem import tree
+    from bipareto.sweep.progress import experiment as status_of
+    from bipareto_experiments import points
+
+    out = Output(as_json, quiet)
+    status = status_of(run)
+    if status is None or not (status.slices_done or status.state == "done"):
+        held = "no experiment" if status is None else "an experiment without a finished training"
+        raise InvalidInput(f"{run} holds {held}; go on with: bipareto resume {run}")
+    with out.listening():
+        match name_of(run):
+            case "nas":
+                ended = points.of_searches(study_of(context, run))
+            case "fewshot":
+                ended = points.of_backbones(study_of(context, run))
+            case _:
+                ended = points.of_cleaning(run)
+    if not ended:
+        raise InvalidInput(f"{run} holds no training whose point could be certified")
+    size = tree.ravel((ended[0].x, ended[0].y)).numel()
+    found = certified(
+        out,
+        str(run),
+        name_of(run) or "",
+        {i: (end.problem, end.x, end.y) for i, end in enumerate(ended)},
+        index,
+        gamma,
+        budget=max(LEAST, min(200, MEMORY // (16 * size))),
+    )
+    for i in found:
+        out.say(f"run {i}: {ended[i].label}")
+    labels = {str(i): ended[i].label for i in found}
+    out.result(in_json(str(run), found) | {"labels": labels})
 
 
 @app.command()

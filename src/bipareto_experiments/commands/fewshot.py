@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.options import Json, Out, Quiet
 from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.values import Json, Out, Quiet, taking
 from bipareto.errors import InvalidInput
 from bipareto_experiments.commands.domains import say_where, show_tables, tuned_numbers
 from bipareto_experiments.commands.kept import (
@@ -52,11 +52,7 @@ def comparison(
     methods: Methods = None,
     strengths: Annotated[
         list[str] | None,
-        typer.Option(
-            "--strengths",
-            metavar="NAME,..",
-            help="weak, moderate, strong, extreme; the first two if none.",
-        ),
+        taking("NAME,..", "weak, moderate, strong, extreme; the first two if none."),
     ] = None,
     tuning: Tuning = None,
     as_json: Json = False,
@@ -176,26 +172,18 @@ def refine(
     options: StudyOptions,
     dataset: Dataset = "fc100",
     strengths: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--strengths",
-            metavar="NAME,..",
-            help="weak, moderate, strong, extreme; moderate if none.",
-        ),
+        list[str] | None, taking("NAME,..", "weak, moderate, strong, extreme; moderate if none.")
     ] = None,
     scalarizations: Annotated[
         list[str] | None,
-        typer.Option(
+        taking(
+            "NAME,..",
+            "stch (as published), linear (a weighted sum), tchebycheff; stch if none.",
             "--by",
-            metavar="NAME,..",
-            help="stch (as published), linear (a weighted sum), tchebycheff; stch if none.",
         ),
     ] = None,
     more: Annotated[
-        int | None,
-        typer.Option(
-            "--more", metavar="T", min=1, help="Joint steps of the refinement; 1000 if none."
-        ),
+        int | None, taking("T", "Joint steps of the refinement; 1000 if none.", min=1)
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -326,8 +314,7 @@ def _study(
         )
     )
     seeds = values.seeds(options.seeds or (["0"] if tiny else ["0,1,2"]))
-    claim_experiment(options.out_dir, "fewshot")
-    return Study(
+    study = Study(
         task,
         options.out_dir,
         options.steps or (24 if tiny else LENGTHS.get(options.preset, 2500)),
@@ -338,3 +325,5 @@ def _study(
         out.progress,
         episodes=24 if tiny else 192,
     )
+    claim_experiment(options.out_dir, "fewshot", study)
+    return study

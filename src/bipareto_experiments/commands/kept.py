@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from bipareto.cli.again import noted
+import typer
+
+from bipareto.cli.again import noted, words_of
 from bipareto.cli.output import ensure_folder
 from bipareto.errors import InvalidInput
 
@@ -38,10 +41,48 @@ def name_of(path: Path) -> str | None:
         ) from error
 
 
-def claim_experiment(path: Path | None, name: str) -> None:
+class Begun(Exception):
+    """A study that a command has made and is about to run: ends the command where that is all that
+    is wanted of it.
+    """
+
+    def __init__(self, study: Any) -> None:
+        super().__init__("a study, not to be run")
+        self.study = study
+
+
+#: whether commands make their study and do not run it
+_ONLY_BEGUN: ContextVar[bool] = ContextVar("_ONLY_BEGUN", default=False)
+
+
+def study_of(context: typer.Context, run: Path) -> Any:
+    """The study of a folder, not run: made by the command that the folder notes."""
+    words = words_of(run)
+    if words is None:
+        raise InvalidInput(
+            f"{run} holds an experiment of a version that did not note its command, so its problem "
+            f"cannot be made again; see what its records say with: bipareto doctor {run}"
+        )
+    token = _ONLY_BEGUN.set(True)
+    try:
+        root = context.find_root().command
+        root.main([*words, "--quiet"], prog_name="bipareto", standalone_mode=False)
+    except Begun as begun:
+        return begun.study
+    finally:
+        _ONLY_BEGUN.reset(token)
+    raise InvalidInput(f"{run} was made by a command that makes no study: {' '.join(words)}")
+
+
+def claim_experiment(path: Path | None, name: str, study: Any = None) -> None:
     """Write down whose a folder is, and what it was asked for, before the first run: results.json
     comes with the first results, and a run may be stopped before.
+
+    Args:
+        study: what the command will run.
     """
+    if _ONLY_BEGUN.get():
+        raise Begun(study)
     if path is not None:
         from bipareto.sweep.durable import write_text  # which loads torch
 

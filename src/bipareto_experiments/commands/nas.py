@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bipareto.cli import values
-from bipareto.cli.options import Json, Quiet
 from bipareto.cli.output import Output
+from bipareto.cli.values import Json, Quiet, taking
 from bipareto_experiments.commands.architectures import judged, show_best, show_records
 from bipareto_experiments.commands.cells import derive, figures, teller, train, write_cells
 from bipareto_experiments.commands.kept import claim_experiment, ensure_experiment
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Seeds = Annotated[
-    list[str] | None,
-    typer.Option("--seed", "--seeds", metavar="N,N,..", help="Each has its own start and draws."),
+    list[str] | None, taking("N,N,..", "Each has its own start and draws.", "--seed", "--seeds")
 ]
 
 
@@ -47,13 +46,9 @@ def search(
     options: SearchOptions,
     method: Annotated[
         str,
-        typer.Option(
-            "--method",
-            metavar="NAME",
-            help="mb-momeha, mb-momeha-joint, wc-mhgd, wc-penalty, moco, darts or random.",
-        ),
+        taking("NAME", "mb-momeha, mb-momeha-joint, wc-mhgd, wc-penalty, moco, darts or random."),
     ] = "mb-momeha",
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Start and draws.")] = 0,
+    seed: Annotated[int, taking("N", "Start and draws.")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -97,21 +92,15 @@ def compare(
     options: SearchOptions,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
-            "--methods",
-            metavar="NAME,..",
-            help="Of mb-momeha[-joint], wc-mhgd, wc-penalty, moco, darts, random; all if none.",
+        taking(
+            "NAME,..",
+            "Of mb-momeha[-joint], wc-mhgd, wc-penalty, moco, darts, random; all if none.",
         ),
     ] = None,
     seeds: Seeds = None,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            "--seconds",
-            metavar="S",
-            min=0.1,
-            help="For all searches of a method, the same for each; else by steps.",
-        ),
+        taking("S", "For all searches of a method, the same for each; else by steps.", min=0.1),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -156,16 +145,9 @@ def tune(
     options: SearchOptions,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
-            "--methods",
-            metavar="NAME,..",
-            help="Of mb-momeha[-joint], wc-mhgd, wc-penalty, moco, darts; all if none.",
-        ),
+        taking("NAME,..", "Of mb-momeha[-joint], wc-mhgd, wc-penalty, moco, darts; all if none."),
     ] = None,
-    seed: Annotated[
-        int,
-        typer.Option("--seed", metavar="N", help="Start and draws; not one that is compared with."),
-    ] = 0,
+    seed: Annotated[int, taking("N", "Start and draws; not one that is compared with.")] = 0,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -226,10 +208,11 @@ def _study(out: Output, options: SearchOptions, seeds: list[int], **more: Any) -
             "the table of NAS-Bench-201's accuracies is not in the data folder: accuracies are not "
             "looked up"
         )
-    claim_experiment(options.out_dir, "nas")
-    return Study(
+    study = Study(
         task, options.out_dir, seeds, known, options.together, out.progress, teller(out), **more
     )
+    claim_experiment(options.out_dir, "nas", study)
+    return study
 
 
 def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from bipareto.cli.values import taking
+
 Device = Annotated[
-    str | None,
-    typer.Option("--device", metavar="NAME", help="cpu or cuda; a GPU where there is one if none."),
+    str | None, taking("NAME", "cpu or cuda; a GPU where there is one if none.", "--device")
 ]
 Tiny = Annotated[
     bool,

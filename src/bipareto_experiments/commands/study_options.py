@@ -6,37 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from bipareto.cli.options import Out
+from bipareto.cli.values import Out, taking
 from bipareto_experiments.commands.data import Folder
 from bipareto_experiments.commands.options import Device, Tiny
 
 Dataset = Annotated[
-    str,
-    typer.Option(
-        "--dataset", metavar="NAME", help="fc100, caltech101, caltech256, or another image set."
-    ),
+    str, taking("NAME", "fc100, caltech101, caltech256, or another image set.", "--dataset")
 ]
 
 
 Tuning = Annotated[
     Path | None,
-    typer.Option(
-        "--tuning",
-        metavar="FILE",
-        help="tuning.json of the tune command: its numbers instead of the preset's.",
+    taking(
+        "FILE", "tuning.json of the tune command: its numbers instead of the preset's.", "--tuning"
     ),
 ]
 
 
 Methods = Annotated[
     list[str] | None,
-    typer.Option(
-        "--methods",
-        metavar="NAME,..",
-        help="momeha, wc-penalty, moml, forum, wc-mhgd; all if none.",
-    ),
+    taking("NAME,..", "momeha, wc-penalty, moml, forum, wc-mhgd; all if none.", "--methods"),
 ]
 
 
@@ -46,50 +35,29 @@ class StudyOptions:
 
     sets: Annotated[
         list[str] | None,
-        typer.Option(
+        taking(
+            "SET,SET,..",
+            "Image sets or folders of class folders in the data folder, each a domain.",
             "--domains",
-            metavar="SET,SET,..",
-            help="Image sets or folders of class folders in the data folder, each a domain.",
         ),
     ] = None
     learner: Annotated[
-        str,
-        typer.Option(
-            "--learner",
-            metavar="KIND",
-            help="linear (convex lower level), mlp or block (nonconvex).",
-        ),
+        str, taking("KIND", "linear (convex lower level), mlp or block (nonconvex).")
     ] = "block"
     protocol: Annotated[
-        str,
-        typer.Option(
-            "--protocol",
-            metavar="NAME",
-            help="warm: learners begin anew in every episode; literal: carried over.",
-        ),
+        str, taking("NAME", "warm: learners begin anew in every episode; literal: carried over.")
     ] = "warm"
-    preset: Annotated[
-        str,
-        typer.Option(
-            "--preset", metavar="NAME", help="robust, paper-sensitivity or paper-comparison."
-        ),
-    ] = "robust"
+    preset: Annotated[str, taking("NAME", "robust, paper-sensitivity or paper-comparison.")] = (
+        "robust"
+    )
     seeds: Annotated[
         list[str] | None,
-        typer.Option(
-            "--seed",
-            "--seeds",
-            metavar="N,N,..",
-            help="Each has its own start and draws; 0,1,2 if none.",
-        ),
+        taking("N,N,..", "Each has its own start and draws; 0,1,2 if none.", "--seed", "--seeds"),
     ] = None
     steps: Annotated[
         int | None,
-        typer.Option(
-            "--steps",
-            metavar="T",
-            min=1,
-            help="Joint steps; if none 2500, 5000 with paper-sensitivity, 24 with --tiny.",
+        taking(
+            "T", "Joint steps; if none 2500, 5000 with paper-sensitivity, 24 with --tiny.", min=1
         ),
     ] = None
     device: Device = None

@@ -342,16 +342,15 @@ def single_domain(study: Study) -> dict[str, Any]:
     task = study.task
     method = study.configured("momeha", 1, study.numbers.get("momeha"))
     for i, name in enumerate(task.domains.names):
-        one = replace(
-            task.domains,
-            names=(name,),
-            **{part: (getattr(task.domains, part)[i],) for part in ("train", "validation", "test")},
-        )
-        alone = replace(task, domains=one)
         trials = [Trial(method, (1.0,), seed) for seed in study.seeds]
         folder = None if study.folder is None else study.folder / f"only-{i + 1}"
         trained = train(
-            alone, trials, study.steps, folder=folder, label=f"only {name}", progress=study.progress
+            task.alone(i),
+            trials,
+            study.steps,
+            folder=folder,
+            label=f"only {name}",
+            progress=study.progress,
         )
         for k, trial in enumerate(trials):
             record = {

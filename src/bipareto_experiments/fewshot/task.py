@@ -87,6 +87,12 @@ class Task:
             device=self.device,
         )
 
+    def alone(self, i: int) -> Task:
+        """The same with the i-th domain alone."""
+        own = self.domains
+        parts = {part: (getattr(own, part)[i],) for part in ("train", "validation", "test")}
+        return replace(self, domains=replace(own, names=(own.names[i],), **parts))
+
     def start(self, seed: int) -> tuple[Tree, Tree]:
         """x_0 and y_0 of a seed."""
         x, y = self.network.start(len(self.domains), seed)

@@ -11,11 +11,11 @@ import torch
 from bipareto.errors import BiparetoError, InvalidInput
 from bipareto.methods.base import Start
 from bipareto.problem import tree
-from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import Begun, LoopOptions
 from bipareto.run.results import Record
+from bipareto.run.stepping import draw
 from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.nas.task import Task
 from bipareto_experiments.trials import Finished, Trial, require_alike, run_in, stored

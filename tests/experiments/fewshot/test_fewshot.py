@@ -20,10 +20,10 @@ import bipareto as bp
 from bipareto.cli import app
 from bipareto.errors import InvalidInput
 from bipareto.problem import oracle, tree
-from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
 from bipareto.run.graph.replay import traced
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 from bipareto.sweep.store import SliceFolder
 from bipareto_experiments.devices import device_of
 from bipareto_experiments.episodic import Episodic

@@ -13,8 +13,8 @@ import torch
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import oracle, tree
-from bipareto.problem.draws import draw
 from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
 from bipareto_experiments.episodic import Episodic
 from bipareto_experiments.fewshot.network import LEARNERS, Learner
 from bipareto_experiments.fewshot.settings import configured

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import bipareto as bp
 from bipareto.problem import tree
-from bipareto.problem.draws import draw
 from bipareto.run.graph.replay import traced
+from bipareto.run.stepping import draw
 from bipareto_experiments.nas import (
     bench_cell,
     conv,

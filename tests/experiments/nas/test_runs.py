@@ -18,9 +18,9 @@ from bipareto.errors import BiparetoError, InvalidInput
 from bipareto.methods.base import Start
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import oracle, tree
-from bipareto.problem.draws import draw
 from bipareto.problem.sampler import Role
 from bipareto.run.graph.replay import traced
+from bipareto.run.stepping import draw
 from bipareto_experiments import trials as kept
 from bipareto_experiments.data import ImageSet
 from bipareto_experiments.nas import search as searching

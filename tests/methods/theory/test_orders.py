@@ -7,7 +7,7 @@ import torch
 
 from bipareto.errors import InvalidInput
 from bipareto.methods.parts.schedule import Constant, Power, lemma12, theorem1, theorem2
-from bipareto.methods.theory.orders import Order, momeha_orders, stochastic_orders
+from bipareto.methods.theory.constants import Order, momeha_orders, stochastic_orders
 
 
 @pytest.mark.parametrize(

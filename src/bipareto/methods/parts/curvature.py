@@ -24,9 +24,7 @@ Flat: TypeAlias = Callable[[Tensor], Tensor]
 
 
 def normal(like: Tensor, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers of the shape, dtype and device of `like`; the same ones on every
-    device.
-    """
+    """Standard normal numbers in shape, dtype and device of `like`; the same on every device."""
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like)
 
 
@@ -59,17 +57,13 @@ def objective_in_both(problem: Problem, i: int, x: Tree, y: Tree) -> Flat:
 
 
 def hessian(fn: Flat, at: Tensor) -> Product:
-    """Products with the Hessian of `fn` at a point; the forward pass is made once for all of
-    them.
-    """
+    """Products with the Hessian of `fn` at a point; one forward pass serves all of them."""
     pull = torch.func.vjp(torch.func.grad(fn), at)[1]
     return lambda v: pull(v)[0]
 
 
 def lanczos(product: Product, start: Tensor, count: int) -> tuple[float, float]:
-    """Smallest and largest Ritz values after `count` products (fully re-orthogonalised), inside the
-    true spectrum.
-    """
+    """Extreme Ritz values after `count` products, fully re-orthogonalised: inside the spectrum."""
     basis = [start / start.norm()]
     tiny = max(1e-10, 100 * torch.finfo(start.dtype).eps)
     diagonal: list[float] = []

@@ -35,18 +35,14 @@ def pullback(
 
 
 def jacobian(upper: Level, x: Tree, y: Tree) -> tuple[Tensor, Tensor, Tensor]:
-    """f (m,) and the gradients of all objectives, in x (m, n_x) and in y (m, n_y): one forward
-    pass, m backward ones.
-    """
+    """f (m,) and its gradients in x (m, n_x) and y (m, n_y): one forward, m backward passes."""
     f, pull = pullback(upper, x, y)
     rows = [pull(e) for e in unit_rows(f)]
     return f, torch.stack([row[0] for row in rows]), torch.stack([row[1] for row in rows])
 
 
 def lower_pullback(lower: Level, x: Tree, y: Tree) -> tuple[Tensor, Pair]:
-    """grad_y g (n_y,), and rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y) at one evaluation of
-    g.
-    """
+    """grad_y g (n_y,), and rows v (m, n_y) -> g_xy v (m, n_x), g_yy v (m, n_y), g taken once."""
     gradient, _, pull = pullback_of(
         lambda x_, y_: (tree.ravel(gradient_in_y(lower, x_, y_)), ()), x, y
     )
@@ -87,18 +83,14 @@ def difference(
 
 
 def functional(point: Tree) -> bool:
-    """Whether `torch.func` must differentiate here: inside `vmap`, inside another transform, or
-    under compilation.
-    """
+    """Whether `torch.func` must differentiate: inside `vmap` or a transform, or compiled."""
     return torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(
         tree.first_leaf(point)
     )
 
 
 def gradient_in_y(lower: Level, x: Tree, y: Tree) -> Tree:
-    """grad_y g(x, y) as something that can be differentiated again; outside `torch.func` y must
-    carry a graph.
-    """
+    """grad_y g(x, y), differentiable again; outside `torch.func` y must carry a graph."""
     if functional(y):
         return torch.func.grad(lambda y_: lower(x, y_))(y)
     found = torch.autograd.grad(

@@ -25,9 +25,7 @@ APART = 1e6
 
 
 class LowerSolution(NamedTuple):
-    """y stacked over runs, ||grad h|| per run (R,), which runs met the tolerance (R,), and Newton
-    steps taken.
-    """
+    """y stacked over runs, ||grad h|| (R,), which met the tolerance (R,), Newton steps taken."""
 
     y: Tree
     residual: Tensor
@@ -66,9 +64,7 @@ def proximal_point(
     max_iter: int = 200,
     batched: bool = True,
 ) -> LowerSolution:
-    """theta*_gamma(x, y) = argmin_theta g(x, theta) + ||theta - y||^2 / (2 gamma) for a stack of
-    runs.
-    """
+    """theta*_gamma(x, y) = argmin_theta g(x, theta) + ||theta - y||^2 / (2 gamma), stacked."""
     return _minimise(problem, x, y, 1 / gamma, tol, max_iter, batched)
 
 

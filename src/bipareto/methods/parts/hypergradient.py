@@ -160,9 +160,7 @@ class _Implicit(Hypergradient):
     def _solve(
         self, products: Callable[[], Products], rhs: Tensor, numbers: tuple[Any, ...]
     ) -> tuple[Tensor, Tensor | None]:
-        """v (m, n_y) with g_yy v = rhs, approximately, and the smallest curvature met, if it was
-        looked at.
-        """
+        """v (m, n_y) with g_yy v = rhs, approximately, and the smallest curvature met, if seen."""
 
     def _products(self, lower: Level, x: Tree, y: Tree, numbers: tuple[Any, ...]) -> Products:
         _, _, pull = pullback_of(lambda y_: (tree.ravel(gradient_in_y(lower, x, y_)), ()), y)
@@ -312,9 +310,7 @@ class CG(_Implicit):
 
 
 def warn_if_singular(name: str, problem: Problem, x: Tree, y: Tree) -> None:
-    """Warn, once and before a run, where g_yy at the start is not positive definite: hypergradients
-    rest on that.
-    """
+    """Warn, once, before a run, where g_yy at the start is not positive definite, as it must be."""
     flat = tree.ravel(y)
     stream = torch.Generator().manual_seed(0)
     low, high = curvature.lanczos(

@@ -191,9 +191,7 @@ def aim(name: str, f: Tensor, normal: Tensor, z: Tensor, mu: float) -> Tensor:
 
 
 class Fixed(NamedTuple):
-    """The ideal point z stays where it was put: one number for all objectives, or a tuple of m
-    numbers.
-    """
+    """The ideal point z stays where it was put: one number for all objectives, or m numbers."""
 
     value: float | tuple[float, ...]
 

@@ -80,9 +80,7 @@ class Cosine(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """s_t = before for t < first, then value: a variable that waits until the others have
-    settled.
-    """
+    """s_t = before for t < first, then value: a variable that waits for the others to settle."""
 
     value: Any
     first: Any
@@ -134,9 +132,7 @@ def as_schedule(
 
 
 def _extremes(schedule: Schedule) -> tuple[float, ...]:
-    """The values between which a sequence stays or from which it goes, the one that it is named
-    for first.
-    """
+    """The values between which a sequence stays or goes, the one that it is named for first."""
     if isinstance(schedule, Complement):
         return (1 - schedule.scale,)
     if isinstance(schedule, Cosine):
@@ -165,7 +161,7 @@ def lemma12(
     k: float = 1.0,
 ) -> dict[str, Schedule]:
     """Lemma 12 (MB-MOMEHA): all its sequences as keyword arguments of the method, for any pair of
-    exponents that it allows; `theory.orders.stochastic_orders(q, p)` says what it proves of them.
+    exponents that it allows; `theory.constants.stochastic_orders(q, p)` says what is proved.
 
     alpha_theta,t = alpha_theta (1 + t)^-q, alpha_y,t and alpha_x,t fall as alpha_theta,t^2 with
     alpha_x <= alpha_y, 1 - beta_t = k alpha_theta,t^(2/3) and c_t = c_0 (1 + t)^p.

@@ -11,9 +11,10 @@ import torch
 
 from bipareto.errors import InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
+from bipareto.methods.parts import schedule
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.methods.parts.scalarization import Fixed, as_ideal
-from bipareto.methods.parts.schedule import Constant, Power, Schedule, as_schedule, theorem2
+from bipareto.methods.parts.schedule import Constant, Power, Schedule, as_schedule
 from bipareto.methods.theory.constants import Deterministic, best_gamma
 from bipareto.methods.theory.smoothness import Known, estimate, scalarized_smoothness, start_merit
 from bipareto.methods.theory.stochastic import Stochastic
@@ -21,10 +22,22 @@ from bipareto.methods.tuning.envelope_methods import smoothing
 from bipareto.problem import Problem, tree
 
 
+class Asked(NamedTuple):
+    """What is asked for, as in `MOMEHA.admissible`; None is probed, or taken as `tuned` does."""
+
+    problem: Problem
+    x0: Any
+    y0: Any
+    constants: Known | None
+    gamma: float | None
+    mu: float | None
+    ideal: Any
+    preference: Any
+    scalarization: str
+
+
 class _Question(NamedTuple):
-    """What both theorems start from: the problem's constants, mu and z, gamma, and L_F where the
-    run can go.
-    """
+    """What both theorems start from: the problem's constants, mu, z, gamma, L_F on the way."""
 
     known: Known
     mu: float
@@ -33,18 +46,8 @@ class _Question(NamedTuple):
     L_F: float
 
 
-def _question(
-    problem: Problem,
-    x0: Any,
-    y0: Any,
-    known: Known | None,
-    gamma: float | None,
-    mu: float | None,
-    ideal: Any,
-    preference: Any,
-    name: str,
-    c0: float,
-) -> _Question:
+def _question(asked: Asked, c0: float) -> _Question:
+    problem, x0, y0, known, gamma, mu, ideal, preference, name = asked
     x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     m = problem.check(x, y)
     known = estimate(problem, x, y) if known is None else known
@@ -91,31 +94,18 @@ def _penalty(c: Schedule | float) -> tuple[float, float]:
 
 
 def bounds(
-    problem: Problem,
-    x0: Any,
-    y0: Any,
-    *,
-    constants: Known | None,
-    preference: Any,
-    gamma: float,
-    mu: float,
-    ideal: Any,
-    scalarization: str,
+    asked: Asked,
     alpha_theta: Schedule | float,
     c: Schedule | float,
-    beta: Schedule | float | None,
+    beta: Schedule | float | None = None,
 ) -> Deterministic | Stochastic:
-    """The constants and admissible steps for given hyperparameters; arguments as in
-    `MOMEHA.bounds`, beta None without momentum.
-    """
+    """The constants and admissible steps for given hyperparameters, beta None without momentum."""
     t = torch.zeros((), dtype=torch.float64)
     first_step, c0 = (
         float(as_schedule(value, name)(t))
         for name, value in (("alpha_theta", alpha_theta), ("c", c))
     )
-    known, _, _, gamma, L_F = _question(
-        problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0
-    )
+    known, _, _, gamma, L_F = _question(asked, c0)
     found: Deterministic | Stochastic
     if beta is None:
         found = Deterministic(known.L_g, known.rho_y, L_F, gamma, c0)
@@ -133,28 +123,11 @@ def bounds(
     return replace(found, alpha_theta=first_step) if first_step <= found.u_theta else found
 
 
-def admissible_momeha(
-    problem: Problem,
-    x0: Any,
-    y0: Any,
-    *,
-    constants: Known | None,
-    gamma: float | None,
-    mu: float | None,
-    c: Schedule | float,
-    ideal: Any,
-    preference: Any,
-    scalarization: str,
-    fraction: float,
-) -> dict[str, Any]:
-    """Keyword arguments for `MOMEHA` with steps at `fraction` of Theorem 1's bounds; arguments as
-    in `MOMEHA.admissible`.
-    """
+def theorem1(asked: Asked, c: Schedule | float, fraction: float) -> dict[str, Any]:
+    """Keyword arguments for `MOMEHA` with steps at `fraction` of Theorem 1's bounds."""
     _check_fraction(fraction)
     c0, power = _penalty(c)
-    known, mu, rule, gamma, L_F = _question(
-        problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0
-    )
+    known, mu, rule, gamma, L_F = _question(asked, c0)
     first = Deterministic(known.L_g, known.rho_y, L_F, gamma, c0)
     bounds = replace(first, alpha_theta=fraction * first.u_theta)
     return {
@@ -165,38 +138,20 @@ def admissible_momeha(
         "alpha_y": fraction * bounds.u_y,
         "c": Power(c0, power) if power else Constant(c0),
         "ideal": rule,
-        "scalarization": scalarization,
+        "scalarization": asked.scalarization,
     }
 
 
-def admissible_mbmomeha(
-    problem: Problem,
-    x0: Any,
-    y0: Any,
-    *,
-    constants: Known | None,
-    gamma: float | None,
-    mu: float | None,
-    c0: float,
-    delta: float | None,
-    ideal: Any,
-    preference: Any,
-    scalarization: str,
-    fraction: float,
-) -> dict[str, Any]:
-    """Keyword arguments for `MBMOMEHA` with first steps at `fraction` of Theorem 2's bounds;
-    arguments as in `MBMOMEHA.admissible`.
-    """
+def theorem2(asked: Asked, c0: float, delta: float | None, fraction: float) -> dict[str, Any]:
+    """Keyword arguments for `MBMOMEHA` with first steps at `fraction` of Theorem 2's bounds."""
     _check_fraction(fraction)
-    known, mu, rule, gamma, L_F = _question(
-        problem, x0, y0, constants, gamma, mu, ideal, preference, scalarization, c0
-    )
+    known, mu, rule, gamma, L_F = _question(asked, c0)
     first = Stochastic(known.L_g, known.rho_y, L_F, gamma, c0, growing=delta is None)
     alpha_theta = fraction * first.u_theta
     bounds = replace(first, alpha_theta=alpha_theta)
     alpha_y = fraction * bounds.u_y
     # 1 - beta_0 = 1: the first average is the first draw, and m_0 = 0 is forgotten at once.
-    schedules = theorem2(
+    schedules = schedule.theorem2(
         alpha_theta,
         alpha_y,
         min(fraction * bounds.u_x, alpha_y),
@@ -204,7 +159,13 @@ def admissible_mbmomeha(
         k=alpha_theta ** (-2 / 3),
         delta=delta,
     )
-    return {"gamma": gamma, "mu": mu, "ideal": rule, "scalarization": scalarization, **schedules}
+    return {
+        "gamma": gamma,
+        "mu": mu,
+        "ideal": rule,
+        "scalarization": asked.scalarization,
+        **schedules,
+    }
 
 
 def _check_fraction(fraction: float) -> None:

@@ -130,9 +130,7 @@ class Stochastic(Envelope):
         )
 
     def _largest(self, alpha_theta: float) -> tuple[float, Coefficients, float]:
-        """The bound alpha_theta^2 rho_h/8 of x and y, the coefficients there, and N W L_I^2, all at
-        t = 0.
-        """
+        """The bound alpha_theta^2 rho_h/8 of x and y, the coefficients there, N W L_I^2; t = 0."""
         step = alpha_theta**2 * self.rho_h / 8
         beta = 1 - self.first_average
         found = self.coefficients(alpha_theta, step, step, beta)
@@ -216,9 +214,7 @@ class Stochastic(Envelope):
         )
 
     def outside(self, alpha_theta: float, alpha_x: float, alpha_y: float) -> list[str]:
-        """Which first steps exceed their bound, in words with the numbers; empty when all are
-        admissible.
-        """
+        """Which first steps exceed their bound, in words with the numbers; empty when none does."""
         bounds = [
             ("alpha_theta,0", alpha_theta, self.u_theta),
             ("alpha_x,0", alpha_x, self.u_x),

@@ -209,9 +209,7 @@ def _objectives(problem: Problem, x: Tree, y: Tree) -> Tensor:
 
 
 def _settle(problem: Problem, x: Tree, y: Tree) -> Tree:
-    """y moved to the lower solution near it, roughly: the probes need a typical point, not an exact
-    one.
-    """
+    """y moved to the lower solution near it, roughly: probes need a typical point, no exact one."""
     one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
     return tree.select(
         envelope.solve_lower(problem, *one, tol=1e-6, max_iter=20, batched=False).y, 0

@@ -1,26 +1,213 @@
 """Hyperparameters of MOMEHA and MB-MOMEHA for a function.
 
 Where the problem is small enough to be looked at whole, objectives are measured by their own range
-over the front, and without noise x and y run in coordinates; the rules are told in `units`.  Else
-probes along single directions serve, as told in `envelope_methods`.
+over the front, and without noise x and y run in coordinates.  Else probes along single directions
+serve, as told in `envelope_methods`.  The rules of the first, none of which knows units:
+
+- *Objectives* are measured against their own range over the front: z is the ideal point, a fiftieth
+  of the extent below the best values, and s the extent, both from the ends of the front
+  (`local.extremes`).  In these units mu = 4 m.
+- *x and y* run in `Coordinates` in which g_yy is the identity and y goes along with x, made at the
+  start (`begin`) and made anew on the way from what each run meets (`renew`).
+- gamma and the steps of y follow the rules of `envelope_methods`, with curvatures in these
+  coordinates seen at the start, at the ends of the front and between them.
+- c_0 keeps the tilt F/c below the peak of the envelope's restoring force, and F's curvature in y
+  below a fifth of g's.  c grows like (1 + t)^0.4: x's bias is of order 1/c, the objectives' its
+  square.
+- alpha_x is the share of its way that x goes in one step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from bipareto.methods.parts.scalarization import Ideal
+from bipareto.methods.parts.coordinates import Coordinates
+from bipareto.methods.parts.scalarization import Fixed, Ideal
 from bipareto.methods.parts.schedule import Power
 from bipareto.methods.tuning import envelope_methods as rules
-from bipareto.methods.tuning import local, units
-from bipareto.methods.tuning.units import Survey
+from bipareto.methods.tuning import local
+from bipareto.methods.tuning.local import Local
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.problem.wrapped import Wrapped
+
+#: the ideal point's distance below the best values seen, as a share of the extent
+MARGIN = 0.02
+#: variables up to which Hessians are written down
+MOST = 256
+#: shares of a run after which coordinates are made anew: often while x travels, seldom later
+RENEWALS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
+
+#: the last picture of each problem's runs: the next renewal looks at it again
+_SEEN: WeakKeyDictionary[Problem, Local] = WeakKeyDictionary()
+
+
+def affordable(x: Tree, y: Tree) -> bool:
+    """Whether Hessians of this size can be written down, on all the data."""
+    return tree.ravel((x, y)).numel() <= MOST
+
+
+class View(NamedTuple):
+    """The problem as seen from one place.
+
+    Attributes:
+        at: the picture there, R = 1.
+        problem: in (u, v), x = x_0 + u and y = y_0 + B v + W u with (x_0, y_0) the place: g_yy is
+            the identity at (0, 0), and the objectives are (f - z)/s.
+        given: a point v of interest: y as a user gave it, or 0.
+        scale: how far y travels from place to place, root mean square per coordinate of v.
+    """
+
+    at: Local
+    problem: Problem
+    given: Tensor
+    scale: float
+
+
+class Survey(NamedTuple):
+    """What was seen of a front from its start: views from the start and from between the ends, the
+    ideal point z that stays, and the extent s (m,).  The ends themselves may lie at infinity.
+    """
+
+    views: list[View]
+    ideal: Fixed
+    extent: Tensor
+
+
+def survey(problem: Problem, x: Tree, y: Tree) -> Survey:
+    """Look at the start, find the ends of the front, and measure all by them."""
+    lead = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
+    start = local.look(problem, lead[0], local.settle(problem, *lead))
+    ends, ideal, extent = local.extremes(problem, start, (x, y))
+    middle_x = local.as_trees(ends.x.mean(0, keepdim=True), x)
+    middle_y = local.as_trees(ends.y.mean(0, keepdim=True), y)
+    middle = local.look(problem, middle_x, local.settle(problem, middle_x, middle_y))
+    z = ideal - MARGIN * extent
+    given = tree.ravel(y).double() - start.y[0]
+    views = [
+        _view(problem, x, y, start, z, extent, given, middle),
+        _view(problem, x, y, middle, z, extent, 0 * given, start),
+    ]
+    return Survey(views, Fixed(tuple(z.tolist())), extent)
+
+
+def _view(
+    problem: Problem, x: Tree, y: Tree, at: Local, z: Tensor, extent: Tensor, given: Tensor,
+    other: Local,
+) -> View:  # fmt: skip
+    like = tree.ravel(x)
+    root = local.inverse(at.g_yy[0], local.FLOOR[like.dtype], flat=True)[1]
+    at_x, at_y, B, W, z, extent = (
+        value.to(like) for value in (at.x[0], at.y[0], root, at.follow[0], z, extent)
+    )
+    lower, upper = problem.batch("lower", "full"), problem.batch("upper", "full")
+
+    def back(u: Tensor, v: Tensor) -> tuple[Tree, Tree]:
+        return tree.unravel(at_x + u, x), tree.unravel(at_y + B @ v + W @ u, y)
+
+    turned = torch.linalg.solve(root, torch.stack([other.y[0] - at.y[0], given], 1))
+    return View(
+        at,
+        Problem(
+            upper=lambda u, v: (problem.upper(*back(u, v), upper) - z) / extent,
+            lower=lambda u, v: problem.lower(*back(u, v), lower),
+        ),
+        torch.linalg.solve(root, given).to(like),
+        float(turned.square().mean(0).sqrt().max()) or 1.0,
+    )
+
+
+def largest(alpha: float | Tensor, gamma: float | Tensor) -> Any:
+    """The curvature of g that steps alpha of theta and y allow for: alpha (L + 1/gamma) = 0.8."""
+    return 0.8 / alpha - 1 / gamma
+
+
+def begin(
+    problem: Problem, x: Tree, y: Tree, *, extent: Tensor, mu: float, gamma: float, alpha: float,
+    penalty: float, pace: float,
+) -> Coordinates:  # fmt: skip
+    """Coordinates for runs that start at (x, y), with an eye on where equal weights would lead."""
+    floor = local.FLOOR[tree.first_leaf(x).dtype]
+    lead = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
+    own = local.look(problem, lead[0], local.settle(problem, *lead))
+    ahead = local.minimise(problem, 1 / extent[None], own, (x, y), iterations=1)
+    found = local.fit(
+        own, [ahead], extent=extent, mu=mu, gamma=gamma, largest=largest(alpha, gamma),
+        penalty=own.f.new_tensor([penalty]), pace=pace, floor=floor,
+    )  # fmt: skip
+    return Coordinates(found.x[0], found.y[0], found.follow[0], own.x[0], own.y[0])
+
+
+def renew(problem: Problem, state: Any) -> Any:
+    """States of MOMEHA, with a first axis R, whose coordinates are made anew where each run is,
+    with an eye on where it was last time.  A run whose picture is not finite, or shows another
+    valley of g than the one it is in, keeps what it has.
+    """
+    frame, knobs, like = state.coordinates, state.knobs, tree.select((state.x, state.y), 0)
+    # A penalty that is no power of t was somebody's choice, and is left alone.
+    power = isinstance(knobs.c, Power)
+    penalty = knobs.c(state.t).double().expand(state.t.shape)
+    zero = torch.zeros_like(state.t)
+    try:
+        solved = local.settle(problem, state.x, state.y)
+        own = local.look(problem, state.x, solved)
+        last = _seen_before(problem, frame, like)
+        _SEEN[problem] = own
+        alike = local.same_valley(problem, state.x, state.y, solved)
+        good = (_finite(own) & _finite(last) & alike).nonzero().flatten()
+        if not len(good):
+            return state
+        # One method, so one set of hyperparameters but for the penalty.
+        first = int(good[0])
+        gamma, alpha = float(knobs.gamma[first]), float(knobs.alpha_y(zero)[first])
+        # Where g is not convex (gamma L is not 4, see `envelope_steps`) the steps of y are bounded
+        # so that they leave lower maxima; a metric from a place where g happens to be flat would
+        # stretch them beyond that.
+        convex = abs(gamma * largest(alpha, gamma) - 4) < 0.01
+        found = local.fit(
+            local.rows(own, good),
+            [local.rows(last, good)],
+            extent=state.extent[first].double(),
+            mu=float(knobs.mu[first]),
+            gamma=gamma,
+            largest=largest(alpha, gamma),
+            penalty=penalty[good],
+            pace=float(knobs.alpha_x(zero)[first]),
+            floor=local.FLOOR[tree.first_leaf(like).dtype],
+            kept=None if convex else frame.y.double()[good],
+        )
+    except RuntimeError:  # a decomposition that does not converge
+        return state
+    made = Coordinates(found.x, found.y, found.follow, own.x[good], own.y[good])
+    frame = Coordinates(
+        *(old.index_copy(0, good, new.to(old)) for old, new in zip(frame, made, strict=True))
+    )
+    state = state._replace(coordinates=frame)
+    if not power:
+        return state
+    scale = knobs.c.scale * (penalty.index_copy(0, good, found.penalty) / penalty).to(knobs.c.scale)
+    return state._replace(knobs=knobs._replace(c=knobs.c._replace(scale=scale)))
+
+
+def _seen_before(problem: Problem, frame: Coordinates, like: tuple[Tree, Tree]) -> Local:
+    """The picture where the coordinates were made."""
+    kept = _SEEN.get(problem)
+    made = frame.made_x.double(), frame.made_y.double()
+    if kept is not None and torch.equal(kept.x, made[0]) and torch.equal(kept.y, made[1]):
+        return kept
+    return local.look(
+        problem, *(local.as_trees(at, part) for at, part in zip(made, like, strict=True))
+    )
+
+
+def _finite(at: Local) -> Tensor:
+    return torch.stack([torch.isfinite(value).flatten(1).all(1) for value in at]).all(0)
+
 
 #: p in c_t = c_0 (1 + t)^p of runs in coordinates
 POWER = 0.4
@@ -103,10 +290,10 @@ class _InUnits(Wrapped):
 
 
 def _surveyed(problem: Problem, x: Any, y: Any) -> Survey | None:
-    if not units.affordable(x, y):
+    if not affordable(x, y):
         return None
     try:
-        found = units.survey(problem, x, y)
+        found = survey(problem, x, y)
     except RuntimeError:  # losses that vmap cannot batch or autograd cannot differentiate twice
         return None
     seen = [value for view in found.views for value in view.at]
@@ -155,7 +342,7 @@ def _in_coordinates(found: Survey, steps: int, seed: int, floor: float) -> dict[
     # Runs that come where a stronger penalty is asked for raise it there.
     fits = [
         local.fit(
-            view.at, [], extent=extent, mu=mu, gamma=gamma, largest=units.largest(alpha, gamma),
+            view.at, [], extent=extent, mu=mu, gamma=gamma, largest=largest(alpha, gamma),
             penalty=extent.new_tensor([c0]), pace=pace, floor=floor,
         )
         for view in found.views

@@ -81,9 +81,7 @@ class Scales(NamedTuple):
 
     @property
     def weight_step(self) -> float:
-        """A step for weights that descend lam^T G lam, G the Gram matrix of the hypergradients at
-        the start.
-        """
+        """A step for weights that descend lam^T G lam, G the hypergradients' Gram matrix."""
         return 0.5 / max(self.gradient**2, 1e-12)
 
     def step(self, problem: Problem, factor: float = 1.0) -> Schedule | float:
@@ -157,9 +155,7 @@ def probe_penalty(
     lower = curvature.lower_in_both(problem, x, y)
 
     def corner(objective: Callable[[Tensor], Tensor], here: Tensor) -> float:
-        """The curvature of P at a point, in the corner of the simplex that belongs to the
-        objective.
-        """
+        """The curvature of P at a point, in the corner of the simplex of that objective."""
         level = objective(here) - 1 / u  # rho, so that omega = 1
 
         def penalised(point: Tensor) -> Tensor:

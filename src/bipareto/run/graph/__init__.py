@@ -1,6 +1,4 @@
-"""A step as a graph of tensor operations: traced, equal work done once, replayed as a CUDA
-graph.
-"""
+"""A step as a graph of tensor operations: traced, equal work done once, replayed."""
 
 from __future__ import annotations
 

@@ -158,9 +158,7 @@ def _pure(operation: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
 
 
 def _unseen(node: fx.Node) -> bool:
-    """Whether what a node writes into was made for it: no view of it is in use, nor of something
-    else in it.
-    """
+    """Whether what a node writes into was made for it: no view of it, or of more, is in use."""
     changed = node.args[0]
     if not (
         isinstance(changed, fx.Node) and isinstance(changed.target, torch._ops.OpOverload)
@@ -181,9 +179,7 @@ def _shows(node: fx.Node) -> bool:
 
 
 def _key(value: Any) -> Any:
-    """An argument as something that can be looked up; numbers of different types (1, 1.0, True)
-    stay apart.
-    """
+    """An argument as a key; numbers of different types (1, 1.0, True) stay apart."""
     if isinstance(value, (list, tuple)):
         return (type(value).__name__, *map(_key, value))
     if isinstance(value, dict):

@@ -76,9 +76,7 @@ class _Move(NamedTuple):
 
 
 def gather(graph: fx.Graph) -> None:
-    """Replace, in place, moves of leaves that stand in a row by one operation for each kind of
-    move.
-    """
+    """Replace moves of leaves that stand in a row by one operation for each kind of move."""
     row: list[fx.Node] = []
     for node in list(graph.nodes):
         if _move(node) is not None:
@@ -90,9 +88,7 @@ def gather(graph: fx.Graph) -> None:
 
 
 def _join(graph: fx.Graph, row: list[fx.Node]) -> None:
-    """Moves that build on each other stay in order; those that do not, and share s and sign, are
-    joined.
-    """
+    """Moves that build on each other stay in order; others that share s and sign are joined."""
     depth: dict[fx.Node, int] = {}
     for node in row:
         depth[node] = 1 + max(

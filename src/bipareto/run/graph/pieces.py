@@ -139,9 +139,7 @@ def _contiguous(like: Kind) -> Kind:
 
 
 def _terms(node: Any, done: set[fx.Node]) -> list[fx.Node]:
-    """What a sum is the sum of, from left to right: inner sums that nobody else uses are taken
-    apart.
-    """
+    """What a sum is the sum of, left to right: inner sums of one use are taken apart."""
     done.add(node)
     found: list[fx.Node] = []
     for term in node.args:

@@ -50,9 +50,7 @@ class Recording(NamedTuple):
 
 
 def record(step: Callable[..., Any], *inputs: Sequence[Tensor]) -> Recording:
-    """The graph of `step(*inputs)`, which returns tensors in any nesting of lists, tuples and
-    dicts.
-    """
+    """The graph of `step(*inputs)`, which returns tensors in any nesting."""
     recorder = _Recorder()
     for i, values in enumerate(inputs):
         recorder.take_apart(recorder.graph.placeholder(f"inputs{i}"), values)
@@ -63,16 +61,12 @@ def record(step: Callable[..., Any], *inputs: Sequence[Tensor]) -> Recording:
 
 
 def kind(node: Any) -> Kind | None:
-    """Of the tensor that a node stands for; None where it stands for something else, or is no
-    node.
-    """
+    """Of the tensor that a node stands for; None where it stands for something else."""
     return node.meta.get("kind") if isinstance(node, fx.Node) else None
 
 
 class _Recorder(TorchDispatchMode):
-    """Runs each operation and adds it to the graph.  It stands below `vmap` and `grad`: all tensors
-    are plain ones.
-    """
+    """Runs each operation and adds it to the graph; below `vmap` and `grad`, on plain tensors."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -117,9 +111,7 @@ class _Recorder(TorchDispatchMode):
         return value
 
     def _refuse_to_look(self, func: Any, args: Any) -> None:
-        """An error where a number is read from a tensor which will have another one when the graph
-        is run again.
-        """
+        """An error where a number is read from a tensor that holds another one in the next run."""
         if torch.Tag.data_dependent_output not in func.tags:
             return
         if any(

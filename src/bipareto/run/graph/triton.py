@@ -1,6 +1,4 @@
-"""Triton where there is one, and the library in which operators made of its kernels are
-registered.
-"""
+"""Triton where there is one, and the library where operators of its kernels are registered."""
 
 from __future__ import annotations
 

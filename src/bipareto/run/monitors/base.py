@@ -130,9 +130,7 @@ class Monitor(ABC):
 
 
 class Look(NamedTuple):
-    """At every row: the gap, ||theta - theta*||, f (m,), F, and grad g - grad v_gamma and grad F,
-    each flat (d,).
-    """
+    """At every row: gap, ||theta - theta*||, f (m,), F, grad g - grad v_gamma, grad F (d,)."""
 
     gap: Tensor
     lag: Tensor

@@ -60,9 +60,7 @@ class _MeritMonitor(Monitor):
 
     @property
     def excess(self) -> Tensor:
-        """(V_{t+1} - V_t + promised)/|V_t|: the lemma holds where this is at most zero, up to
-        rounding.
-        """
+        """(V_{t+1} - V_t + promised)/|V_t|: at most zero, up to rounding, where the lemma holds."""
         V = self.values
         return (V[1:] - V[:-1] + self.promised) / V[:-1].abs()
 
@@ -167,9 +165,7 @@ class StochasticMerit(_MeritMonitor):
 
     @property
     def mean_excess(self) -> Tensor:
-        """(E V_{t+1} - E V_t + E promised)/|E V_t|, means over the runs of a front; shape (records
-        - 1,).
-        """
+        """(E V_{t+1} - E V_t + E promised)/|E V_t|, means over a front's runs; (records - 1,)."""
         V, promised = self.values.mean(-1), self.promised.mean(-1)
         return (V[1:] - V[:-1] + promised) / V[:-1].abs()
 

@@ -18,7 +18,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bipareto.doctor.battery.cases import (
+from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.methods import METHODS
+from bipareto.methods.base import State
+from bipareto.problem import Problem, tree
+from bipareto.run.steppers import stepper
+from bipareto.run.stepping import draw
+from bipareto_battery.cases import (
     DICT_PROBLEM,
     KINDS,
     Tapped,
@@ -28,12 +34,6 @@ from bipareto.doctor.battery.cases import (
     preference_of,
     steps_of,
 )
-from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.methods import METHODS
-from bipareto.methods.base import State
-from bipareto.problem import Problem, tree
-from bipareto.problem.draws import draw
-from bipareto.run.steppers import stepper
 
 pytestmark = [
     pytest.mark.parametrize("name", METHODS),

@@ -1,7 +1,6 @@
 """What every method and every scalarization must pass, those of other packages included.
 
-`pytest --pyargs bipareto.doctor.battery` runs it on all that `bipareto list` shows; `-k NAME` on
-one.
+`pytest --pyargs bipareto_battery` runs it on all that `bipareto list` shows; `-k NAME` on one.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from bipareto.errors import InvalidInput
 from bipareto.methods import METHODS, Method
 from bipareto.methods.base import Info, State
 from bipareto.problem import Problem, oracle
-from bipareto.problem.draws import draw
+from bipareto.run.stepping import draw
 
 #: lower levels: strongly convex, with one stationary point, and strongly convex with noise on every
 #: gradient
