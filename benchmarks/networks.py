@@ -358,7 +358,7 @@ def followed(f: Tensor) -> float:
     return statistics.mean(0.0 if math.isnan(value) else value for value in found)
 
 
-def ceiling(parts: list[dict[str, Any]]) -> float:
+def followed_by_best(parts: list[dict[str, Any]]) -> float:
     """How well preferences would be followed if each took, of the answers of all contestants, the
     one that is best for it on data that nobody saw.
     """
@@ -383,7 +383,7 @@ def together(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
     for place, row in rows.items():
         here = [part for part in parts if (part["problem"], part["seed"]) == place]
-        row["rank_correlation_ceiling"] = round(ceiling(here), 3)
+        row["rank_correlation_of_best"] = round(followed_by_best(here), 3)
     order = list(PROBLEMS)
     return sorted(rows.values(), key=lambda row: (order.index(row["problem"]), row["seed"]))
 
@@ -394,7 +394,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = [
         "| problem | half | coordinates, m | seeds | default | "
         + " | ".join(names)
-        + " | share | by seed | correlation | ceiling |",
+        + " | share | by seed | correlation | of the best |",
         "| --- " * (9 + len(names)) + "|",
     ]
     for problem in dict.fromkeys(row["problem"] for row in rows):
@@ -412,7 +412,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             if there
         )
         follows = statistics.mean(row["default"]["rank_correlation"] for row in own)
-        most = statistics.mean(row["rank_correlation_ceiling"] for row in own)
+        most = statistics.mean(row["rank_correlation_of_best"] for row in own)
         lines.append(
             f"| {problem} | {own[0]['half']} | {own[0]['coordinates']}, {own[0]['m']} | {len(own)} "
             f"| {mine:.3f} | {' | '.join(cells)} | {mine / best:.2f} | {by_seed} | {follows:.2f} "
