@@ -75,7 +75,7 @@ CORE = (
 #: Folders of tests that may kill a mutant.
 TESTS = ("methods", "certificate", "fronts", "run", "problem", "problems", "foreign")
 #: A mutant's tests may be expected to take this long together; slower ones are left out.
-PATIENCE = 12.0
+PATIENCE = 15.0
 #: A test is watched for at most this many seconds.
 WATCHED = 10
 #: The share of the minutes that is kept for changes outside functions.
@@ -332,12 +332,13 @@ def symmetric(node: ast.Call) -> bool:
 def mutants_of(path: Path, module: str) -> Iterator[Mutant]:
     """All mutants of a file that can be parsed and are not the file itself."""
     source = path.read_text("utf-8")
+    whole = ast.dump(ast.parse(source))
     for mutant in Changes(module, source).found:
         try:
             changed = ast.dump(ast.parse(mutant.applied(source)))
         except SyntaxError:
             continue
-        if changed != ast.dump(ast.parse(source)):
+        if changed != whole:
             yield mutant
 
 
@@ -592,10 +593,13 @@ def alive(plugin: Taken, items: list[pytest.Item], order: list[str], folder: Pat
 
 
 def difference(mutant: Mutant, source: str) -> str:
-    """The change as a diff without context."""
-    lines = difflib.unified_diff(
-        source.splitlines(), mutant.applied(source).splitlines(), lineterm="", n=0
-    )
+    """The change as a diff without context, of the lines that it touches."""
+    data, word = source.encode(), mutant.text.encode()
+    first = data.rfind(b"\n", 0, mutant.start) + 1
+    last = data.find(b"\n", mutant.end) % (len(data) + 1)
+    parts = data[first:last], data[first : mutant.start] + word + data[mutant.end : last]
+    before, after = (part.decode().splitlines() for part in parts)
+    lines = difflib.unified_diff(before, after, lineterm="", n=0)
     return "\n".join(line for line in lines if not line.startswith(("---", "+++", "@@")))
 
 

@@ -69,3 +69,15 @@ def test_values_are_the_objectives() -> None:
     x = points(2, (0.5, 0.3), (1.0, 0.0))
     expected = torch.tensor([[0.34, 0.34], [1.0, 0.0]], dtype=DOUBLE)
     torch.testing.assert_close(values(balls(2), x, x), expected)
+
+
+def test_values_are_taken_on_all_the_data() -> None:
+    problem = bp.Problem(
+        lambda x, y, b: b * torch.stack([x.sum(), y.sum()]),
+        lambda x, y, b: b * (y - x).square().sum(),
+        sampler=lambda role, t, seed: torch.tensor(
+            {"upper": 3.0, "lower": 5.0}[role.level] if role.full else 1.0
+        ).double(),
+    )
+    x = points(2, (0.5, 0.25))
+    assert values(problem, x, 2 * x).tolist() == [[2.25, 4.5]]

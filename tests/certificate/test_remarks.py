@@ -50,6 +50,8 @@ def test_a_gamma_that_is_too_large_is_remarked_on() -> None:
     assert parabola(1.0, gamma=0.2, rho_y=2.4).rho_y == 2.4
     with pytest.raises(InvalidInput, match=r"gamma = 0.25 is not below.*take e.g. 0.225"):
         parabola(1.0, gamma=0.25, rho_y=2.0)
+    with pytest.raises(InvalidInput, match="gamma = 5 is not below"):
+        parabola(1.0, gamma=5.0, rho_y=0.1)
     assert parabola(1.0, gamma=0.25, rho_y=0.0).gamma == 0.25
     for wrong in ({"gamma": 0.0}, {"mu": 0.0}, {"c": 0.0}, {"rho_y": -1.0}, {"tol": -1.0}):
         with pytest.raises(InvalidInput):
@@ -62,9 +64,10 @@ def test_a_gamma_that_is_too_large_is_remarked_on() -> None:
 )
 def test_a_point_that_is_not_solved_is_remarked_on(y: float, center: float, far: bool) -> None:
     """Beyond a twentieth of the size of y, which counts as one at least."""
-    found = parabola(4.0, y, center)
-    assert remarks(found, "not near lower stationarity") == far
-    assert found.lower_residual == pytest.approx(4 * (y - center))
+    for h in (4.0, 0.01):
+        found = parabola(h, y, center)
+        assert remarks(found, "not near lower stationarity") == far
+        assert found.lower_residual == pytest.approx(h * (y - center))
 
 
 def test_a_slope_without_curvature_is_never_near() -> None:

@@ -1,4 +1,6 @@
-"""Three more problems, written after the last rule was made; their figures are reported apart."""
+"""Problems that were written after the rules, and on which none was made since; their figures are
+reported apart.
+"""
 
 from __future__ import annotations
 

@@ -186,3 +186,9 @@ class TestOptimality:
         rows = [[math.nan, 0.0], [-math.inf, -1.0], [1.0, 1.0]]
         assert bp.pareto_optimal(rows).tolist() == [False, False, True]
         assert bp.weakly_pareto_optimal(rows).tolist() == [False, False, True]
+
+
+def test_runs_with_half_a_preference_tell_no_response() -> None:
+    w = torch.tensor([[0.2, 0.8], [0.5, 0.5], [0.8, 0.2], [0.3, float("nan")]])
+    f = torch.tensor([[0.8, 0.2], [0.5, 0.5], [0.2, 0.8], [9.0, 9.0]])
+    assert measures.response(f, w).slope == pytest.approx([-1.0, -1.0])

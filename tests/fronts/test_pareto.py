@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -260,6 +261,9 @@ def test_a_front_survives_a_file(tmp_path: Path) -> None:
             )
         )
     assert back.reason == found.reason
+    with np.load(tmp_path / "front.npz") as file:
+        meta = json.loads(str(file["meta"]))
+    assert (meta["method"], meta["seconds"]) == (repr(METHOD), found.seconds)
     assert [p.name for p in tmp_path.iterdir()] == ["front.npz"]
     again = back.resolve_lower(problem=DICT_PROBLEM)
     assert torch.equal(again.objectives, found.objectives)

@@ -170,3 +170,10 @@ def test_data_that_cannot_be_drawn_from_is_named() -> None:
     torch.testing.assert_close(drawn["b"], 2 * drawn["a"])
     assert sorted(drawn["a"].tolist()) == rows.tolist()
     assert torch.equal(whole(Role("upper", "full"), 0, 0)["a"], rows)
+
+
+def test_the_smallest_set_bounds_the_size_of_a_batch() -> None:
+    few, many = torch.ones(4, 1), torch.ones(10, 1)
+    for lower, upper in ((few, many), (many, few)):
+        with pytest.raises(InvalidInput, match="the smallest data set has 4 rows"):
+            bp.sampler.Minibatches(lower=(lower,), upper=(upper,), size=5)

@@ -98,3 +98,8 @@ def test_what_is_not_a_tree_of_floats_is_named(value: object, words: list[str]) 
         tree.as_tree(value, "x0")
     for word in words:
         assert re.search(word, str(error.value)), (word, str(error.value))
+
+
+def test_sparse_tensors_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="sparse"):
+        tree.as_tree(torch.eye(2).to_sparse(), "x0")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
+from bipareto.errors import InvalidInput
 from bipareto.methods.momeha import MomehaState
 from bipareto.methods.parts import envelope
 from bipareto.methods.parts.schedule import Complement, Constant, Power
@@ -184,3 +187,29 @@ def test_the_merit_of_theorem_2(growing: bool) -> None:
     wanted = (V[1:] - V[:-1] + fall) / V[:-1].abs()
     torch.testing.assert_close(both.mean_excess, wanted)
     torch.testing.assert_close(merit.excess[:, 0], wanted)
+
+
+def test_steps_outside_the_lemma_are_named_once() -> None:
+    seen: list[tuple[float, ...]] = []
+    constants: Any = SimpleNamespace(
+        gamma=0.1, outside=lambda *steps: seen.append(steps) or ["far"]
+    )
+    monitor = Merit(nonconvex()[0], constants)
+    knobs: Any = SimpleNamespace(
+        gamma=torch.tensor([0.1]), alpha_theta=_fixed(0.1), alpha_x=_fixed(0.2),
+        alpha_y=_fixed(0.3),
+    )  # fmt: skip
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            monitor._check(constants, knobs)
+    assert [str(w.message) for w in caught] == ["far: the merit need not fall"]
+    assert seen == [pytest.approx((0.1, 0.2, 0.3))]
+    constants.gamma = 0.11
+    with pytest.raises(InvalidInput, match="gamma"):
+        monitor._check(constants, knobs)
+
+
+def _fixed(value: float) -> Any:
+    return Constant(torch.tensor(value))

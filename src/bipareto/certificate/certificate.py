@@ -215,7 +215,7 @@ def certify(
     )
 
     space = Subspace(at, seed)
-    space.grow(max(at.left() - 2 * FIRST_PRODUCTS, 0))
+    space.grow(max(at.left() - 2 * FIRST_PRODUCTS, 4))
     low, high = space.eigenvalues
     seen = max(-low, 0.0)
     if gamma is None:

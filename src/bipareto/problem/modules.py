@@ -20,6 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -32,16 +33,19 @@ from bipareto.problem import tree
 from bipareto.problem.sampler import Role, generator
 from bipareto.problem.tree import Tree
 
+#: containers whose entries have keys
+DICTIONARIES = nn.ModuleDict, nn.ParameterDict
+
 #: the key of a draw on which nothing is dropped
 NO_DROPOUT = -1
 
 
 class View:
-    """A module with the parameters of one run: called like the module, and its submodules and
-    parameters by their names.
+    """A module with the parameters of one run: called like the module, and its submodules,
+    parameters, methods and properties by their names; entries of containers by place or key.
 
-    `y(inputs)`, `y.head(features)`, `y.head.weight` and `y.parameters()` (for a weight decay, say)
-    all use the run's own tensors.
+    `y(inputs)`, `y.head(features)`, `y.encode(inputs)`, `y.head.weight`, `y.layers[0]` and
+    `y.parameters()` (for a weight decay, say) all use the run's own tensors.
     """
 
     def __init__(
@@ -55,15 +59,57 @@ class View:
     def __getattr__(self, name: str) -> Any:
         if name in self._parameters:
             return self._parameters[name]
+        kind = getattr(type(self._module), name, None)
+        if isinstance(kind, property):
+            return self._within(name)
         value = getattr(self._module, name)
-        if not isinstance(value, nn.Module):
+        if isinstance(value, nn.Module):
+            return self._sub(value, f"{name}.")
+        if getattr(value, "__self__", None) is not self._module:
             return value
-        start = f"{name}."
-        parts = (
-            {key.removeprefix(start): v for key, v in held.items() if key.startswith(start)}
-            for held in (self._parameters, self._buffers)
+        if isinstance(self._module, DICTIONARIES) and name in ("keys", "values", "items"):
+            return getattr({key: self[key] for key in self}, name)
+        if kind is getattr(nn.Module, name, None):
+            raise InvalidInput(
+                f"a loss asks a module for .{name}(), which would hand out or change the module "
+                "that the problem was made from, not the tensors of the run; call the module, its "
+                "submodules and its own methods, or use parameters(), named_parameters(), "
+                "children() and named_children()"
+            )
+        return partial(self._within, name)
+
+    def __getitem__(self, index: Any) -> Any:
+        part: Any = self._module[index]  # type: ignore[index]
+        for name, value in {**self._module._modules, **self._module._parameters}.items():
+            if value is part:
+                return getattr(self, name)
+        if not isinstance(part, nn.Module):
+            return part
+        # A slice is a container of its own, whose entries keep their names.
+        names = {name for name, _ in [*part.named_parameters(), *part.named_buffers()]}
+        return View(
+            part,
+            *(
+                {name: value for name, value in held.items() if name in names}
+                for held in (self._parameters, self._buffers)
+            ),
         )
-        return View(value, *parts)
+
+    def __len__(self) -> int:
+        return len(self._module)  # type: ignore[arg-type]
+
+    def __iter__(self) -> Iterator[Any]:
+        if isinstance(self._module, DICTIONARIES):
+            return iter(self._module.keys())
+        return (self[i] for i in range(len(self)))
+
+    def named_children(self) -> Iterator[tuple[str, View]]:
+        """Name and submodule of each, with the run's tensors."""
+        return ((name, getattr(self, name)) for name, _ in self._module.named_children())
+
+    def children(self) -> Iterator[View]:
+        """The submodules with the run's tensors."""
+        return (child for _, child in self.named_children())
 
     def parameters(self) -> Iterator[Tensor]:
         """The run's tensors, those that are trained."""
@@ -72,6 +118,30 @@ class View:
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Name and tensor of each."""
         return iter(self._parameters.items())
+
+    def _sub(self, module: nn.Module, start: str) -> View:
+        parts = (
+            {key.removeprefix(start): v for key, v in held.items() if key.startswith(start)}
+            for held in (self._parameters, self._buffers)
+        )
+        return View(module, *parts)
+
+    def _within(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """A property of the module, or a call of one of its methods, with the run's tensors."""
+        held = {f"module.{key}": v for key, v in {**self._parameters, **self._buffers}.items()}
+        return functional_call(_Attribute(self._module, name), held, args, kwargs)
+
+
+class _Attribute(nn.Module):
+    """A method or property of a module as a module, for `functional_call`."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__()
+        self.module, self._name = module, name
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        value = getattr(self.module, self._name)
+        return value(*args, **kwargs) if callable(value) else value
 
 
 class _Dropout(nn.Module):
@@ -99,9 +169,9 @@ def _mixed(key: Tensor, salt: int, count: int, device: torch.device) -> Tensor:
     """`count` whole numbers in [0, 2^31), a well-mixed function of the key and the place:
     splitmix64's finisher on a counter.
     """
-    z = torch.arange(count, device=device) * 0x9E3779B97F4A7C1 + (
-        key * 0x2545F4914F6CDD1D + salt * 0x1D8E4E27C47D124F
-    )
+    # Tensors wrap around at 64 bits; Python's integers do not, and a tensor refuses larger ones.
+    salted = (salt * 0x1D8E4E27C47D124F + 2**63) % 2**64 - 2**63
+    z = torch.arange(count, device=device) * 0x9E3779B97F4A7C1 + (key * 0x2545F4914F6CDD1D + salted)
     for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
         # An arithmetic shift would smear the sign; the mask makes it a logical one.
         z = (z ^ ((z >> shift) & ((1 << (64 - shift)) - 1))) * factor

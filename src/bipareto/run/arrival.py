@@ -139,7 +139,7 @@ def _look(
     unsolved = int((~solved.converged).sum())
     if unsolved:
         if not trained:
-            said.append(_unsolved(unsolved, runs, small))
+            said.append(_unsolved(unsolved, runs, small, tree.first_leaf(y).dtype))
     elif flat := _flat(problem, x, y, solved.y):
         said.append(flat)
     alive = [r for r in range(runs) if failure[r] is None and bool(solved.converged[r])]
@@ -163,12 +163,13 @@ def _look(
     return Arrival(left, said + narrow)
 
 
-def _unsolved(unsolved: int, runs: int, small: bool) -> str:
+def _unsolved(unsolved: int, runs: int, small: bool, dtype: torch.dtype) -> str:
     if small:
+        coarse = "" if dtype == torch.float64 else ", or needs float64"
         return (
             f"the lower level could not be solved at {unsolved} of {runs} answers: g has a "
-            "kink there or no minimum nearby; smooth it (sqrt(v*v + 1e-6) for |v|, say), or take "
-            "objectives there with care"
+            f"kink there or no minimum nearby{coarse}; smooth it (sqrt(v*v + 1e-6) for |v|, say), "
+            "or take objectives there with care"
         )
     return (
         f"the lower level was not solved by 20 Newton steps from {unsolved} of {runs} answers, "

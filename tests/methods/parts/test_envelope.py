@@ -238,3 +238,23 @@ def test_units_of_y_do_not_hide_it_from_rounding(dtype: torch.dtype) -> None:
     torch.testing.assert_close(found.y / unit, x, rtol=accuracy, atol=accuracy)
     slope = torch.func.vmap(torch.func.grad(lower, argnums=1))(x, found.y).norm(dim=1)
     torch.testing.assert_close(found.residual, slope, rtol=1e-3, atol=1e3 * accuracy)
+
+
+def test_units_are_read_off_curvatures_that_are_far_apart_only() -> None:
+    rows = [[1.0, 2e6], [1.0, 5e5], [-1.0, 4e8], [0.0, 1.0], [1.0, float("inf")], [3e6, 1.0]]
+    H = torch.diag_embed(torch.tensor(rows, dtype=DOUBLE)) + torch.ones(2, 2, dtype=DOUBLE).triu(1)
+    wanted = [[1.0, 2e6**-0.5], [1, 1], [1.0, 4e8**-0.5], [1, 1], [1, 1], [3e6**-0.5, 1.0]]
+    torch.testing.assert_close(envelope._units(H), torch.tensor(wanted, dtype=DOUBLE))
+
+
+def test_a_run_that_has_arrived_holds_up_no_other() -> None:
+    problem = bp.Problem(
+        lambda x, y: torch.stack([x.sum() + y.sum()]), lambda x, y: torch.cosh(y - x).sum()
+    )
+    x = torch.zeros(3, 2, dtype=DOUBLE)
+    y = torch.tensor([[0.0, 0.0], [5.0, -3.0], [1.0, 0.5]], dtype=DOUBLE)
+    together = envelope.solve_lower(problem, x, y, tol=1e-10)
+    alone = [envelope.solve_lower(problem, x[i : i + 1], y[i : i + 1], tol=1e-10) for i in range(3)]
+    torch.testing.assert_close(together.y, torch.cat([one.y for one in alone]), rtol=0, atol=1e-12)
+    assert together.iterations == max(one.iterations for one in alone)
+    assert together.converged.tolist() == [True] * 3

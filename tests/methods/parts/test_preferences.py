@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from math import comb
 from pathlib import Path
 
@@ -199,3 +200,36 @@ def test_files_that_hold_something_else(tmp_path: Path) -> None:
         named(str(tmp_path / "row.csv"), 2)
     (tmp_path / "single.txt").write_text("0.5 0.5\n")
     assert named(str(tmp_path / "single.txt"), 2).tolist() == [[0.5, 0.5]]
+
+
+@pytest.mark.parametrize("m", range(2, 9))
+def test_the_example_in_a_refusal_is_a_preference(m: int) -> None:
+    with pytest.raises(InvalidInput, match=r"e\.g\. \[") as refused:
+        as_preference([1.0], m)
+    example = json.loads(str(refused.value).split("e.g. ")[1])
+    torch.testing.assert_close(
+        as_preference(example, m), torch.full((m,), 1 / m).double(), rtol=3e-3, atol=0
+    )
+
+
+@pytest.mark.parametrize("boundary", [False, True])
+def test_a_grid_falls_in_its_first_weight_then_its_second(boundary: bool) -> None:
+    rows = grid(3, 5, boundary=boundary).tolist()
+    assert rows == sorted(rows, reverse=True)
+
+
+def test_refusals_show_one_preference_whole_and_many_by_the_first() -> None:
+    with pytest.raises(InvalidInput, match=r"preference \[0.2, 0.9\] sums"):
+        as_preference([[0.2, 0.9]], 2)
+    with pytest.raises(InvalidInput, match=r"\(2 vectors, the first \[0.2, 0.9\]\)"):
+        as_preference([[0.2, 0.9], [0.5, 0.5]], 2)
+    with pytest.raises(InvalidInput, match="at most 1,000,000"):
+        named("random:1000000", 11)
+
+
+def test_zeros_are_warned_of_and_ones_are_not() -> None:
+    with pytest.warns(BiparetoWarning, match="has a zero"):
+        as_preference([0.0, 0.5, 0.5], 3)
+    assert as_preference([1.0], 1).tolist() == [1.0]  # no warning
+    with pytest.raises(InvalidInput, match="favouring"):
+        named("weak", 4000)

@@ -166,3 +166,26 @@ def test_a_fixed_ideal_point_is_spread_and_stays() -> None:
     for wrong in ([[0.0, 1.0]], [], [math.nan, 0.0]):
         with pytest.raises(InvalidInput, match="pass a finite number, m finite numbers"):
             as_ideal(wrong)
+
+
+def test_the_largest_gap_above_the_ideal_point_carries_the_weight() -> None:
+    """Without z the third objective would be the largest."""
+    assert scalarization.get("tchebycheff").weights(F, W, Z, MU).tolist() == [0.0, 0.2, 0.0]
+
+
+@pytest.mark.parametrize("heights", [(2.0, 2.0), (1.0, 2.0, 4.0), (0.01, 0.01), (1e-3, 2e-3, 5e-3)])
+def test_the_root_is_in_its_bracket_where_the_scalarization_is_sharp_or_linear(
+    heights: tuple[float, ...],
+) -> None:
+    """Weights with w_i f_i alike: the softmax is even, and the normal is w itself."""
+    f, z = torch.tensor(heights, dtype=torch.float64), torch.zeros(len(heights)).double()
+    w = f.reciprocal() / f.reciprocal().sum()
+    for mu in (0.01, 1.0, 300.0):
+        torch.testing.assert_close(aim("stch", f, w, z, mu), w, rtol=1e-6, atol=1e-9)
+
+
+def test_a_tracked_ideal_stays_its_margin_below_the_least_seen() -> None:
+    rule = scalarization.Tracked(0.5)
+    assert rule.start(F).tolist() == [1.5, 4.5, 3.0]
+    z = rule.update(rule.start(F), torch.tensor([3.0, 1.0, 3.0], dtype=torch.float64))
+    assert z.tolist() == [1.5, 0.5, 2.5]

@@ -283,3 +283,21 @@ def test_weights_with_a_linear_term_in_closed_form() -> None:
         t = (2 * (G[1, 1] - G[0, 1]) + b[0] - b[1]) / bend
         found = simplex.quadratic(G, b + 5).weights
         assert float(found[0]) == pytest.approx(float(t.clamp(0, 1)), abs=1e-9)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 4])
+def test_faces_are_all_subsets_with_their_first_member_apart(m: int) -> None:
+    faces = simplex._build_faces(m, DOUBLE, torch.device("cpu"))
+    seen = set()
+    for reference, inner, member, outside in zip(
+        faces.reference, faces.inner, faces.member, faces.outside, strict=True
+    ):
+        first = int(reference.argmax())
+        assert reference.tolist() == [float(i == first) for i in range(m)]
+        others = [i + 1 for i in range(m - 1) if inner[i]]
+        assert set(inner.tolist()) <= {0.0, 1.0}
+        assert all(i > first for i in others)
+        torch.testing.assert_close(member, torch.outer(inner, inner))
+        torch.testing.assert_close(outside, torch.diag(1 - inner))
+        seen.add((first, *others))
+    assert len(seen) == 2**m - 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -306,3 +308,53 @@ def test_smoothness_is_asked_for_where_the_merit_keeps_the_run() -> None:
     assert whole.c == Constant(2.0)
     with pytest.raises(bp.errors.InvalidInput, match="0 <= p < 1/2"):
         bp.MOMEHA.admissible(problem, x, y, constants=known, c=Power(2.0, 0.5))
+
+
+def test_each_step_can_decide_the_constant_of_theorem_1() -> None:
+    k = Deterministic(L_G, RHO_Y, L_F, GAMMA, C0, alpha_theta=0.05)
+    for short in (1e-6, 1e-4):
+        in_x = 4 * short * ((1 / short + L_THETA / GAMMA) ** 2 + L_I**2)
+        in_y = 4 * short * ((L_I + 1 / short) ** 2 + L_I**2)
+        assert k.C_D(short, 1.0) == pytest.approx(4 * in_x)
+        assert k.C_D(1.0, short) == pytest.approx(4 * in_y)
+
+
+def test_a_slow_average_bounds_the_step_of_theta() -> None:
+    """4 alpha^2 L_d^2 <= a/2 fails for a small a, where all else holds."""
+    k = Stochastic(0.1, 0.0, 0.1, 0.01, 1.0, first_average=0.01, growing=False)
+    assert min(k.rho_h / (4 * k.L_h**2), 1.0) >= 1e-3
+    step, found, history = k._largest(1e-3)
+    total = 2 * step * history + found.theta
+    assert total <= min(k.rho_h * k.C_theta / (16 * k.L_h**2), k.C_theta * k.C_e / 4)
+    assert 4e-6 * k.L_d**2 > 0.5 * 0.01
+    assert not k._holds(1e-3)
+
+
+def test_the_constant_c_1_and_what_theta_s_step_must_keep_term_by_term() -> None:
+    """With numbers that make every term count."""
+    found = SimpleNamespace(x=7.0, theta=0.5)
+    case: Any = SimpleNamespace(
+        _largest=lambda alpha: (0.3, found, 11.0), _alpha=0.1, _move=5.0, L_theta=3.0, gamma=0.2,
+        rho_h=2.0, L_h=0.5, L_d=4.0, first_average=1.0, C_theta=6.0, C_e=8.0,
+    )  # fmt: skip
+    C_1 = 5.0 + 2 * 0.3 * 9 / 0.04 + 0.3 * 11.0 + 7.0
+    assert Stochastic.C_1.fget(case) == pytest.approx(C_1)  # type: ignore[attr-defined]
+    # alpha <= min(rho_h/(4 L_h^2), 1) = 1; 4 alpha^2 16 <= a/2; 2 * 0.3 * 11 + 0.5 = 7.1 must be at
+    # most min(2 * 6/(16/4), 6 * 8/4) = min(3, 12), then min(30, 12) and min(30, 5).
+    holds = Stochastic._holds
+    assert not holds(case, 0.05)
+    case.rho_h = 20.0
+    assert holds(case, 0.05)
+    for average, kept in ((0.33, True), (0.31, False)):
+        case.first_average = average
+        assert holds(case, 0.05) is kept
+    case.first_average, case.C_e = 1.0, 8.0 * 5 / 12
+    assert not holds(case, 0.05)
+    case.C_e = 8.0
+    found.theta = -6.6 + 12.1
+    assert not holds(case, 0.05)
+    found.theta = -6.6 + 11.9
+    assert holds(case, 0.05)
+    case.L_d = 1e-9
+    for alpha, kept in ((0.99, True), (1.01, False)):
+        assert holds(case, alpha) is kept

@@ -293,4 +293,6 @@ def _show(w: Tensor) -> str:
 
 
 def _example(m: int) -> Sequence[float]:
-    return [round(1 / m, 4)] * m
+    """About equal weights that sum to 1 as they are written."""
+    each = round(1 / m, 4)
+    return [round(1 - (m - 1) * each, 4), *[each] * (m - 1)]
