@@ -149,6 +149,7 @@ def main() -> None:
             "lines of code of the library": code_lines(SOURCE / "bipareto"),
             "lines of the experiments": sum(beside.values()),
             "lines of code of the experiments": code_lines(SOURCE / "bipareto_experiments"),
+            "lines of the battery": sum(lines(SOURCE / "bipareto_battery").values()),
             "library modules over 400 lines": {k: n for k, n in library.items() if n > 400},
             "experiment modules over 400 lines": {k: n for k, n in beside.items() if n > 400},
             "files run by front --out": touched(*small, "--out", f"{folder}/front"),

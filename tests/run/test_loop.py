@@ -471,3 +471,23 @@ def test_a_block_that_throws_a_run_far_off_is_taken_again_with_shorter_steps() -
     assert found.failure == (None,) * 3
     assert float((seen.diff(dim=0) / extent).max()) < 2 * THROWN
     assert bool((found.objectives < 5 * extent).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "lower",
+    [
+        lambda x, y: (y**2).sum() / 2 + (x**2).sum(),  # x acts on the value of g alone
+        lambda x, y: ((y - x**2) ** 2).sum() / 2,  # at x0 nothing changes with x
+    ],
+)
+def test_an_x_that_nothing_depends_on_stays_finite_and_is_named(lower: Any, dtype: Any) -> None:
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([(y - 1).square().sum(), (y + 1).square().sum()])
+
+    zero = torch.zeros(3, dtype=dtype)
+    problem = bp.Problem(upper, lower)
+    with pytest.warns(BiparetoWarning, match="x has not moved from x0 in 2 of 2 runs"):
+        found = bp.front(problem, zero, zero, preferences=bp.preferences.grid(2, 2), steps=50)
+    assert torch.equal(found.x, torch.zeros(2, 3, dtype=dtype))
+    assert found.objectives.isfinite().all()

@@ -39,6 +39,7 @@ from bipareto.run.loop import (
     method_kind,
     solution_of,
     warn_of_runaways,
+    warn_of_standstill,
 )
 from bipareto.run.results import Callback, Solution, warn_of_failures
 
@@ -103,6 +104,7 @@ def solve(
     run = drive(problem, method, Begun(state, [seed], m, batched=False), options)
     warn_of_failures(run.failure)
     warn_of_runaways(start.y, run, batched=False)
+    warn_of_standstill(start.x, run, batched=False)
     answer = solution_of(problem, method, run, None, seed)
     if run.interrupted:
         return replace(answer, unseen="the run was interrupted")
@@ -203,6 +205,7 @@ def front(
     run_seeds = [seed for seed in seeds for _ in begun]
     run, batched = run_states(problem, method, states, run_seeds, m, options)
     warn_of_runaways(start.y, run, batched=True)
+    warn_of_standstill(start.x, run, batched=True)
     preference = torch.stack(
         [torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]
     ).repeat(len(seeds), 1)

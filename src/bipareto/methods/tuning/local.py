@@ -134,6 +134,8 @@ def inverse(A: Tensor, floor: float, *, flat: bool = False) -> tuple[Tensor, Ten
     values = values.abs()
     most = values.amax(-1, keepdim=True)
     values = torch.where(values > floor * most, values, most if flat else floor * most)
+    # Of a matrix of zeros nothing is known: it stretches nothing.
+    values = torch.where(most > 0, values, torch.ones_like(values))
     values = values.clamp_min(torch.finfo(A.dtype).tiny)
     root = scale[..., :, None] * vectors * values.rsqrt()[..., None, :]
     return root @ root.mT, root
@@ -330,6 +332,7 @@ def fit(
     c = penalty[:, None, None]
     metric, root_x = inverse(stiff + bends.mean(0) / c, 1e-9)
     top = torch.stack([_spectrum(root_x, stiff + M / c).amax(-1) for M in bends]).amax(0)
+    top = torch.where(top > 0, top, torch.ones_like(top))
     return Fit(metric / top[:, None, None], root @ root.mT, own.follow, penalty)
 
 
