@@ -12,11 +12,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.fronts import networks
 from bipareto.fronts.networks import no_worse_than_nothing
 from bipareto.fronts.refine import fit, propose
 from bipareto.problem import tree
 from bipareto.problem.oracle import Counting
-from bipareto.run.training import train
+from bipareto.run.race import value_of
+from bipareto.run.training import objectives_of, train
 
 ROWS = torch.randn(90, 3, generator=torch.Generator().manual_seed(1))
 FIRST, SECOND = ROWS @ torch.tensor([1.0, 2.0, 0.0]), ROWS @ torch.tensor([-1.0, 0.5, 1.0])
@@ -117,6 +119,30 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
     assert torch.equal(kept_x, front.x[:1])
 
 
+def test_with_many_coordinates_half_of_the_way_is_tried_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, _, y0 = mixing()
+    tried: list[tuple[Tensor, Tensor]] = []
+
+    def noted(problem: bp.Problem, x: Tensor, y: Tensor, **options: Any) -> Tensor:
+        tried.append((x, train(problem, x, y, **options)))
+        return tried[-1][1]
+
+    monkeypatch.setattr(networks, "train", noted)
+    w = torch.tensor([[0.3, 0.7], [0.7, 0.3]])
+    front = bp.front(problem, torch.zeros(22), y0, preferences=w, steps=300, progress=False)
+    assert front.race is not None
+    ends, halves = (x for x, _ in tried[-2:])
+    assert torch.allclose(halves, 0.5 * ends)
+    full = problem.batch("upper", "full")
+    best = torch.minimum(*(value_of(objectives_of(problem, *pair, full), w) for pair in tried[-2:]))
+    assert bool((value_of(front.objectives, w) <= best + 1e-6).all())
+    trained = sum(len(x) for x, _ in tried) * front.race.training
+    stepped = sum(front.run.steps) * sum(front.method.oracles(2).values())  # type: ignore[union-attr]
+    assert front.race.gradients + stepped + trained <= 2 * 300 * 8
+
+
 def test_modules_need_no_hyperparameter() -> None:
     torch.manual_seed(0)
     net_x, net_y = (
@@ -183,6 +209,10 @@ def test_the_model_learns_a_bowl_and_proposes_its_bottom() -> None:
     chosen = propose(model, w, stream)
     assert bowls(chosen)[0, 0] < 0.3
     assert bowls(chosen)[1, 1] < 0.3
+    # By its mean it goes to the bottom itself; equal weights end between the two.
+    assert bowls(propose(model, w, stream, greedy=True)).diagonal().max() < 0.02
+    between = propose(model, torch.full((1, 2), 0.5), stream, greedy=True)
+    assert (between - bottoms.mean(0)).norm() < 0.15
 
 
 def modules(**others: Any) -> tuple[bp.Problem, Any, Any]:

@@ -29,6 +29,10 @@ from bipareto.run.training import objectives_of, train
 
 #: Points that the model proposes at a time, at least.
 TOGETHER = 4
+#: In the last of so many parts of all rounds it proposes what it expects to be best.
+PARTS = 3
+#: Many coordinates: the share of the way from x0 to a run's last x where an answer is sought too.
+HALFWAY = 0.5
 
 
 def raced_front(
@@ -73,7 +77,7 @@ def front_of_race(
     left = plan.budget - raced.gradients
     # Candidates between which the race has not decided are all run for one preference.
     runs = count + len(raced.run) - 1
-    judged = count + (len(raced.run) if len(raced.run) > 1 else 0)
+    judged = count * (1 if plan.few else 2) + (len(raced.run) if len(raced.run) > 1 else 0)
     steps = (left - judged * raced.training) // (runs * (2 + m))
     steps = max(1, min(steps, raced.steps) if plan.few else steps)
     methods = raced.methods(steps)
@@ -110,6 +114,12 @@ def front_of_race(
         tried = _trained(problem, x, y0, raced, seed)
         if plan.few:
             tried = _refined(problem, tried, y0, preferences, seed, raced, trainings - count)
+        else:
+            # A run may have gone too far: x was led by a y that had learned already.
+            half = tree.map_(lambda a, b: torch.lerp(a, b, HALFWAY), tree.expand(x0, count), x)
+            other = _trained(problem, half, y0, raced, seed)
+            now, then = (value_of(t.objectives, preferences) for t in (other, tried))
+            tried = tree.where_run(now < then, other, tried)
         answers.append(tried[:2])
     x, y = tree.map_(lambda *leaves: torch.cat(leaves), *answers)
     wanted = preferences.double().repeat(len(seeds), 1)
@@ -165,10 +175,10 @@ def _refined(
     stream, like = generator("refine", 0, seed), tree.select(tried.x, 0)
     rows = preferences.cpu().double()
     together = rows.repeat(-(-TOGETHER // len(rows)), 1)
-    model = None
-    for k in range(trainings // len(together)):
-        model = fit(*_finite(pool), before=model)
-        flat = propose(model, together, stream).to(tree.first_leaf(tried.x))
+    model, rounds = None, trainings // len(together)
+    for k in range(rounds):
+        model, late = fit(*_finite(pool), before=model), k >= rounds - max(1, rounds // PARTS)
+        flat = propose(model, together, stream, greedy=late).to(tree.first_leaf(tried.x))
         x = tree.stack([tree.unravel(row, like) for row in flat])
         # Each round has draws of its own: what is good by the luck of one is not in the others.
         more = _trained(problem, x, y0, raced, (seed + k + 1) % 2**63)

@@ -3,7 +3,8 @@
 Where x has up to a score of coordinates, every training of y tells f at one x, and so do the runs'
 answers.  A Gaussian process per objective (Matérn 5/2, one length per coordinate, noise fitted)
 is drawn from, and for each preference the best point of the draw is trained next: Thompson sampling
-of the scalarized front.
+of the scalarized front.  In the end the model's mean takes the place of draws: what is trained last
+is to be the answer, and no later point will profit from what a draw explores.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ class Model(NamedTuple):
     mean: Tensor
     spread: Tensor
 
-    def expected(self) -> Tensor:
-        """The objectives (n, m) at the points themselves, freed from noise."""
-        values = (_covariance(self.points, self.points, self.lengths) @ self.solved[..., None])[
-            ..., 0
-        ]
-        return values.T * self.spread + self.mean
+    def expected(self, at: Tensor | None = None) -> Tensor:
+        """The mean of the objectives (N, m) at standardised points (N, d); None is the model's own
+        points, freed from noise.
+        """
+        across = _covariance(self.points if at is None else at, self.points, self.lengths)
+        return (across @ self.solved[..., None])[..., 0].T * self.spread + self.mean
 
     def drawn(self, cloud: Tensor, stream: torch.Generator) -> Tensor:
         """One draw of the objectives (N, m) at a cloud of standardised points (N, d)."""
@@ -111,8 +112,14 @@ def fit(x: Tensor, objectives: Tensor, before: Model | None = None) -> Model:
         )  # fmt: skip
 
 
-def propose(model: Model, preferences: Tensor, stream: torch.Generator) -> Tensor:
-    """The next point to train for each preference (P, m): (P, d), in x's own units."""
+def propose(
+    model: Model, preferences: Tensor, stream: torch.Generator, greedy: bool = False
+) -> Tensor:
+    """The next point to train for each preference (P, m): (P, d), in x's own units.
+
+    It is the best of a cloud around good points, by a draw of the model, or, where `greedy`, by its
+    mean.
+    """
     expected, (n, d) = model.expected(), model.points.shape
     chosen = []
     for w in preferences:
@@ -128,8 +135,8 @@ def propose(model: Model, preferences: Tensor, stream: torch.Generator) -> Tenso
         other = model.points[torch.randint(n, (count,), generator=stream)]
         share = torch.rand(count, 1, generator=stream, dtype=base.dtype) * 0.8 - 0.15
         cloud[:count] = base[:count] + share * (other - base[:count])
-        drawn = model.drawn(cloud, stream)
-        chosen.append(cloud[int(value_of(drawn, w).argmin())] * model.scale + model.centre)
+        f = model.expected(cloud) if greedy else model.drawn(cloud, stream)
+        chosen.append(cloud[int(value_of(f, w).argmin())] * model.scale + model.centre)
     return torch.stack(chosen)
 
 
