@@ -522,8 +522,14 @@ def chosen_tests(mutant: Mutant, tests: dict[str, Any]) -> list[str]:
         or (name.startswith(folder) and not mutant.inside)
         or any(item.startswith(called) for item in row["functions"])
     ]
-    # A test that calls little else is likely to be about this.
-    covering.sort(key=lambda name: tests[name]["seconds"] * (5 + len(tests[name]["functions"])))
+
+    def place(name: str) -> tuple[bool, float]:
+        """Those that call it come first; one that calls little else is likely to be about it."""
+        functions = tests[name]["functions"]
+        apart = not any(item.startswith(called) for item in functions)
+        return apart, tests[name]["seconds"] * (5 + len(functions))
+
+    covering.sort(key=place)
     order, total = [], 0.0
     for name in covering:
         total += tests[name]["seconds"]

@@ -160,6 +160,16 @@ def test_each_round_is_a_newton_step(unit: float) -> None:
     assert left.tolist() == pytest.approx([81 * (1 - (2 / 3) ** 16) / unit, 0.0], rel=1e-9)
 
 
+def test_shorter_steps_are_tried_where_the_whole_one_goes_too_far() -> None:
+    """f = sqrt(1 + y^2) from y = 3: Newton's step is y (1 + y^2) = 30, a tenth of it hits 0."""
+    problem = bp.Problem(
+        lambda x, y: (1 + y.square().sum()).sqrt()[None], lambda x, y: (y - x).square().sum()
+    )
+    x = torch.tensor([[3.0], [0.0]], dtype=DOUBLE)
+    left = remaining(problem, x, x.clone(), torch.ones(1, dtype=DOUBLE))
+    assert left.tolist() == pytest.approx([10**0.5 - 1, 0.0], abs=1e-9)
+
+
 @pytest.mark.parametrize(("n_x", "n_y"), [(2, 200), (200, 2), (128, 128)])
 def test_up_to_256_variables_the_unit_of_x_is_not_seen(n_x: int, n_y: int) -> None:
     x, y = torch.zeros(1, n_x, dtype=DOUBLE), torch.zeros(1, n_y, dtype=DOUBLE)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,3 +194,18 @@ def test_runs_with_half_a_preference_tell_no_response() -> None:
     w = torch.tensor([[0.2, 0.8], [0.5, 0.5], [0.8, 0.2], [0.3, float("nan")]])
     f = torch.tensor([[0.8, 0.2], [0.5, 0.5], [0.2, 0.8], [9.0, 9.0]])
     assert measures.response(f, w).slope == pytest.approx([-1.0, -1.0])
+
+
+@pytest.mark.parametrize("m", [2, 3, 4])
+def test_all_measures_of_a_front_are_those_of_its_objectives(m: int) -> None:
+    w = bp.preferences.random(m, 8, seed=1)
+    f, seed = 1 - w**2, torch.tensor([0, 1] * 4)
+    front: Any = SimpleNamespace(objectives=f, preference=w, seed=seed, lower_residual=None)
+    found = measures.measure(front, [2.0] * m)
+    wanted = measures.response(f, w, seed)
+    assert found["response"]["slope"] == pytest.approx(wanted.slope)
+    assert found["response"]["standard_error"] == pytest.approx(wanted.standard_error)
+    assert ("attainment" in found) is (m < 4)
+    assert found["hypervolume"] == pytest.approx(measures.hypervolume(f, [2.0] * m))
+    one = measures.hypervolume(f[seed == 1], [2.0] * m)
+    assert found["hypervolume_by_seed"][1] == pytest.approx(one)

@@ -103,3 +103,21 @@ def test_what_is_not_a_tree_of_floats_is_named(value: object, words: list[str]) 
 def test_sparse_tensors_are_refused() -> None:
     with pytest.raises(InvalidInput, match="sparse"):
         tree.as_tree(torch.eye(2).to_sparse(), "x0")
+
+
+def test_steps_and_means_of_trees() -> None:
+    a = {"u": torch.tensor([1.0, 2.0], dtype=DOUBLE), "v": [torch.tensor(3.0, dtype=DOUBLE)]}
+    b = {"u": torch.tensor([10.0, -4.0], dtype=DOUBLE), "v": [torch.tensor(0.5, dtype=DOUBLE)]}
+    half = torch.tensor(0.5, dtype=DOUBLE)
+    flat = {
+        "descend": tree.descend(a, half, b),
+        "add_scaled": tree.add_scaled(a, 3.0, b),
+        "sub": tree.sub(a, b),
+        "interpolate": tree.interpolate(a, b, 0.25),
+    }
+    assert {name: tree.ravel(found).tolist() for name, found in flat.items()} == {
+        "descend": [-4.0, 4.0, 2.75],
+        "add_scaled": [31.0, -10.0, 4.5],
+        "sub": [-9.0, 6.0, 2.5],
+        "interpolate": [3.25, 0.5, 2.375],
+    }

@@ -117,6 +117,11 @@ def test_the_merit_of_theorem_2(growing: bool) -> None:
     )
     sigma = (0.3, 0.5, 0.7)
     merit = StochasticMerit(problem, k, sigma, tol=1e-13)
+    late = StochasticMerit(problem, k, sigma, tol=1e-13)
+    for state in states[1:]:
+        late.see(tree.stack([state]))
+    with pytest.raises(InvalidInput, match="starts at t = 0"):
+        _ = late.values
     for state in states:
         merit.see(tree.stack([state]))
     L_h, rho_h = 15.0, 8.0

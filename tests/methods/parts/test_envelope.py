@@ -232,8 +232,13 @@ def test_units_of_y_do_not_hide_it_from_rounding(dtype: torch.dtype) -> None:
 
     problem = bp.Problem(lambda x, y: torch.stack([x.sum() + y.sum()]), lower)
     x = torch.tensor([[1.0, -2.0, 0.5], [0.3, 0.7, -1.1]], dtype=dtype)
-    found = envelope.solve_lower(problem, x, torch.zeros_like(x), tol=1e-9)
+    start = unit * torch.tensor([[0.0, 0.0, 0.0], [2.0, -1.0, 3.0]], dtype=dtype)
+    found = envelope.solve_lower(problem, x, start, tol=1e-9)
     assert bool(found.converged.all())
+    # What a solution starts from stays, where it is one.
+    again = envelope.solve_lower(problem, x, found.y, tol=1e-5)
+    assert again.iterations == 0
+    torch.testing.assert_close(again.y, found.y)
     accuracy = 50 * torch.finfo(dtype).eps
     torch.testing.assert_close(found.y / unit, x, rtol=accuracy, atol=accuracy)
     slope = torch.func.vmap(torch.func.grad(lower, argnums=1))(x, found.y).norm(dim=1)
