@@ -29,6 +29,7 @@ from bipareto.run.arrival import (
     TRAINED,
     arrival,
     looked_over,
+    standstill,
     warn_of_missing,
 )
 from bipareto.run.loop import (
@@ -39,7 +40,6 @@ from bipareto.run.loop import (
     method_kind,
     solution_of,
     warn_of_runaways,
-    warn_of_standstill,
 )
 from bipareto.run.results import Callback, Solution, warn_of_failures
 
@@ -104,11 +104,12 @@ def solve(
     run = drive(problem, method, Begun(state, [seed], m, batched=False), options)
     warn_of_failures(run.failure)
     warn_of_runaways(start.y, run, batched=False)
-    warn_of_standstill(start.x, run, batched=False)
     answer = solution_of(problem, method, run, None, seed)
     if run.interrupted:
         return replace(answer, unseen="the run was interrupted")
-    return looked_over(problem, answer, run) if looked_at else replace(answer, unseen=OWN_METHOD)
+    if not looked_at:
+        return replace(answer, unseen=OWN_METHOD)
+    return looked_over(problem, answer, run, start.x)
 
 
 def front(
@@ -197,7 +198,7 @@ def front(
         found = raced_front(problem, start, rows, seeds, options)
         if found is not None:
             small = tree.ravel((start.x, start.y)).numel() <= DENSE
-            return _looked_at(problem, found) if small else replace(found, unseen=TRAINED)
+            return _looked_at(problem, found, start.x) if small else replace(found, unseen=TRAINED)
     # Zeros were warned of above, once for all.
     with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         begun = [method.begin(start, w) for w in wanted]
@@ -205,17 +206,18 @@ def front(
     run_seeds = [seed for seed in seeds for _ in begun]
     run, batched = run_states(problem, method, states, run_seeds, m, options)
     warn_of_runaways(start.y, run, batched=True)
-    warn_of_standstill(start.x, run, batched=True)
     preference = torch.stack(
         [torch.full((m,), torch.nan, dtype=torch.float64) if w is None else w for w in wanted]
     ).repeat(len(seeds), 1)
     warn_of_failures(run.failure)
     found = front_of(problem, method, run, preference, run_seeds, batched)
-    return _looked_at(problem, found) if looked_at else replace(found, unseen=OWN_METHOD)
+    if not looked_at:
+        return replace(found, unseen=OWN_METHOD)
+    return _looked_at(problem, found, start.x)
 
 
-def _looked_at(problem: Problem, found: ParetoFront) -> ParetoFront:
-    """The front with what is left to gain, after warnings of what is missing."""
+def _looked_at(problem: Problem, found: ParetoFront, x0: Tree) -> ParetoFront:
+    """The front of runs from x0 with what is left to gain, after warnings of what is missing."""
     if found.interrupted:
         return replace(found, unseen="the runs were interrupted")
     if not found.batched:
@@ -225,5 +227,7 @@ def _looked_at(problem: Problem, found: ParetoFront) -> ParetoFront:
     raced = found.race is not None
     answers = found.x, found.y, found.failure, found.preference, None if raced else found.run
     seen = arrival(problem, found.method, *answers, trained=raced)
-    warn_of_missing(seen.said, stacklevel=4)
+    # What won a race was compared with x0.
+    still = [] if raced else standstill(x0, found.x, found.failure)
+    warn_of_missing(seen.said or still, stacklevel=4)
     return replace(found, remaining=seen.remaining, unseen=seen.unseen)

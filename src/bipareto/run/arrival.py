@@ -35,6 +35,7 @@ __all__ = [
     "extent_of",
     "looked_over",
     "more_steps",
+    "standstill",
     "steps_needed",
     "warn_of_missing",
 ]
@@ -346,10 +347,26 @@ def warn_of_missing(said: Sequence[str], stacklevel: int = 3) -> None:
         warnings.warn(sentence, BiparetoWarning, stacklevel=stacklevel)
 
 
-def looked_over(problem: Problem, found: Solution, run: Run) -> Solution:
-    """A solution with what is left to gain, after warnings of what is missing."""
+def standstill(x0: Tree, x: Tree, failure: Sequence[Failure | None]) -> list[str]:
+    """A sentence where the x of runs that did not fail, with a first axis R, is x0 to the last bit:
+    nothing there depended on it.
+    """
+    still = (tree.ravel(x, batch_dims=1) == tree.ravel(x0)).all(1).cpu()
+    still &= torch.tensor([failed is None for failed in failure])
+    if not still.any():
+        return []
+    return [
+        f"x has not moved from x0 in {int(still.sum())} of {len(still)} runs: no objective changes "
+        "with x there, neither by itself nor through the lower solution. If x0 is a stationary "
+        "point, start elsewhere, e.g. at x0 + 0.1 * torch.randn_like(x0); else see that x acts on "
+        "where lower has its minimum and not only on its value"
+    ]
+
+
+def looked_over(problem: Problem, found: Solution, run: Run, x0: Tree) -> Solution:
+    """A solution from x0 with what is left to gain, after warnings of what is missing."""
     one = as_batch(run)
     seen = arrival(problem, found.method, one.state.x, one.state.y, run.failure, run=one)
-    warn_of_missing(seen.said, stacklevel=4)
+    warn_of_missing(seen.said or standstill(x0, one.state.x, run.failure), stacklevel=4)
     left = None if seen.remaining is None else float(seen.remaining[0])
     return replace(found, remaining=left, unseen=seen.unseen)

@@ -81,24 +81,6 @@ def warn_of_runaways(y0: Tree, run: Run, *, batched: bool) -> None:
         )
 
 
-def warn_of_standstill(x0: Tree, run: Run, *, batched: bool) -> None:
-    """Warn of runs whose x is where it began, to the last bit: nothing there depended on it."""
-    moved = tree.ravel(run.state.x, batch_dims=int(batched)) != tree.ravel(x0)
-    rows = moved.any(-1).reshape(-1).tolist()
-    still = [
-        r for r, any_moved in enumerate(rows) if not any_moved and run.reason[r] != "nonfinite"
-    ]
-    if still and not run.interrupted:
-        warnings.warn(
-            f"x has not moved from x0 in {len(still)} of {len(rows)} runs: no objective changes "
-            "with x there, neither by itself nor through the lower solution. If x0 is a "
-            "stationary point, start elsewhere, e.g. at x0 + 0.1 * torch.randn_like(x0); else see "
-            "that x acts on where lower has its minimum and not only on its value",
-            BiparetoWarning,
-            stacklevel=3,
-        )
-
-
 @dataclass(frozen=True)
 class LoopOptions:
     """How the loop runs, as `solve` documents it; checked when it is made.
