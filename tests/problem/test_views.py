@@ -19,6 +19,15 @@ class Net(nn.Module):
         self.scales = nn.ParameterDict({"s": nn.Parameter(torch.ones(2))})
         self.stack = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
         self.values = nn.Linear(1, 1)
+        self.listed = [self.stack, self.values]  # known to the module under other names
+        self.reading, self.entry = self.encode, self.stack.forward
+
+    def end(self) -> nn.Module:
+        return self.values
+
+    @property
+    def parts(self) -> tuple[nn.Module, ...]:
+        return self.stack, self.values
 
     def encode(self, inputs: Tensor, sign: float = 1.0) -> Tensor:
         for layer in self.layers:
@@ -47,6 +56,10 @@ WAYS = {
     "a method": lambda net, data: net.values(net.stack(net.encode(data))),
     "a method with a keyword": lambda net, data: net.values(net.stack(-net.encode(data, sign=-1))),
     "parts": in_views,
+    "a method that hands out a submodule": lambda net, data: net.end()(net.stack(net.encode(data))),
+    "a property that does": lambda net, data: net.parts[1](net.parts[0](net.encode(data))),
+    "a list": lambda net, data: net.listed[1](net.listed[0](net.encode(data))),
+    "methods under other names": lambda net, data: net.values(net.entry(net.reading(data))),
     "places": lambda net, data: net.values(
         net.stack[-1](
             net.stack[:-1](

@@ -63,20 +63,21 @@ class View:
         if isinstance(kind, property):
             return self._within(name)
         value = getattr(self._module, name)
-        if isinstance(value, nn.Module):
-            return self._sub(value, f"{name}.")
-        if getattr(value, "__self__", None) is not self._module:
-            return value
+        owner = getattr(value, "__self__", None)
+        if owner is not self._module:
+            # A method of a submodule, kept under a name of its own.
+            own = self._viewed(owner) if isinstance(owner, nn.Module) else None
+            return getattr(own, value.__name__) if isinstance(own, View) else self._viewed(value)
         if isinstance(self._module, DICTIONARIES) and name in ("keys", "values", "items"):
             return getattr({key: self[key] for key in self}, name)
-        if kind is getattr(nn.Module, name, None):
+        if kind is not None and kind is getattr(nn.Module, name, None):
             raise InvalidInput(
                 f"a loss asks a module for .{name}(), which would hand out or change the module "
                 "that the problem was made from, not the tensors of the run; call the module, its "
                 "submodules and its own methods, or use parameters(), named_parameters(), "
                 "children() and named_children()"
             )
-        return partial(self._within, name)
+        return partial(self._within, value.__name__)
 
     def __getitem__(self, index: Any) -> Any:
         part: Any = self._module[index]  # type: ignore[index]
@@ -129,7 +130,17 @@ class View:
     def _within(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """A property of the module, or a call of one of its methods, with the run's tensors."""
         held = {f"module.{key}": v for key, v in {**self._parameters, **self._buffers}.items()}
-        return functional_call(_Attribute(self._module, name), held, args, kwargs)
+        return self._viewed(functional_call(_Attribute(self._module, name), held, args, kwargs))
+
+    def _viewed(self, value: Any) -> Any:
+        """Submodules, also in a list or tuple, with the run's tensors; all else as it is."""
+        if isinstance(value, (list, tuple)) and any(isinstance(v, nn.Module) for v in value):
+            return [self._viewed(v) for v in value]
+        if isinstance(value, nn.Module):
+            for name, part in self._module.named_modules():
+                if part is value:
+                    return self._sub(part, f"{name}." if name else "")
+        return value
 
 
 class _Attribute(nn.Module):
@@ -141,7 +152,8 @@ class _Attribute(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         value = getattr(self.module, self._name)
-        return value(*args, **kwargs) if callable(value) else value
+        kind = getattr(type(self.module), self._name, None)
+        return value if isinstance(kind, property) else value(*args, **kwargs)
 
 
 class _Dropout(nn.Module):
