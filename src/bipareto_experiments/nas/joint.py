@@ -8,16 +8,21 @@ Algorithm 2 descends L in x and y and ascends it in theta, one variable after th
 of its own for each: six passes through the network.  Here one gradient of L serves all three, on
 one draw of each level: three passes.  The steps differ from Algorithm 2's by terms of second order
 in the step sizes; its theorem is proved for steps one after the other and does not cover these.
+
+Between two such steps the weights can be trained alone, as nested methods do: theta makes D steps
+on g, one pass each, and y is carried along, so that y - theta, from which x reads its
+hypergradient, stays as it is.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
 from bipareto.methods import MBMOMEHA, common
-from bipareto.methods.base import Draw, Info
+from bipareto.methods.base import Draw, Info, Limits
 from bipareto.methods.momeha import MomehaState, Momentum, towards
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.sampler import Role
@@ -27,14 +32,27 @@ from bipareto.problem.tree import Tree
 @dataclass(frozen=True)
 class JointMBMOMEHA(MBMOMEHA):
     """Simultaneous descent of L in (x, y) and ascent in theta, each through an average of weight
-    beta; arguments as in `MBMOMEHA`.
+    beta.
+
+    Args:
+        lower_steps: D, steps on g alone before x moves; each gradient, taken at theta, enters the
+            averages of theta and of y alike.
+        others: as in `MBMOMEHA`.
     """
 
+    limits: ClassVar[Limits] = {**MBMOMEHA.limits, "lower_steps": {"least": 0}}
+
+    lower_steps: int = 0
+
     def roles(self, m: int) -> tuple[Role, ...]:
-        return common.roles(m)
+        return common.roles(m, self.lower_steps)
 
     def oracles(self, m: int) -> dict[str, int]:
-        return {"lower_gradients": 2, "upper_gradients": m, "hessian_products": 0}
+        return {
+            "lower_gradients": 2 + self.lower_steps,
+            "upper_gradients": m,
+            "hessian_products": 0,
+        }
 
     def step(
         self, problem: Problem, state: MomehaState, draw: Draw | None = None
@@ -44,6 +62,16 @@ class JointMBMOMEHA(MBMOMEHA):
         inverse_c, inverse_gamma = knobs.c(t).reciprocal(), knobs.gamma.reciprocal()
         beta = knobs.beta(t)  # type: ignore[operator]
         assert isinstance(average, Momentum)
+        y, theta = state.y, state.theta
+        for j in range(self.lower_steps):
+            g = common.lower_of(problem, draw, Role("lower", "y", j))
+            d = oracle.grad(lambda v, g=g: g(state.x, v), theta)  # type: ignore[misc]
+            average = average._replace(
+                theta=tree.interpolate(d, average.theta, beta),
+                y=tree.interpolate(d, average.y, beta),
+            )
+            theta = tree.descend(theta, knobs.alpha_theta(t), average.theta)
+            y = tree.descend(y, knobs.alpha_y(t), average.y)
 
         def gap(point: tuple[Tree, Tree, Tree]) -> tuple[Tensor, tuple[Tensor, ...]]:
             x, y, theta = point
@@ -52,9 +80,9 @@ class JointMBMOMEHA(MBMOMEHA):
             g_y, g_theta = problem.lower_pair(x, y, theta, draws.get(common.LOWER_X))
             return inverse_c * (weights @ f) + g_y - g_theta, (f,)
 
-        (d_x, d_y, ascent), (f,) = oracle.grad_and_aux(gap, (state.x, state.y, state.theta))
-        d_theta = towards(tree.map_(lambda d: -d, ascent), inverse_gamma, state.theta, state.y)
-        d_y = towards(d_y, inverse_gamma, state.theta, state.y)
+        (d_x, d_y, ascent), (f,) = oracle.grad_and_aux(gap, (state.x, y, theta))
+        d_theta = towards(tree.map_(lambda d: -d, ascent), inverse_gamma, theta, y)
+        d_y = towards(d_y, inverse_gamma, theta, y)
         momentum = Momentum(
             *(
                 tree.interpolate(d, old, beta)
@@ -65,8 +93,8 @@ class JointMBMOMEHA(MBMOMEHA):
         )
         new = state._replace(
             x=tree.descend(state.x, knobs.alpha_x(t), momentum.x),
-            y=tree.descend(state.y, knobs.alpha_y(t), momentum.y),
-            theta=tree.descend(state.theta, knobs.alpha_theta(t), momentum.theta),
+            y=tree.descend(y, knobs.alpha_y(t), momentum.y),
+            theta=tree.descend(theta, knobs.alpha_theta(t), momentum.theta),
             ideal=knobs.ideal.update(state.ideal, f),
             t=t + 1,
             momentum=momentum,

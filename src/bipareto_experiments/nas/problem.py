@@ -73,8 +73,9 @@ class Halves:
         numbers: random numbers that a draw brings beside its images, with a temperature behind
             them; none with "full".
         cooling: the temperature by step; with `numbers` only.
-        twin: all roles of the lower level are given the same draw.  Two weights that follow g then
-            follow the same noise, which cancels in their difference.
+        twin: all roles of the lower level are given the same draw, one for each of several steps
+            on g.  Two weights that follow g then follow the same noise, which cancels in their
+            difference.
         test: rows that neither level sees, for judging; None sets a fifth of the upper half aside
             for it, an empty tensor nothing.
         seed: of the split; runs of all seeds share it.
@@ -139,7 +140,7 @@ class Halves:
         if role.full:
             return self.augmentation.plain(self.rows[level][: self.full])
         if self.twin and level == "lower":
-            role = Role("lower")
+            role = Role("lower", "", role.objective)
         draws = len(self.rows[level]) // self.batch
         epoch, place = divmod(t, draws)
         kept = self._epochs.get((role, seed))

@@ -34,10 +34,9 @@ METHODS = ("mb-momeha-joint", "mb-momeha", "wc-mhgd", "wc-penalty", "moco", "dar
 #: MB-MOMEHA in both.
 FORMS: dict[str, type[MBMOMEHA]] = {"mb-momeha-joint": JointMBMOMEHA, "mb-momeha": MBMOMEHA}
 
-#: A step of MB-MOMEHA runs the network six times, one of its joint form three times, one of
-#: first-order DARTS twice, one of the weights alone once and a half: by that many more steps they
-#: take about as long.
-PASSES = {"mb-momeha-joint": 2, "darts": 3, "random": 4}
+#: A step of MB-MOMEHA runs the network six times, one of first-order DARTS twice, one of the
+#: weights alone once and a half: by that many more steps they take about as long; see `pace`.
+PACES = {"darts": 3.0, "random": 4.0}
 
 #: Shift of the weights in differences of gradients, as DARTS has it.  In bfloat16 such a difference
 #: is mostly rounding; over ten times the distance it is not (benchmarks/precision.py).
@@ -47,14 +46,14 @@ SHIFT, SHIFT_IN_HALF = 0.01, 0.1
 #: integrated twice unless gamma is large or theta's step exceeds y's.
 GAMMA, KAPPA = 300.0, 1.5
 
-#: Hyperparameters by method: steps of x and of the weights, the lower steps D of WC-MHGD, and c of
-#: MB-MOMEHA.  The best of nine trials (eight with twin draws) of each on validation images
+#: Hyperparameters by method: steps of x and of the weights, the steps D of the weights alone, and c
+#: of MB-MOMEHA.  The best of nine trials (eight with twin draws) of each on validation images
 #: (docs/results/nas/trials-one-cell; the first two rows docs/results/nas/trials), with a quarter of
 #: the trial's step of x: searches are several times as long.
 STEPS: dict[str, dict[str, float]] = {
     "mb-momeha": {"alpha_x": 2.5, "alpha_y": 0.6, "c": 1.0},
     "mb-momeha, twin": {"alpha_x": 2.5, "alpha_y": 1.5, "c": 1.0},
-    "mb-momeha-joint": {"alpha_x": 7.5, "alpha_y": 1.5, "c": 1.0, "mu": 0.5},
+    "mb-momeha-joint": {"alpha_x": 7.5, "alpha_y": 1.5, "c": 1.0, "mu": 0.5, "lower_steps": 0},
     "wc-mhgd": {"alpha_x": 7.5, "alpha_y": 1.0, "lower_steps": 4},
     "wc-penalty": {"alpha_x": 7.5, "alpha_y": 3.0},
     "moco": {"alpha_x": 7.5, "alpha_y": 1.0},
@@ -66,12 +65,14 @@ STEPS: dict[str, dict[str, float]] = {
 #: times as long.  Those of the joint form (alpha_x = 4, alpha_y = 4) suit short searches only:
 #: with the ones above a search ends better on validation images.
 ON_DARTS: dict[str, dict[str, float]] = {
+    "mb-momeha-joint": STEPS["mb-momeha-joint"] | {"lower_steps": 3},
     "wc-mhgd": {"alpha_x": 40.0, "alpha_y": 1.0, "lower_steps": 4},
     "wc-penalty": {"alpha_x": 40.0, "alpha_y": 3.0},
     "moco": {"alpha_x": 4.0, "alpha_y": 1.0},
 }
+Grids = dict[str, dict[str, tuple[float, ...]]]
 #: What they are chosen from (`bipareto experiment nas tune`).
-_GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
+_GRIDS: Grids = {
     "mb-momeha": {"alpha_x": (1.0, 3.0, 10.0), "alpha_y": (0.3, 0.6, 1.2)},
     "mb-momeha, twin": {"alpha_x": (10.0, 30.0), "alpha_y": (1.5, 4.0), "mu": (0.5, 4.0)},
     "mb-momeha-joint": {"alpha_x": (10.0, 30.0), "alpha_y": (1.5, 4.0), "mu": (0.5, 4.0)},
@@ -80,9 +81,10 @@ _GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "moco": {"alpha_x": (3.0, 10.0, 30.0), "alpha_y": (0.1, 0.3, 1.0)},
     "darts": {"alpha_x": (1e-2, 3e-2, 1e-1), "alpha_y": (0.05, 0.1, 0.2)},
 }
-TRIALS = {
-    name: [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
-    for name, grid in _GRIDS.items()
+#: The same on DARTS.
+_GRIDS_ON_DARTS: Grids = {
+    "mb-momeha-joint": {"alpha_x": (7.5, 20.0), "alpha_y": (1.5, 3.0), "mu": (0.5, 2.0)},
+    "wc-mhgd": {"alpha_x": (10.0, 30.0, 100.0), "alpha_y": (0.5, 1.0, 2.0)},
 }
 
 #: The methods that are tuned: random search takes first-order DARTS's step of the weights.
@@ -240,10 +242,32 @@ def preset(name: str) -> Settings:
 
 
 def hyperparameters_of(name: str, settings: Settings) -> str:
-    """The name under which `STEPS` and `TRIALS` keep a method: MB-MOMEHA's two kinds of draws have
+    """The name under which `STEPS` keeps a method: MB-MOMEHA's two kinds of draws have
     hyperparameters of their own.
     """
     return f"{name}, twin" if name == "mb-momeha" and settings.twins(name) else name
+
+
+def own_hyperparameters(name: str, settings: Settings) -> dict[str, float]:
+    """What a method is run with in that space."""
+    tuned = STEPS | ON_DARTS if settings.space == "darts" else STEPS
+    return tuned[hyperparameters_of(name, settings)]
+
+
+def trials(name: str, settings: Settings) -> list[dict[str, float]]:
+    """The settings of a method that are worth a trial."""
+    grids = _GRIDS | _GRIDS_ON_DARTS if settings.space == "darts" else _GRIDS
+    grid = grids[hyperparameters_of(name, settings)]
+    return [dict(zip(grid, values, strict=True)) for values in product(*grid.values())]
+
+
+def pace(name: str, settings: Settings) -> float:
+    """How many steps of a method take about as long as one of MB-MOMEHA; the joint form runs the
+    network three times, and once more for each step of the weights alone.
+    """
+    if name == "mb-momeha-joint" and settings.numbers == "ours":
+        return 6 / (3 + own_hyperparameters(name, settings)["lower_steps"])
+    return PACES.get(name, 1.0)
 
 
 def configured(name: str, settings: Settings, **chosen: float) -> Method:
@@ -261,8 +285,7 @@ def configured(name: str, settings: Settings, **chosen: float) -> Method:
     if settings.numbers == "paper":
         return _paper(name)
     twin = settings.twins(name)
-    tuned = STEPS | ON_DARTS if settings.space == "darts" else STEPS
-    own = tuned[hyperparameters_of(name, settings)] | chosen
+    own = own_hyperparameters(name, settings) | chosen
     y = _falling(own["alpha_y"], settings)
     if name == "random":
         return WeightsAlone(alpha_y=y)
@@ -275,6 +298,7 @@ def configured(name: str, settings: Settings, **chosen: float) -> Method:
     if name in FORMS:
         gamma, kappa = (own["alpha_y"] * settings.steps, 1.0) if twin else (GAMMA, KAPPA)
         theta = _falling(kappa * own["alpha_y"], settings)
+        depth = {"lower_steps": int(own["lower_steps"])} if name == "mb-momeha-joint" else {}
         return FORMS[name](
             gamma=gamma,
             mu=own.get("mu", 4.0),
@@ -283,6 +307,7 @@ def configured(name: str, settings: Settings, **chosen: float) -> Method:
             alpha_y=y,
             beta=0.9,
             c=Power(own["c"], 1 / 16),
+            **depth,
         )
     if name == "wc-mhgd":
         depth = int(own["lower_steps"])

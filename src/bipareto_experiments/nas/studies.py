@@ -29,14 +29,8 @@ from bipareto_experiments.nas.genotype import Genotype, derive
 from bipareto_experiments.nas.known import KnownCells
 from bipareto_experiments.nas.lookups import described
 from bipareto_experiments.nas.search import RECORDS, Trial, search
-from bipareto_experiments.nas.settings import (
-    PASSES,
-    TRIALS,
-    TUNED,
-    configured,
-    default_preferences,
-    hyperparameters_of,
-)
+from bipareto_experiments.nas.settings import TUNED, configured, default_preferences, pace
+from bipareto_experiments.nas.settings import trials as worth_trying
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
 from bipareto_experiments.nas.task import Task
 from bipareto_experiments.trials import Finished, RecordedStudy
@@ -204,7 +198,7 @@ class Study(RecordedStudy):
         """
         steps = self.task.settings.steps
         if self.budget is None:
-            return max(1, int(share * steps * PASSES.get(name, 1)))
+            return max(1, int(share * steps * pace(name, self.task.settings)))
         kept = None if folder is None else folder / "steps.json"
         if kept is not None and kept.exists():
             return int(json.loads(kept.read_text("utf-8")))
@@ -357,7 +351,7 @@ def compared(
 def tuned(
     study: Study, methods: Sequence[str], strengths: Sequence[str] | None = None
 ) -> dict[str, Any]:
-    """Every method with each pair of steps that is worth a trial (`settings.TRIALS`), side by
+    """Every method with each pair of steps that is worth a trial (`settings.trials`), side by
     side; records are labelled with it.
     """
     if study.task.settings.numbers == "paper":
@@ -370,5 +364,5 @@ def tuned(
     m = len(study.task.settings.objectives)
     wanted = default_preferences(m, strengths or (_BOTH if m == 2 else None))
     for name in methods:
-        study.run(name, wanted, TRIALS[hyperparameters_of(name, study.task.settings)])
+        study.run(name, wanted, worth_trying(name, study.task.settings))
     return study.result()

@@ -23,7 +23,15 @@ from bipareto_experiments.nas.evaluation import ranked
 from bipareto_experiments.nas.figures import draw
 from bipareto_experiments.nas.genotype import Genotype
 from bipareto_experiments.nas.known import KnownCells, _all_flops
-from bipareto_experiments.nas.settings import STEPS, TRIALS, configured, default_preferences, preset
+from bipareto_experiments.nas.settings import (
+    PACES,
+    STEPS,
+    configured,
+    default_preferences,
+    pace,
+    preset,
+    trials,
+)
 from bipareto_experiments.nas.spaces import NAS_BENCH_201
 from bipareto_experiments.nas.studies import Study, compared, tuned
 from bipareto_experiments.nas.task import generated
@@ -344,7 +352,7 @@ def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
 def test_trials_of_a_method_differ_in_its_steps_alone(tmp_path: Path) -> None:
     study = Study(generated(replace(SMALL, steps=1, cosine="none")), None, [0], cells=0)
     tuned(study, ["wc-penalty"])
-    pairs = [(trial["alpha_x"], trial["alpha_y"]) for trial in TRIALS["wc-penalty"]]
+    pairs = [(trial["alpha_x"], trial["alpha_y"]) for trial in trials("wc-penalty", SMALL)]
     assert len(set(pairs)) == 9
     assert [r["method"] for r in study.records[::2]] == [
         f"wc-penalty, alpha_x = {x:g}, alpha_y = {y:g}" for x, y in pairs
@@ -440,9 +448,18 @@ def test_searches_begin_with_weights_that_were_trained_once(
     y = tree.select(plain(once, [trial], begin={3: alone}, progress=False).y, 0)
     assert (y - alone).norm() < 0.5 * (y - start).norm()
     # Half of the passes go to the weights: 0.5 * 6 steps of MB-MOMEHA, four of the weights each.
-    assert study.weights.steps[-1] == 0.5 * 6 * studies.PASSES["random"]
+    assert study.weights.steps[-1] == 0.5 * 6 * PACES["random"]
     assert {r["steps"] for r in study.records if r["method"] == "moco"} == {3}
     assert study.seconds["moco"] > study.weights.seconds
+
+
+def test_the_joint_form_trains_its_weights_between_steps_of_x_on_darts() -> None:
+    darts = preset("darts")
+    assert configured("mb-momeha-joint", darts).lower_steps == 3
+    assert configured("mb-momeha-joint", preset("proxy")).lower_steps == 0
+    # Three passes and one for each of those steps, where Algorithm 2 has six.
+    assert (pace("mb-momeha-joint", darts), pace("mb-momeha-joint", preset("proxy"))) == (1, 2)
+    assert configured("mb-momeha-joint", darts, lower_steps=5).lower_steps == 5
 
 
 def test_preferences_of_two_objectives_have_the_papers_names() -> None:
@@ -468,6 +485,9 @@ def test_with_twin_draws_theta_and_y_see_the_same_images_and_are_stepped_alike()
     theta, pair, other = (halves(Role("lower", name), 3, 1) for name in ("theta", "x", "y"))
     assert theta is pair or all(torch.equal(a, b) for a, b in zip(theta, pair, strict=True))
     assert all(torch.equal(a, b) for a, b in zip(theta, other, strict=True))
+    alone = [halves(Role("lower", "y", j), 3, 1) for j in range(2)]
+    assert not torch.equal(alone[0].rows, alone[1].rows)  # several steps, several draws
+    assert not torch.equal(alone[0].rows, other.rows)
     ours, theirs = (halves(Role("upper", name, 0), 3, 1) for name in ("x", "y"))
     assert not torch.equal(ours.rows, theirs.rows)
     method = configured("mb-momeha", settings)
