@@ -550,8 +550,34 @@ def shortmix(seed: int) -> NetworkProblem:
     )
 
 
+def quarters(seed: int) -> NetworkProblem:
+    """A weight for each of 600 samples of four domains, of which 0, 20, 40 and 60 % have wrong
+    labels; a loss for each domain.
+    """
+    (train, valid, test), stream = split(seed, 13, 600, 480, 700)
+    layout, network = perceptron(24)
+    images, labels = digits()
+
+    def made(rows: Rows, wrong: float) -> Batch:
+        kind = torch.arange(len(rows)) % 4
+        target = labels[rows].clone()
+        chosen = torch.rand(len(rows), generator=stream) < wrong * kind
+        target[chosen] = torch.randint(10, (int(chosen.sum()),), generator=stream)
+        return turned_four_ways(images[rows])[torch.arange(len(rows)), kind], target, kind
+
+    data = [made(train, 0.2), made(valid, 0.0), made(test, 0.0)]
+    data[0] = (*data[0], torch.arange(600))
+
+    def g(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        weight = x[batch[3]].sigmoid() * 2
+        return (weight * losses(network(y, batch[0]), batch[1])).mean() + 1e-4 * y.square().sum()
+
+    start = layout.start(stream)
+    return NetworkProblem("quarters", 4, torch.zeros(600), start, g, groups_of(network, 4), *data)
+
+
 DEVELOPMENT = {
-    f.__name__: f for f in (mixture, decay, cleaning, features, groups, scorer, shortmix)
+    f.__name__: f for f in (mixture, decay, cleaning, features, groups, scorer, shortmix, quarters)
 }
 UNTOUCHED = {f.__name__: f for f in (augment, weigher, initialisation, transformer, cnnmix)}
 PROBLEMS = DEVELOPMENT | UNTOUCHED

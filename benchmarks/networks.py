@@ -43,9 +43,9 @@ import bipareto as bp
 from bipareto.errors import BiparetoWarning
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import tree
-from bipareto.run.race import value_of
 from bipareto.run.steppers import stepper
 from bipareto.run.stepping import draw
+from bipareto.run.units import value_of
 
 #: steps of a training, and of MB-MOMEHA's runs that set the budget (fewer where a step is slow)
 TRAINING, STEPS = 200, {"cnnmix": 200, "shortmix": 200, "transformer": 300}
@@ -272,6 +272,7 @@ def default(judge: Judge, budget: int, seed: int) -> tuple[Answers, dict[str, An
         "race": str(front.race).splitlines(),
         "training": front.race.training,
         "own": front.objectives.tolist(),
+        "returned": judge.objectives(front.x, front.y, problem.test).tolist(),
         "warnings": said,
     }
 
@@ -379,6 +380,7 @@ def together(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "rank_correlation": round(followed(torch.tensor(part["test"][0])), 3),
                 "validation": round(below(part["validation"][0]), 4),
                 "own": round(below(part["own"]), 4),
+                "returned": round(below(part["returned"]), 4),
                 **{key: part[key] for key in ("race_share", "winner", "training")},
             }
     for place, row in rows.items():

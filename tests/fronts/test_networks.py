@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, TensorDataset
 import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts import networks
-from bipareto.fronts.networks import no_worse_than_nothing
+from bipareto.fronts.networks import _trained_on, no_worse_than_nothing
 from bipareto.fronts.refine import fit, propose
 from bipareto.problem import tree
 from bipareto.problem.oracle import Counting
-from bipareto.run.race import value_of
+from bipareto.run.race import plan_of, race
 from bipareto.run.training import objectives_of, train
 
 ROWS = torch.randn(90, 3, generator=torch.Generator().manual_seed(1))
@@ -80,16 +80,56 @@ def test_the_returned_y_was_trained_on_g_alone(solved: tuple[Counting, bp.Pareto
     _, front = solved
     assert front.race is not None
     problem, _, y0 = mixing()
+    rate, steps = front.race.rate, front.race.training
     missing = set(range(len(front)))
     for seed in range(20):  # each round of trainings has draws of its own
-        y = train(
-            problem, front.x, tree.expand(y0, len(front)), rate=front.race.rate,
-            steps=front.race.training, seed=seed,
-        )  # fmt: skip
-        missing -= {r for r in missing if torch.allclose(y[r], front.y[r], atol=1e-4)}
+        ways = [train(problem, front.x, tree.expand(y0, 3), rate=rate, steps=steps, seed=seed)]
+        for k in range(front.race.longer):  # trained on, or not
+            ways += [
+                train(problem, front.x, y, rate=rate, steps=steps, seed=k + 1) for y in ways[:]
+            ]
+        for y in ways:
+            missing -= {r for r in missing if torch.allclose(y[r], front.y[r], atol=1e-4)}
         if not missing:
             return
     assert not missing
+
+
+def test_answers_are_trained_on_while_that_helps() -> None:
+    problem, _, y0 = mixing()
+    x, w = torch.tensor([[0.0, 0.0], [0.2, 0.0]]), torch.full((2, 2), 0.5).double()
+    raced = replace(race(problem, x[0], y0, plan_of(x[0], 2, 2, 300)), training=10, rate=0.1)
+    start = train(problem, x, tree.expand(y0, 2), rate=0.1, steps=10)
+    units = raced.units
+
+    def value(y: Tensor) -> Tensor:
+        return units.value(objectives_of(problem, x, y, problem.batch("upper", "full")), w)
+
+    y, rounds = _trained_on(problem, x, start, w, raced, units, [0], 2)
+    assert rounds == 2
+    assert bool((value(y) < 0.9 * value(start)).all())
+    # Of the 200 rounds that are allowed it takes those that help, and keeps what is best.
+    best, rounds = _trained_on(problem, x, start, w, raced, units, [0], 200)
+    assert 2 <= rounds < 200
+    assert bool((value(best) <= value(y)).all())
+    # Where a round makes it worse, the y from before stays.
+    spoilt = replace(raced, rate=30.0)
+    kept, rounds = _trained_on(problem, x, best, w, spoilt, units, [0], 2)
+    assert rounds == 1
+    assert torch.equal(kept, best)
+
+
+def test_a_level_does_not_decide_for_every_preference() -> None:
+    """With 100 + f_2 every preference would take the point where f_2 is least."""
+    problem, x0, y0 = mixing()
+    level = torch.tensor([0.0, 100.0])
+    raised = bp.Problem(
+        lambda x, y, b: level + problem.upper(x, y, b), problem.lower, sampler=problem.sampler
+    )
+    w = [[0.8, 0.2], [0.5, 0.5], [0.2, 0.8]]
+    f = bp.front(raised, x0, y0, preferences=w, steps=300, progress=False).objectives
+    assert f[0, 0] < f[1, 0] < f[2, 0]
+    assert f[0, 1] > f[1, 1] > f[2, 1]
 
 
 def test_x0_takes_the_place_of_worse_answers_and_says_so(
@@ -102,12 +142,12 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
     x, y = (torch.stack([value[2], value[2]]) for value in (front.x, front.y))
     w = front.preference[[0, 2]]
     with pytest.warns(BiparetoWarning, match=r"1 of 2 runs \(\[0\]\), and is returned"):
-        kept_x, kept_y = no_worse_than_nothing(problem, x, y, w, front.race)
+        kept_x, kept_y = no_worse_than_nothing(problem, x, y, w, front.race, front.race.units)
     assert torch.equal(kept_x, torch.stack([x0, x[1]]))
     assert torch.equal(kept_y[1], y[1])
     # Where another run has the better answer, that one is taken, and nothing is said.
     x, y = (torch.stack([value[2], value[0]]) for value in (front.x, front.y))
-    kept_x, _ = no_worse_than_nothing(problem, x, y, w[[0, 0]], front.race)
+    kept_x, _ = no_worse_than_nothing(problem, x, y, w[[0, 0]], front.race, front.race.units)
     assert torch.equal(kept_x, torch.stack([x[1], x[1]]))
     # So may a candidate of the race, here the answer to the first preference in its place.
     better = replace(
@@ -115,7 +155,9 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
         x=torch.cat([front.x[:1], front.race.x[-1:]]),
         y=torch.cat([front.y[:1], front.race.y[-1:]]),
     )
-    kept_x, _ = no_worse_than_nothing(problem, front.x[2:], front.y[2:], w[:1], better)
+    kept_x, _ = no_worse_than_nothing(
+        problem, front.x[2:], front.y[2:], w[:1], better, better.units
+    )
     assert torch.equal(kept_x, front.x[:1])
 
 
@@ -133,11 +175,13 @@ def test_with_many_coordinates_half_of_the_way_is_tried_too(
     w = torch.tensor([[0.3, 0.7], [0.7, 0.3]])
     front = bp.front(problem, torch.zeros(22), y0, preferences=w, steps=300, progress=False)
     assert front.race is not None
-    ends, halves = (x for x, _ in tried[-2:])
+    judged = tried[-2 - front.race.longer :][:2]
+    ends, halves = (x for x, _ in judged)
     assert torch.allclose(halves, 0.5 * ends)
     full = problem.batch("upper", "full")
-    best = torch.minimum(*(value_of(objectives_of(problem, *pair, full), w) for pair in tried[-2:]))
-    assert bool((value_of(front.objectives, w) <= best + 1e-6).all())
+    units = front.race.units
+    best = torch.minimum(*(units.value(objectives_of(problem, *pair, full), w) for pair in judged))
+    assert bool((units.value(front.objectives, w) <= best + 1e-6).all())
     trained = sum(len(x) for x, _ in tried) * front.race.training
     stepped = sum(front.run.steps) * sum(front.method.oracles(2).values())  # type: ignore[union-attr]
     assert front.race.gradients + stepped + trained <= 2 * 300 * 8
@@ -212,7 +256,7 @@ def test_the_model_learns_a_bowl_and_proposes_its_bottom() -> None:
     # By its mean it goes to the bottom itself; equal weights end between the two.
     assert bowls(propose(model, w, stream, greedy=True)).diagonal().max() < 0.02
     between = propose(model, torch.full((1, 2), 0.5), stream, greedy=True)
-    assert (between - bottoms.mean(0)).norm() < 0.15
+    assert (between - bottoms.mean(0)).norm() < 0.2
 
 
 def modules(**others: Any) -> tuple[bp.Problem, Any, Any]:

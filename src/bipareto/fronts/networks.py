@@ -17,15 +17,16 @@ from torch import Tensor
 from bipareto.errors import BiparetoWarning
 from bipareto.fronts.batch import join_runs, rows_of, run_states
 from bipareto.fronts.pareto import ParetoFront, front_of
-from bipareto.fronts.refine import best_for, fit, propose
+from bipareto.fronts.refine import Model, best_for, fit, propose
 from bipareto.methods.base import Start, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
 from bipareto.run.loop import LoopOptions
-from bipareto.run.race import Plan, Race, median_lopsided, plan_of, raced_or_rules, value_of
+from bipareto.run.race import GAIN, Plan, Race, median_lopsided, plan_of, raced_or_rules
 from bipareto.run.results import Run
 from bipareto.run.training import objectives_of, train
+from bipareto.run.units import Units
 
 #: Points that the model proposes at a time, at least.
 TOGETHER = 4
@@ -33,6 +34,9 @@ TOGETHER = 4
 PARTS = 3
 #: Many coordinates: the share of the way from x0 to a run's last x where an answer is sought too.
 HALFWAY = 0.5
+#: The length of a training was chosen at x0.  The answers are trained on for as many rounds of that
+#: length as this share of the budget pays for, while that makes F better by `GAIN`.
+LONGER = 0.05
 
 
 def raced_front(
@@ -66,7 +70,8 @@ def front_of_race(
 
     With few coordinates the rest of the budget goes into trainings at points that a model of all
     trainings so far proposes, and every preference takes the best of them all, x0 included.  The
-    returned y is y0 trained on g with the returned x: it has never seen the upper level's data.
+    returned y is y0 trained on g with the returned x, on for longer where that helps: no step of it
+    has seen the upper level's data.
 
     Args:
         preferences: (P, m).
@@ -77,7 +82,9 @@ def front_of_race(
     left = plan.budget - raced.gradients
     # Candidates between which the race has not decided are all run for one preference.
     runs = count + len(raced.run) - 1
-    judged = count * (1 if plan.few else 2) + (len(raced.run) if len(raced.run) > 1 else 0)
+    rounds = int(LONGER * plan.budget / (count * raced.training))
+    judged = count * (rounds + (1 if plan.few else 2))
+    judged += len(raced.run) if len(raced.run) > 1 else 0
     steps = (left - judged * raced.training) // (runs * (2 + m))
     steps = max(1, min(steps, raced.steps) if plan.few else steps)
     methods = raced.methods(steps)
@@ -93,7 +100,7 @@ def front_of_race(
         [f.begin(start, preferences[first]) for f in methods], [seeds[0]] * len(methods)
     )
     best = (
-        _trained(problem, done.state.x, y0, raced, seeds[0]).best(preferences[first])
+        _trained(problem, done.state.x, y0, raced, seeds[0]).best(preferences[first], raced.units)
         if len(methods) > 1
         else 0
     )
@@ -108,27 +115,24 @@ def front_of_race(
     rows = [place[seed, i] for seed in seeds for i in range(count)]
     done = rows_of(done, rows)
     trainings = max(0, left - runs * steps * (2 + m)) // raced.training
-    answers = []
+    ends = []
     for k, seed in enumerate(seeds):
         x = tree.select(done.state.x, slice(k * count, (k + 1) * count))
-        tried = _trained(problem, x, y0, raced, seed)
-        if plan.few:
-            tried = _refined(problem, tried, y0, preferences, seed, raced, trainings - count)
-        else:
-            # A run may have gone too far: x was led by a y that had learned already.
-            half = tree.map_(lambda a, b: torch.lerp(a, b, HALFWAY), tree.expand(x0, count), x)
-            other = _trained(problem, half, y0, raced, seed)
-            now, then = (value_of(t.objectives, preferences) for t in (other, tried))
-            tried = tree.where_run(now < then, other, tried)
-        answers.append(tried[:2])
-    x, y = tree.map_(lambda *leaves: torch.cat(leaves), *answers)
+        ends.append(_trained(problem, x, y0, raced, seed))
+    if plan.few:
+        further = trainings - (1 + rounds) * count
+        answers, units = _refined(problem, ends, y0, preferences, seeds, raced, further)
+    else:
+        answers, units = _halfway(problem, ends, x0, y0, preferences, seeds, raced), raced.units
+    x, y = tree.map_(lambda *leaves: torch.cat(leaves), *(tried[:2] for tried in answers))
     wanted = preferences.double().repeat(len(seeds), 1)
-    x, y = no_worse_than_nothing(problem, x, y, wanted, raced)
+    x, y = no_worse_than_nothing(problem, x, y, wanted, raced, units)
+    y, longer = _trained_on(problem, x, y, wanted, raced, units, seeds, rounds)
     state: Any = done.state
     done = replace(done, state=state._replace(x=x, y=y))
     run_seeds = [seed for seed in seeds for _ in range(count)]
     found = front_of(problem, methods[best], done, wanted, run_seeds, batched)
-    return replace(found, race=raced)
+    return replace(found, race=replace(raced, longer=longer))
 
 
 class _Trained(NamedTuple):
@@ -141,12 +145,17 @@ class _Trained(NamedTuple):
     def joined(self, other: _Trained) -> _Trained:
         return tree.map_(lambda a, b: torch.cat([a, b]), self, other)
 
+    def at(self, rows: Any) -> _Trained:
+        """Those points."""
+        index = torch.as_tensor(rows)
+        return tree.map_(lambda leaf: leaf[index.to(leaf.device)], self)
+
     def with_y_on(self, device: torch.device | str) -> _Trained:
         return self._replace(y=tree.map_(lambda leaf: leaf.to(device), self.y))
 
-    def best(self, preference: Tensor) -> int:
+    def best(self, preference: Tensor, units: Units) -> int:
         """The point with the smallest F."""
-        return int(value_of(self.objectives, preference).argmin())
+        return int(units.value(self.objectives, preference).argmin())
 
 
 def _trained(problem: Problem, x: Tree, y0: Tree, raced: Race, seed: int) -> _Trained:
@@ -155,39 +164,71 @@ def _trained(problem: Problem, x: Tree, y0: Tree, raced: Race, seed: int) -> _Tr
     return _Trained(x, y, objectives_of(problem, x, y, problem.batch("upper", "full")))
 
 
-def _refined(
+def _halfway(
     problem: Problem,
-    tried: _Trained,
+    ends: Sequence[_Trained],
+    x0: Tree,
     y0: Tree,
     preferences: Tensor,
-    seed: int,
+    seeds: Sequence[int],
+    raced: Race,
+) -> list[_Trained]:
+    """The better of where runs ended and of half of the way: a run may have gone too far, because x
+    was led by a y that had learned already.
+    """
+    answers = []
+    for seed, end in zip(seeds, ends, strict=True):
+        x = tree.map_(
+            lambda a, b: torch.lerp(a, b, HALFWAY), tree.expand(x0, len(preferences)), end.x
+        )
+        half = _trained(problem, x, y0, raced, seed)
+        now, then = (raced.units.value(t.objectives, preferences) for t in (half, end))
+        answers.append(tree.where_run(now < then, half, end))
+    return answers
+
+
+def _refined(
+    problem: Problem,
+    ends: Sequence[_Trained],
+    y0: Tree,
+    preferences: Tensor,
+    seeds: Sequence[int],
     raced: Race,
     trainings: int,
-) -> _Trained:
-    """For each preference the best of the race, the runs (`tried`) and of `trainings` at points
-    that a model of all of them proposes.
+) -> tuple[list[_Trained], Units]:
+    """For each preference the best of the race, the runs (`ends`) and of `trainings` at points that
+    a model of all of them proposes, and the range that objectives are measured by.
     """
-    device = tree.first_leaf(tried.y).device
+    rows, device = preferences.cpu().double(), tree.first_leaf(y0).device
+    pools, expected = [], []
+    for seed, end in zip(seeds, ends, strict=True):
+        pool, model = _searched(problem, end, y0, rows, seed, raced, trainings)
+        pools.append(pool)
+        expected.append(pool.objectives.cpu().double() if model is None else model.expected())
+    units = Units.of_front(torch.cat(expected))
+    best = [best_for(f, rows, units) for f in expected]
+    return [p.at(index).with_y_on(device) for p, index in zip(pools, best, strict=True)], units
+
+
+def _searched(
+    problem: Problem, end: _Trained, y0: Tree, rows: Tensor, seed: int, raced: Race, trainings: int
+) -> tuple[_Trained, Model | None]:
+    """All trainings of one seed, and the model of them; None where all have failed."""
     # Trained networks wait in the main memory until one of them is taken.
-    pool = _Trained(raced.x, raced.y, raced.objectives).joined(tried).with_y_on("cpu")
+    pool = _Trained(raced.x, raced.y, raced.objectives).joined(end).with_y_on("cpu")
     if not len(_good(pool)):
-        return tried
-    stream, like = generator("refine", 0, seed), tree.select(tried.x, 0)
-    rows = preferences.cpu().double()
+        return pool, None
+    stream, like = generator("refine", 0, seed), tree.select(end.x, 0)
     together = rows.repeat(-(-TOGETHER // len(rows)), 1)
     model, rounds = None, trainings // len(together)
     for k in range(rounds):
         model, late = fit(*_finite(pool), before=model), k >= rounds - max(1, rounds // PARTS)
-        flat = propose(model, together, stream, greedy=late).to(tree.first_leaf(tried.x))
+        flat = propose(model, together, stream, greedy=late).to(tree.first_leaf(end.x))
         x = tree.stack([tree.unravel(row, like) for row in flat])
         # Each round has draws of its own: what is good by the luck of one is not in the others.
         more = _trained(problem, x, y0, raced, (seed + k + 1) % 2**63)
         pool = pool.joined(more.with_y_on("cpu"))
-    best = _good(pool)[best_for(fit(*_finite(pool), before=model), rows)]
-    chosen = _Trained(
-        tree.select(pool.x, best), tree.select(pool.y, best.cpu()), pool.objectives[best]
-    )
-    return chosen.with_y_on(device)
+    return pool.at(_good(pool)), fit(*_finite(pool), before=model)
 
 
 def _good(pool: _Trained) -> Tensor:
@@ -201,8 +242,42 @@ def _finite(pool: _Trained) -> tuple[Tensor, Tensor]:
     return tree.ravel(pool.x, 1)[good], pool.objectives[good]
 
 
+def _trained_on(
+    problem: Problem,
+    x: Tree,
+    y: Tree,
+    preferences: Tensor,
+    raced: Race,
+    units: Units,
+    seeds: Sequence[int],
+    rounds: int,
+) -> tuple[Tree, int]:
+    """(y, how many rounds): the answers trained on at the same rate; each keeps the y that is best
+    on the upper level's data.
+    """
+    full, count = problem.batch("upper", "full"), len(preferences) // len(seeds)
+
+    def values(own: Tree) -> Tensor:
+        return units.value(objectives_of(problem, x, own, full), preferences)
+
+    value = values(y)
+    for k in range(rounds):
+        parts = []
+        for i, seed in enumerate(seeds):
+            rows = slice(i * count, (i + 1) * count)
+            start = tree.select(x, rows), tree.select(y, rows)
+            draws = (seed + k + 1) % 2**63
+            parts.append(train(problem, *start, rate=raced.rate, steps=raced.training, seed=draws))
+        further = tree.map_(lambda *leaves: torch.cat(leaves), *parts)
+        new, before = values(further), value
+        y, value = tree.where_run(new < value, further, y), torch.minimum(new, value)
+        if not value.mean() < before.mean() - GAIN * before.mean().abs():
+            return y, k + 1
+    return y, rounds
+
+
 def no_worse_than_nothing(
-    problem: Problem, x: Tree, y: Tree, preferences: Tensor, raced: Race
+    problem: Problem, x: Tree, y: Tree, preferences: Tensor, raced: Race, units: Units
 ) -> tuple[Tree, Tree]:
     """The answers (x, y); where doing nothing is better, the best of all answers, of the race and
     x0 in place.
@@ -213,7 +288,7 @@ def no_worse_than_nothing(
     every_x, every_y = (
         tree.map_(lambda a, b: torch.cat([a, b]), *pair) for pair in ((x, raced.x), (y, raced.y))
     )
-    values = value_of(objectives_of(problem, every_x, every_y, full)[:, None], preferences)
+    values = units.value(objectives_of(problem, every_x, every_y, full)[:, None], preferences)
     index, last = torch.arange(runs, device=values.device), len(values) - 1
     worse = values[index, index] > values[last]
     index = torch.where(worse, values.argmin(0), index)

@@ -5,6 +5,10 @@ answers.  A Gaussian process per objective (Matérn 5/2, one length per coordina
 is drawn from, and for each preference the best point of the draw is trained next: Thompson sampling
 of the scalarized front.  In the end the model's mean takes the place of draws: what is trained last
 is to be the answer, and no later point will profit from what a draw explores.
+
+Which point answers a preference is decided in units of the front's range.  Points are proposed in
+the same units, but softly: with as sharp an aim proposals keep to the corners of the front, and
+answers were worse and followed preferences less.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.run.race import value_of
+from bipareto.run.units import Units
 
 #: points that a draw of the model is looked at
 CLOUD = 300
@@ -23,6 +27,8 @@ CLOUD = 300
 MOVES = (0.05, 0.15, 0.4, 1.0)
 #: good points of a preference that moves start from
 GOOD = 5
+#: mu of proposals
+SOFT = 4.0
 
 
 class Model(NamedTuple):
@@ -121,9 +127,10 @@ def propose(
     mean.
     """
     expected, (n, d) = model.expected(), model.points.shape
+    units = Units.of_front(expected)._replace(mu=SOFT)
     chosen = []
     for w in preferences:
-        good = value_of(expected, w).argsort()[:GOOD]
+        good = units.value(expected, w).argsort()[:GOOD]
         base = model.points[good[torch.randint(len(good), (CLOUD,), generator=stream)]]
         sizes = torch.tensor(MOVES, dtype=base.dtype)
         size = sizes[torch.randint(len(sizes), (CLOUD, 1), generator=stream)]
@@ -136,14 +143,13 @@ def propose(
         share = torch.rand(count, 1, generator=stream, dtype=base.dtype) * 0.8 - 0.15
         cloud[:count] = base[:count] + share * (other - base[:count])
         f = model.expected(cloud) if greedy else model.drawn(cloud, stream)
-        chosen.append(cloud[int(value_of(f, w).argmin())] * model.scale + model.centre)
+        chosen.append(cloud[int(units.value(f, w).argmin())] * model.scale + model.centre)
     return torch.stack(chosen)
 
 
-def best_for(model: Model, preferences: Tensor) -> list[int]:
-    """For each preference (P, m) the point that is expected to be best."""
-    expected = model.expected()
-    return [int(value_of(expected, w).argmin()) for w in preferences]
+def best_for(expected: Tensor, preferences: Tensor, units: Units) -> list[int]:
+    """For each preference (P, m) the row of the objectives (n, m) that is best in these units."""
+    return [int(units.value(expected, w).argmin()) for w in preferences]
 
 
 def _covariance(a: Tensor, b: Tensor, lengths: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import bipareto as bp
 from bipareto.errors import BiparetoWarning
-from bipareto.run.race import value_of
+from bipareto.run.units import value_of
 from bipareto_experiments.bench.boat import Boat
 from bipareto_experiments.bench.cases import Batch, Case
 from bipareto_experiments.bench.implicit import hypergradient

@@ -1,0 +1,71 @@
+"""What preferences measure objectives by: F is taken of (f_i - z_i)/s_i.
+
+Runs take objectives as they are.  Where many trainings have told the front, z lies a little below
+its best values and s is its range, as in `MOMEHA.tuned`: preferences then ask for shares of what
+can be had of each objective, whatever its level.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from bipareto.methods.parts import scalarization
+
+#: The ideal point's distance below the best values of a front, as a share of the extent.
+MARGIN = 0.25
+#: An extent is at least this share of the objective's size: where objectives do not conflict, the
+#: front's own is noise.
+LEAST_EXTENT = 1e-3
+
+
+class Units(NamedTuple):
+    """The ideal point z (m,) and the extent s (m,), in double precision, and the smoothing mu."""
+
+    ideal: Tensor
+    extent: Tensor
+    mu: float
+
+    @classmethod
+    def plain(cls, m: int) -> Units:
+        """Objectives as they are.  mu grows with m, because the w_i of m objectives are of the size
+        1/m.
+        """
+        zero = torch.zeros(m, dtype=torch.float64)
+        return cls(zero, zero + 1, 2.0 * m)
+
+    @classmethod
+    def of_front(cls, objectives: Tensor) -> Units:
+        """Those of objectives (n, m), freed from noise, over the rows that no other dominates; mu
+        as in `MOMEHA.tuned`.
+        """
+        f = objectives.detach().double()
+        f = f[torch.isfinite(f).all(1)]
+        m = f.shape[1]
+        if not len(f):
+            return cls.plain(m)
+        better = (f[:, None] <= f[None]).all(2) & (f[:, None] < f[None]).any(2)
+        front = f[~better.any(0)]
+        low, high = front.amin(0), front.amax(0)
+        size = torch.maximum(low.abs(), high.abs())
+        extent = torch.maximum(high - low, LEAST_EXTENT * size)
+        extent = torch.where(extent > 0, extent, 1.0)
+        return cls(low - MARGIN * extent, extent, 4.0 * m)
+
+    def value(self, objectives: Tensor, preference: Tensor) -> Tensor:
+        """F (...,) of objectives (..., m), the smooth Tchebycheff scalarization in these units."""
+        f = objectives.double()
+        return value_of((f - self.ideal.to(f)) / self.extent.to(f), preference, self.mu)
+
+
+def value_of(objectives: Tensor, preference: Tensor, mu: float = 4.0) -> Tensor:
+    """F (...,) of objectives (..., m) as they are, z = 0 and s = 1; infinite where an objective is
+    not finite.
+    """
+    f = objectives.double()
+    w, zero = preference.to(f), torch.zeros((), dtype=f.dtype, device=f.device)
+    value = scalarization.get("stch").value(f, w, zero, torch.as_tensor(mu).to(f))
+    return torch.where(torch.isfinite(f).all(-1), value, math.inf)
