@@ -19,6 +19,7 @@ from bipareto.problem import tree
 from bipareto.problem.oracle import Counting
 from bipareto.run.race import plan_of, race
 from bipareto.run.training import objectives_of, train
+from bipareto.run.units import Units
 
 ROWS = torch.randn(90, 3, generator=torch.Generator().manual_seed(1))
 FIRST, SECOND = ROWS @ torch.tensor([1.0, 2.0, 0.0]), ROWS @ torch.tensor([-1.0, 0.5, 1.0])
@@ -100,7 +101,7 @@ def test_answers_are_trained_on_while_that_helps() -> None:
     x, w = torch.tensor([[0.0, 0.0], [0.2, 0.0]]), torch.full((2, 2), 0.5).double()
     raced = replace(race(problem, x[0], y0, plan_of(x[0], 2, 2, 300)), training=10, rate=0.1)
     start = train(problem, x, tree.expand(y0, 2), rate=0.1, steps=10)
-    units = raced.units
+    units = Units.plain(2)
 
     def value(y: Tensor) -> Tensor:
         return units.value(objectives_of(problem, x, y, problem.batch("upper", "full")), w)
@@ -119,6 +120,7 @@ def test_answers_are_trained_on_while_that_helps() -> None:
     assert torch.equal(kept, best)
 
 
+@pytest.mark.filterwarnings("ignore:x0, with y trained alike")  # where a run ends worse
 def test_a_level_does_not_decide_for_every_preference() -> None:
     """With 100 + f_2 every preference would take the point where f_2 is least."""
     problem, x0, y0 = mixing()
@@ -142,12 +144,12 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
     x, y = (torch.stack([value[2], value[2]]) for value in (front.x, front.y))
     w = front.preference[[0, 2]]
     with pytest.warns(BiparetoWarning, match=r"1 of 2 runs \(\[0\]\), and is returned"):
-        kept_x, kept_y = no_worse_than_nothing(problem, x, y, w, front.race, front.race.units)
+        kept_x, kept_y = no_worse_than_nothing(problem, x, y, w, front.race, Units.plain(2))
     assert torch.equal(kept_x, torch.stack([x0, x[1]]))
     assert torch.equal(kept_y[1], y[1])
     # Where another run has the better answer, that one is taken, and nothing is said.
     x, y = (torch.stack([value[2], value[0]]) for value in (front.x, front.y))
-    kept_x, _ = no_worse_than_nothing(problem, x, y, w[[0, 0]], front.race, front.race.units)
+    kept_x, _ = no_worse_than_nothing(problem, x, y, w[[0, 0]], front.race, Units.plain(2))
     assert torch.equal(kept_x, torch.stack([x[1], x[1]]))
     # So may a candidate of the race, here the answer to the first preference in its place.
     better = replace(
@@ -156,7 +158,7 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
         y=torch.cat([front.y[:1], front.race.y[-1:]]),
     )
     kept_x, _ = no_worse_than_nothing(
-        problem, front.x[2:], front.y[2:], w[:1], better, better.units
+        problem, front.x[2:], front.y[2:], w[:1], better, Units.plain(2)
     )
     assert torch.equal(kept_x, front.x[:1])
 
@@ -179,7 +181,7 @@ def test_with_many_coordinates_half_of_the_way_is_tried_too(
     ends, halves = (x for x, _ in judged)
     assert torch.allclose(halves, 0.5 * ends)
     full = problem.batch("upper", "full")
-    units = front.race.units
+    units = Units.plain(2)
     best = torch.minimum(*(units.value(objectives_of(problem, *pair, full), w) for pair in judged))
     assert bool((units.value(front.objectives, w) <= best + 1e-6).all())
     trained = sum(len(x) for x, _ in tried) * front.race.training
@@ -256,7 +258,7 @@ def test_the_model_learns_a_bowl_and_proposes_its_bottom() -> None:
     # By its mean it goes to the bottom itself; equal weights end between the two.
     assert bowls(propose(model, w, stream, greedy=True)).diagonal().max() < 0.02
     between = propose(model, torch.full((1, 2), 0.5), stream, greedy=True)
-    assert (between - bottoms.mean(0)).norm() < 0.2
+    assert (between - bottoms.mean(0)).norm() < 0.15
 
 
 def modules(**others: Any) -> tuple[bp.Problem, Any, Any]:

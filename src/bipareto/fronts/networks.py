@@ -26,7 +26,7 @@ from bipareto.run.loop import LoopOptions
 from bipareto.run.race import GAIN, Plan, Race, median_lopsided, plan_of, raced_or_rules
 from bipareto.run.results import Run
 from bipareto.run.training import objectives_of, train
-from bipareto.run.units import Units
+from bipareto.run.units import Units, value_of
 
 #: Points that the model proposes at a time, at least.
 TOGETHER = 4
@@ -100,7 +100,7 @@ def front_of_race(
         [f.begin(start, preferences[first]) for f in methods], [seeds[0]] * len(methods)
     )
     best = (
-        _trained(problem, done.state.x, y0, raced, seeds[0]).best(preferences[first], raced.units)
+        _trained(problem, done.state.x, y0, raced, seeds[0]).best(preferences[first])
         if len(methods) > 1
         else 0
     )
@@ -123,7 +123,7 @@ def front_of_race(
         further = trainings - (1 + rounds) * count
         answers, units = _refined(problem, ends, y0, preferences, seeds, raced, further)
     else:
-        answers, units = _halfway(problem, ends, x0, y0, preferences, seeds, raced), raced.units
+        answers, units = _halfway(problem, ends, x0, y0, preferences, seeds, raced), Units.plain(m)
     x, y = tree.map_(lambda *leaves: torch.cat(leaves), *(tried[:2] for tried in answers))
     wanted = preferences.double().repeat(len(seeds), 1)
     x, y = no_worse_than_nothing(problem, x, y, wanted, raced, units)
@@ -153,9 +153,9 @@ class _Trained(NamedTuple):
     def with_y_on(self, device: torch.device | str) -> _Trained:
         return self._replace(y=tree.map_(lambda leaf: leaf.to(device), self.y))
 
-    def best(self, preference: Tensor, units: Units) -> int:
+    def best(self, preference: Tensor) -> int:
         """The point with the smallest F."""
-        return int(units.value(self.objectives, preference).argmin())
+        return int(value_of(self.objectives, preference).argmin())
 
 
 def _trained(problem: Problem, x: Tree, y0: Tree, raced: Race, seed: int) -> _Trained:
@@ -182,7 +182,7 @@ def _halfway(
             lambda a, b: torch.lerp(a, b, HALFWAY), tree.expand(x0, len(preferences)), end.x
         )
         half = _trained(problem, x, y0, raced, seed)
-        now, then = (raced.units.value(t.objectives, preferences) for t in (half, end))
+        now, then = (value_of(t.objectives, preferences) for t in (half, end))
         answers.append(tree.where_run(now < then, half, end))
     return answers
 

@@ -6,9 +6,8 @@ is drawn from, and for each preference the best point of the draw is trained nex
 of the scalarized front.  In the end the model's mean takes the place of draws: what is trained last
 is to be the answer, and no later point will profit from what a draw explores.
 
-Which point answers a preference is decided in units of the front's range.  Points are proposed in
-the same units, but softly: with as sharp an aim proposals keep to the corners of the front, and
-answers were worse and followed preferences less.
+Points are proposed for objectives as they are; which of them answers a preference is decided in
+units of the front's range (`Units.of_front`).  Proposals in those units were no better.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.run.units import Units
+from bipareto.run.units import Units, value_of
 
 #: points that a draw of the model is looked at
 CLOUD = 300
@@ -27,8 +26,6 @@ CLOUD = 300
 MOVES = (0.05, 0.15, 0.4, 1.0)
 #: good points of a preference that moves start from
 GOOD = 5
-#: mu of proposals
-SOFT = 4.0
 
 
 class Model(NamedTuple):
@@ -127,10 +124,9 @@ def propose(
     mean.
     """
     expected, (n, d) = model.expected(), model.points.shape
-    units = Units.of_front(expected)._replace(mu=SOFT)
     chosen = []
     for w in preferences:
-        good = units.value(expected, w).argsort()[:GOOD]
+        good = value_of(expected, w).argsort()[:GOOD]
         base = model.points[good[torch.randint(len(good), (CLOUD,), generator=stream)]]
         sizes = torch.tensor(MOVES, dtype=base.dtype)
         size = sizes[torch.randint(len(sizes), (CLOUD, 1), generator=stream)]
@@ -143,7 +139,7 @@ def propose(
         share = torch.rand(count, 1, generator=stream, dtype=base.dtype) * 0.8 - 0.15
         cloud[:count] = base[:count] + share * (other - base[:count])
         f = model.expected(cloud) if greedy else model.drawn(cloud, stream)
-        chosen.append(cloud[int(units.value(f, w).argmin())] * model.scale + model.centre)
+        chosen.append(cloud[int(value_of(f, w).argmin())] * model.scale + model.centre)
     return torch.stack(chosen)
 
 

@@ -29,7 +29,7 @@ from bipareto.run.heldout import HeldOut
 from bipareto.run.steppers import stepper
 from bipareto.run.stepping import draw
 from bipareto.run.training import objectives_of, train
-from bipareto.run.units import Units
+from bipareto.run.units import value_of
 
 __all__ = [
     "FEW",
@@ -150,18 +150,13 @@ class Race:
     #: rounds of `training` steps that the front's answers were trained on for
     longer: int = 0
 
-    @property
-    def units(self) -> Units:
-        """What the race and the runs measure objectives by."""
-        return Units.plain(self.objectives.shape[1])
-
     def method(self, steps: int) -> Twin:
         """The winner for a run of `steps`: x travels as the root of the steps, as noise does."""
         return self.methods(steps)[0]
 
     def methods(self, steps: int) -> tuple[Twin, ...]:
         """What is run, for runs of `steps`; the winner first."""
-        return tuple(_candidate(c, self.rate, steps, self.steps, self.units.mu) for c in self.run)
+        return tuple(_candidate(c, self.rate, steps, self.steps) for c in self.run)
 
     def summary(self) -> dict[str, Any]:
         """What was tried and what won, as JSON."""
@@ -223,12 +218,12 @@ def race(
         held = HeldOut.of(problem, seed)
         if held is not None:
             draws, judged_on = held, held.held_out
-    m, units, centre = plan.m, Units.plain(plan.m), torch.full((1, plan.m), 1 / plan.m)
+    m, centre = plan.m, torch.full((1, plan.m), 1 / plan.m)
     rate, training, tried, spent = _trainings(problem, x0, y0, plan, seed, centre)
 
     wanted = [Candidate(*numbers, math.nan) for numbers in CANDIDATES[plan.few]]
     steps = plan.race(training, spent)
-    methods = [_candidate(c, rate, steps, steps, units.mu) for c in wanted]
+    methods = [_candidate(c, rate, steps, steps) for c in wanted]
     begun = methods[0].prepare(draws, x0, y0)
     aim = centre if preferences is None else preferences[median_lopsided(preferences)][None]
     state: State = tree.stack([method.begin(begun, aim[0]) for method in methods])
@@ -246,7 +241,7 @@ def race(
     count = len(wanted) + 1
     y = train(problem, points, tree.expand(y0, count), rate=rate, steps=training, seed=seed)
     objectives = objectives_of(problem, points, y, judged_on)
-    *judged, nothing = units.value(objectives, aim).tolist()
+    *judged, nothing = value_of(objectives, aim).tolist()
     raced = tuple(c._replace(value=v) for c, v in zip(wanted, judged, strict=True))
     winner = min(raced, key=lambda c: c.value)
     run = [winner]
@@ -276,13 +271,13 @@ def _trainings(
 
     The length of a training is doubled while that helps at x0, up to that of a run.
     """
-    full, units = problem.batch("upper", "full"), Units.plain(plan.m)
+    full = problem.batch("upper", "full")
     tried: list[tuple[float, int, float]] = []
 
     def best(rates: Sequence[float], steps: int) -> tuple[float, float]:
         start, alpha = tree.expand(x0, len(rates)), torch.tensor(rates).to(tree.first_leaf(y0))
         y = train(problem, start, tree.expand(y0, len(rates)), rate=alpha, steps=steps, seed=seed)
-        values = units.value(objectives_of(problem, start, y, full), centre).tolist()
+        values = value_of(objectives_of(problem, start, y, full), centre).tolist()
         tried.extend((rate, steps, value) for rate, value in zip(rates, values, strict=True))
         good = min(values) + TIE * abs(min(values))
         return next(pair for pair in zip(rates, values, strict=True) if not pair[1] > good)
@@ -340,12 +335,11 @@ def median_lopsided(preferences: Tensor) -> int:
     return int(distance.argsort()[len(preferences) // 2])
 
 
-def _candidate(candidate: Candidate, rate: float, steps: int, raced: int, mu: float) -> Twin:
+def _candidate(candidate: Candidate, rate: float, steps: int, raced: int) -> Twin:
     travel = candidate.travel * math.sqrt(steps / raced)
     return Twin(
         rho=candidate.rho,
         shared=candidate.shared,
-        mu=mu,
         # The mean of a cosine that falls to zero is a half.
         alpha_x=Cosine(2 * travel / steps, float(steps)),
         alpha_y=Cosine(JOINT_RATE * rate, float(steps)),

@@ -1,8 +1,8 @@
 """What preferences measure objectives by: F is taken of (f_i - z_i)/s_i.
 
-Runs take objectives as they are.  Where many trainings have told the front, z lies a little below
-its best values and s is its range, as in `MOMEHA.tuned`: preferences then ask for shares of what
-can be had of each objective, whatever its level.
+Runs take objectives as they are, and so do proposals of points to train.  Where many trainings have
+told the front, z lies a little below its best values and s is its range, as in `MOMEHA.tuned`:
+preferences then ask for shares of what can be had of each objective, whatever its level.
 """
 
 from __future__ import annotations
@@ -31,11 +31,9 @@ class Units(NamedTuple):
 
     @classmethod
     def plain(cls, m: int) -> Units:
-        """Objectives as they are.  mu grows with m, because the w_i of m objectives are of the size
-        1/m.
-        """
+        """Objectives as they are, and mu as `Twin` has it."""
         zero = torch.zeros(m, dtype=torch.float64)
-        return cls(zero, zero + 1, 2.0 * m)
+        return cls(zero, zero + 1, 4.0)
 
     @classmethod
     def of_front(cls, objectives: Tensor) -> Units:
