@@ -1,4 +1,4 @@
-"""Twelve small networks with three sets of data each: for g, for f, and to judge by.
+"""Thirteen small networks with three sets of data each: for g, for f, and to judge by.
 
 All are made of scikit-learn's digits.  x and y are flat vectors, so that every rival can take them.
 Those of `DEVELOPMENT` were used while the default was developed, the others were not.

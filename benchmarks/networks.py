@@ -1,4 +1,4 @@
-"""The default call on twelve small networks against rivals with as many gradients.
+"""The default call on thirteen small networks against rivals with as many gradients.
 
     python benchmarks/networks.py [--json FILE] [--problems NAME,...] [--seeds 0,1,2]
         [--who NAME,...] [--parts FOLDER] [--workers N] [--minutes M]
