@@ -169,7 +169,16 @@ def evaluate_twice(name: str, loss: Callable[[], Any], x: Any, y: Any, batch: An
         if changed:
             raise InvalidInput(f"{name} draws from or changes {' and '.join(changed)}; {_REMEDY}")
         with torch.no_grad():
-            again = loss()
+            try:
+                again = loss()
+            except RuntimeError as error:
+                if "does not require grad" not in str(error):
+                    raise
+                raise InvalidInput(
+                    f"{name} differentiates inside by torch.autograd ({str(error).splitlines()[0]}"
+                    "), which fails where only its value is asked for; use torch.func.grad there, "
+                    "which also works for many runs side by side"
+                ) from error
     if (
         isinstance(value, Tensor)
         and value.layout is torch.strided
