@@ -204,6 +204,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "tied": (Tied, ROWS),
     "frozen": (frozen, ROWS),
     "compiled in place": (compiled_in_place, ROWS),
+    "compiled": (lambda: torch.compile(nn.Linear(4, 3), backend="eager"), ROWS),
     "copied": (lambda: copy.deepcopy(nn.Linear(4, 3)), ROWS),
 }
 

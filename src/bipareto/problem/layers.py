@@ -132,6 +132,11 @@ def make_pure(name: str, module: nn.Module) -> None:
             layer.track_running_stats = False
     for number, (path, layer) in enumerate(module.named_modules()):
         where = f"{path or name} ({type(layer).__name__})"
+        # A step is compiled as a whole, or not; torch.compile inside vmap would compile at each
+        # nesting anew.
+        layer._compiled_call_impl = None
+        if "_orig_mod" in layer._modules:
+            vars(layer)["forward"] = layer._orig_mod.__call__
         if isinstance(layer, _DROPOUTS):
             if type(layer).forward in [kind.forward for kind in _DROPOUTS]:
                 # Layers of x and of y have masks of their own.
