@@ -87,8 +87,7 @@ class Stepper:
             raise known from error
 
     def _one_works(self, states: State, batches: Draw) -> bool:
-        """Whether the first run alone takes a step: torch's words for what vmap cannot do are many.
-        """
+        """Whether the first run alone takes a step; torch's words for what vmap cannot are many."""
         drawn = batches if self.shared_draw else tree.select(batches, 0)
         try:
             self._single(tree.select(states, 0), drawn)
