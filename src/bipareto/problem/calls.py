@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import tree, validation
@@ -34,12 +35,24 @@ def evaluated(value: Callable[[Tree, Tree], Tensor], x: Tree, y: Tree) -> Tensor
     """value(x, y), also where `vmap` has no rule for an operator that is made of others, such as
     those of recurrent layers: differentiation takes them apart, and then each part has one.
     """
-    try:
-        return value(x, y)
-    except RuntimeError as error:
-        if "Batching rule not implemented" not in str(error):
-            raise
-    return torch.func.vjp(value, x, y)[0]
+    with _attention_of(x, y):
+        try:
+            return value(x, y)
+        except RuntimeError as error:
+            if "Batching rule not implemented" not in str(error):
+                raise
+        return torch.func.vjp(value, x, y)[0]
+
+
+def _attention_of(x: Tree, y: Tree) -> AbstractContextManager[object]:
+    """Attention made of products inside transforms on a processor: torch's fused one is taken there
+    row by row, and cannot be differentiated twice.
+    """
+    leaves = tree.first_leaf(x), tree.first_leaf(y)
+    wrapped = map(torch._C._functorch.is_functorch_wrapped_tensor, leaves)
+    if torch.compiler.is_compiling() or leaves[0].is_cuda or not any(wrapped):
+        return nullcontext()
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 class Calls:

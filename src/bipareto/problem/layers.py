@@ -166,7 +166,7 @@ def _switch_off_dropout(where: str, layer: nn.Module) -> None:
         text = f"the dropout inside {where} is switched off while solving"
     else:
         return
-    warnings.warn(text, BiparetoWarning, stacklevel=6)
+    warnings.warn(text, BiparetoWarning, stacklevel=5)
 
 
 def in_full_precision(layer: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -109,6 +109,9 @@ def batching_error(error: RuntimeError) -> Exception:
     text = str(error)
     if not any(word in text for word in ("vmap", "functorch", "Batching rule")):
         return error
+    written = re.search(r"(\w+_)\(self", text)
+    if written:
+        return not_batchable(f"{written.group(1)}, which writes in place (take the form without _)")
     found = re.search(r"aten::\w+|\.item\(\)|data-dependent control flow|in-place", text)
     return not_batchable(found.group(0) if found else text.splitlines()[0])
 
