@@ -155,7 +155,29 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "RMSNorm": (lambda: nn.Sequential(nn.Linear(4, 3), nn.RMSNorm(3)), ROWS),
     "Embedding": (lambda: nn.Embedding(7, 3, padding_idx=4), WORDS),
     "Embedding, sparse": (lambda: nn.Embedding(7, 3, sparse=True), WORDS),
-    "EmbeddingBag": (lambda: nn.EmbeddingBag(7, 3, mode="max"), WORDS),
+    "EmbeddingBag": (lambda: nn.EmbeddingBag(7, 3, padding_idx=4), WORDS),
+    "EmbeddingBag, sum": (lambda: nn.EmbeddingBag(7, 3, mode="sum", sparse=True), WORDS),
+    "EmbeddingBag, max": (lambda: nn.EmbeddingBag(7, 3, mode="max", padding_idx=4), WORDS),
+    "EmbeddingBag, weighted": (
+        lambda: Made(
+            lambda s, v: s.part(v, per_sample_weights=v / 3), part=nn.EmbeddingBag(7, 3, mode="sum")
+        ),
+        WORDS,
+    ),
+    "EmbeddingBag, offsets": (
+        lambda: Made(
+            lambda s, v: s.part(v.flatten(), torch.tensor([0, 2, 2, 9])),
+            part=nn.EmbeddingBag(7, 3, padding_idx=4),
+        ),
+        WORDS,
+    ),
+    "EmbeddingBag, last offset": (
+        lambda: Made(
+            lambda s, v: s.part(v.flatten(), torch.tensor([0, 2, 9, 15])),
+            part=nn.EmbeddingBag(7, 3, include_last_offset=True),
+        ),
+        WORDS,
+    ),
     "RNN": (lambda: nn.RNN(4, 3), SERIES),
     "LSTM, both ways": (lambda: nn.LSTM(4, 3, bidirectional=True, batch_first=True), SERIES),
     "GRU": (lambda: nn.GRU(4, 2, num_layers=2), SERIES),
@@ -314,6 +336,36 @@ def test_a_layer_is_what_it_is_to_autograd(name: str, side: str) -> None:
 def modules_buffers(modules: Any, plain: Any, module: nn.Module) -> dict[str, Tensor]:
     source = next(modules[side] for side in plain if plain[side] is module)
     return {k: v for k, v in source.named_buffers() if k in source.state_dict()}
+
+
+#: layers with fused forms that torch differentiates once
+FUSED = [
+    "LSTM, both ways",
+    "EmbeddingBag",
+    "EmbeddingBag, max",
+    "EmbeddingBag, offsets",
+    "attention, eval",
+    "encoder, eval",
+    "GRU",
+]
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_second_derivatives_are_slopes_of_the_first(name: str) -> None:
+    make, data = LAYERS[name]
+    g, *f = losses("y", data)
+    problem, x, y = bp.Problem.from_modules(x=nn.Linear(2, 2), y=make(), lower=g, upper=f)
+
+    def slope(point: Any) -> Tensor:
+        return tree.ravel(torch.func.grad(lambda v: problem.lower(x, v))(point))
+
+    way = tree.map_(torch.randn_like, y)
+    _, pull = torch.func.vjp(slope, y)
+    weight, length = torch.randn_like(slope(y)), 1e-7  # shorter than the way to a kink
+    (product,) = pull(weight)
+    ahead, behind = (slope(tree.add_scaled(y, sign * length, way)) for sign in (1, -1))
+    expected = weight @ (ahead - behind) / (2 * length)
+    torch.testing.assert_close(tree.dot(product, way), expected, rtol=1e-4, atol=1e-6)
 
 
 def scripted() -> nn.Module:

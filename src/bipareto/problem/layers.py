@@ -97,6 +97,64 @@ class Entries(nn.ParameterList):
         return super().__getitem__(index)
 
 
+class TwiceLSTM(nn.LSTM):
+    """An LSTM by the operations that it is made of: torch's fused one on a processor cannot be
+    differentiated twice, nor batched.
+    """
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return super().forward(*args, **kwargs)
+        fused = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            return super().forward(*args, **kwargs)
+        finally:
+            torch._C._set_mkldnn_enabled(fused)
+
+
+class TwiceEmbeddingBag(nn.EmbeddingBag):
+    """The same for bags of words, as the sums of their rows."""
+
+    def forward(
+        self,
+        input: Tensor,  # noqa: A002 - torch's name
+        offsets: Tensor | None = None,
+        per_sample_weights: Tensor | None = None,
+    ) -> Tensor:
+        if offsets is not None and self.mode == "max":
+            return super().forward(input, offsets, per_sample_weights)
+        keep = torch.ones_like(input, dtype=torch.bool)
+        if self.padding_idx is not None:
+            keep = input != self.padding_idx
+        rows = nn.functional.embedding(input, self.weight, self.padding_idx, None, 2.0,
+                                       self.scale_grad_by_freq)  # fmt: skip
+        if self.mode == "max":
+            largest = rows.masked_fill(~keep[..., None], -torch.inf).max(1).values
+            return torch.where(keep.any(1, keepdim=True), largest, 0.0)
+        share = keep.to(rows.dtype)
+        if per_sample_weights is not None:
+            share = share * per_sample_weights
+        rows = rows * share[..., None]
+        if offsets is None:
+            total, count = rows.sum(1), keep.sum(1)
+        else:
+            bags = len(offsets) - self.include_last_offset
+            places = torch.arange(len(input), device=input.device)
+            bag = torch.bucketize(places, offsets[:bags], right=True) - 1
+            total = rows.new_zeros(bags, rows.shape[1]).index_add(0, bag, rows)
+            count = keep.new_zeros(bags, dtype=torch.long).index_add(0, bag, keep.long())
+        return total / count.clamp_min(1)[:, None] if self.mode == "mean" else total
+
+
+#: layers, and what does the same in a way that a run can use
+_REPLACED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.LSTM: TwiceLSTM,
+    nn.EmbeddingBag: TwiceEmbeddingBag,
+    nn.ParameterList: Entries,
+}
+
+
 def drawn_layers(module: nn.Module | None) -> list[KeyedDropout]:
     """The dropout layers that are drawn by key."""
     return (
@@ -137,12 +195,11 @@ def make_pure(name: str, module: nn.Module) -> None:
         layer._compiled_call_impl = None
         if "_orig_mod" in layer._modules:
             vars(layer)["forward"] = layer._orig_mod.__call__
+        layer.__class__ = _REPLACED.get(type(layer), type(layer))
         if isinstance(layer, _DROPOUTS):
             if type(layer).forward in [kind.forward for kind in _DROPOUTS]:
                 # Layers of x and of y have masks of their own.
                 KeyedDropout.take_over(layer, number + (name == "y") * 2**20, device)
-        elif type(layer) is nn.ParameterList:
-            layer.__class__ = Entries
         elif isinstance(layer, (nn.Embedding, nn.EmbeddingBag)):
             # The same numbers; only a dense gradient can be batched and added up with others.
             layer.sparse = False
