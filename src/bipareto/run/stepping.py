@@ -6,6 +6,7 @@ import re
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from textwrap import shorten
 from typing import Any, TypeAlias
 
 import torch
@@ -83,7 +84,7 @@ class Stepper:
         except RuntimeError as error:
             known = batching_error(error)
             if known is error and self.batched and self._one_works(packed, batches):
-                known = not_batchable(str(error).splitlines()[0])
+                known = not_batchable("", str(error))
             raise known from error
 
     def _one_works(self, states: State, batches: Draw) -> bool:
@@ -113,13 +114,16 @@ def batching_error(error: RuntimeError) -> Exception:
     if written:
         return not_batchable(f"{written.group(1)}, which writes in place (take the form without _)")
     found = re.search(r"aten::\w+|\.item\(\)|data-dependent control flow|in-place", text)
-    return not_batchable(found.group(0) if found else text.splitlines()[0])
+    return not_batchable(found.group(0) if found else "", text)
 
 
-def not_batchable(operator: str) -> NotBatchable:
-    """The error for an operator, or for torch's words where it does not name one."""
+def not_batchable(operator: str, text: str = "") -> NotBatchable:
+    """The error for an operator, or by torch's words where these do not name one."""
+    words = shorten(text, 120, placeholder=" ...")
+    said = (
+        f"a loss uses {operator}, which " if operator else f"in a loss is something ({words}) that "
+    )
     return NotBatchable(
-        f"a loss uses {operator}, which torch.func.vmap cannot batch; write it without boolean "
-        "masks, .item(), in-place "
+        f"{said}torch.func.vmap cannot batch; write it without boolean masks, .item(), in-place "
         "writes and running statistics (torch.where instead of indexing by a mask)"
     )
