@@ -368,6 +368,41 @@ def test_second_derivatives_are_slopes_of_the_first(name: str) -> None:
     torch.testing.assert_close(tree.dot(product, way), expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_fused_lstm_in_single_precision_too() -> None:
+    """The one that torch has for a processor."""
+    net = nn.LSTM(4, 3).float()
+    problem, x, y = bp.Problem.from_modules(
+        x=nn.Linear(2, 2).float(),
+        y=net,
+        lower=lambda up, low: low(SERIES.float())[0].square().sum() * up.weight.square().sum(),
+        upper=[lambda up, low: low(SERIES.float())[0].square().sum() * up.weight.sum()] * 2,
+    )
+    slope = torch.func.grad(lambda v: problem.lower(x, v))
+    _, pull = torch.func.vjp(slope, y)
+    assert torch.isfinite(tree.ravel(pull(y))).all()
+    many = tree.stack([y, y])
+    torch.testing.assert_close(
+        torch.func.vmap(lambda v: problem.lower(x, v))(many)[0], problem.lower(x, y)
+    )
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_module_is_called_as_it_is(in_place: bool) -> None:
+    graphs = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    net = nn.Linear(4, 3)
+    if in_place:
+        net.compile(backend=backend)
+    g, *f = losses("y", ROWS)
+    made = net if in_place else torch.compile(net, backend=backend)
+    checked(*bp.Problem.from_modules(x=nn.Linear(2, 2), y=made, lower=g, upper=f))
+    assert not graphs
+
+
 def scripted() -> nn.Module:
     return torch.jit.script(nn.Sequential(nn.Linear(4, 3), nn.Tanh()))
 

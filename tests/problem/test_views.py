@@ -40,6 +40,8 @@ class Net(nn.Module):
         self.reading, self.entry = self.encode, self.stack.forward
         self.by_name = {"stack": self.stack, "more": {"values": self.values}}
         self.ends, self.held = Ends(self.stack, self.values), Held(self.values)
+        self.kept = [{"weight": self.values.weight}]
+        self.shifts = nn.ParameterList([nn.Parameter(torch.ones(1)) for _ in range(3)])
         self.reversed = partial(self.encode, sign=-1.0)
         self.again = self.stack  # one submodule under two names
         self.tied = nn.Linear(1, 1)
@@ -107,6 +109,12 @@ WAYS = {
     "a data class": lambda net, data: net.held.values(net.stack(net.encode(data))),
     "a partial": lambda net, data: net.values(net.stack(-net.reversed(data))),
     "second names": lambda net, data: net.tied(net.again(net.encode(data))),
+    "a parameter in a dict": lambda net, data: (
+        net.stack(net.encode(data)) @ net.kept[0]["weight"].T + net.values.bias
+    ),
+    "slices of parameters": lambda net, data: (
+        net(data) + sum(net.shifts[1:]) - net.shifts[1] - net.shifts[2]
+    ),
     "a generator": lambda net, data: list(net.each())[1](next(net.each())(net.encode(data))),
     "a cached property": lambda net, data: (
         net.stack(net.encode(data)) @ net.doubled.T / 2 + net.values.bias
@@ -368,4 +376,32 @@ def test_unknown_submodules_are_named() -> None:
         upper=[lambda up, low: low[0].weight.sum() * up.weight.sum()] * 2,
     )
     with pytest.warns(BiparetoWarning, match="use nn.ModuleList"):
+        problem.check(x, y)
+
+
+def test_slices_are_told_apart() -> None:
+    net = nn.Sequential(*(nn.Linear(2, 2) for _ in range(8)))
+    trained = {name: i + torch.zeros_like(p) for i, (name, p) in enumerate(net.named_parameters())}
+    view = View(net, Slots(net, dict(net.named_parameters())), trained)
+    for i in range(8):  # slices live shortly, and one may have the place of another
+        expected = trained[f"{i}.weight"].sum(1) + trained[f"{i}.bias"]
+        torch.testing.assert_close(view[i : i + 1](torch.ones(2)), expected)
+
+
+def test_a_parameter_in_a_dict_that_the_forward_uses_is_refused() -> None:
+    class Keeping(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 1)
+            self.kept = {"weight": self.weight}
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return inputs @ self.kept["weight"].T + self.bias
+
+    problem, x, y = bp.Problem.from_modules(
+        x=nn.Linear(1, 1),
+        y=Keeping(),
+        lower=lambda up, low: low(torch.ones(2, 3)).square().sum(),
+        upper=UPPER,
+    )
+    with pytest.raises(InvalidInput, match=r"uses weight of y by something.*nn\.ParameterList"):
         problem.check(x, y)

@@ -325,7 +325,7 @@ def calls_of(
     parts = Part(bare_x, slots.get("x")), Part(bare_y, slots.get("y"), tied)
     calls = ModuleCalls(
         *parts,
-        origin=Origin({"x": x, "y": y}),
+        origin=Origin({"x": x, "y": y}, slots),
         has_data=has_data,
         shared=shared,
         autocast=autocast,

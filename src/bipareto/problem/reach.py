@@ -23,21 +23,28 @@ from torch import Tensor, nn
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem.purity import same
+from bipareto.problem.views import Slots
 
 
 class Origin:
-    """The trained parameters of the modules that a problem was made from, kept weakly.
+    """The trained parameters of the modules that a problem was made from, and those that were taken
+    out of their copies, kept weakly.
 
     Args:
         modules: what was given, by "x" and "y".
+        slots: of their copies.
     """
 
-    def __init__(self, modules: Mapping[str, Any]) -> None:
+    def __init__(self, modules: Mapping[str, Any], slots: Mapping[str, Slots]) -> None:
         self._held = [
             (weakref.ref(parameter), f"{name} of the module that was given as {whose}")
             for whose, module in modules.items()
             if isinstance(module, nn.Module)
             for name, parameter in module.named_parameters()
+        ] + [
+            (held, f"{name} of {whose} by something that holds it beside the module")
+            for whose, one in slots.items()
+            for held, name in one.former.values()
         ]
 
     def name(self, tensor: Tensor) -> str | None:
@@ -85,9 +92,10 @@ def check_leaves(
         if origin is not None and (own := origin.name(leaf)) is not None:
             raise InvalidInput(
                 f"{name} uses {own}, not the argument that it is called with: it would be a "
-                "constant in every run. Use the argument (a lambda kept in a module holds the "
-                "module that it was written in: make it a method); if a constant is meant, use "
-                ".detach()"
+                "constant in every run. Use the argument; a lambda kept in a module holds the "
+                "module that it was written in (make it a method), a list or dict holds the "
+                "parameter itself (use nn.ParameterList, nn.ParameterDict). If a constant is "
+                "meant, use .detach()"
             )
     around = _around(functions)
     named = [around.get(id(leaf)) for leaf in strange]

@@ -8,6 +8,7 @@ answer, and `bipareto.problem.reach` names it.
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from contextlib import contextmanager
 from functools import partial
@@ -60,8 +61,10 @@ class Slots:
         }
         self._module = module
         self._places: dict[int, list[tuple[str, str, bool]]] = {}
-        #: id of what stands in for a parameter -> the parameter's name
-        self._taken: dict[int, str] = {}
+        #: id -> parameter that was taken out, and its name: something may hold it beside the module
+        self.former = {
+            id(parameter): (weakref.ref(parameter), name) for name, parameter in trained.items()
+        }
 
     def places(self, module: nn.Module) -> list[tuple[str, str, bool]]:
         """Places in a part of the skeleton, such as "head.weight", the names of what belongs there,
@@ -72,7 +75,7 @@ class Slots:
             known, seen = [], set()
             # Once each: `functional_call` would not put back a submodule that is held twice.
             for start, part in module.named_modules():
-                for attribute, name in self._names_in(part).items():
+                for attribute, name in self._names.get(id(part), {}).items():
                     place = f"{start}.{attribute}" if start else attribute
                     known.append((place, name, name not in seen))
                     seen.add(name)
@@ -80,14 +83,10 @@ class Slots:
                 self._places[id(module)] = known
         return known
 
-    def _names_in(self, part: nn.Module) -> Mapping[str, str]:
-        if id(part) in self._names:
-            return self._names[id(part)]
-        return {
-            attribute: self._taken[id(parameter)]
-            for attribute, parameter in part._parameters.items()
-            if id(parameter) in self._taken
-        }
+    def name(self, value: Tensor) -> str | None:
+        """The name of a parameter that was taken out."""
+        held, name = self.former.get(id(value), (None, None))
+        return name if held is not None and held() is value else None
 
     def take(self) -> None:
         """Put NaN in the places of the trained parameters, and drop what was computed from them
@@ -103,13 +102,10 @@ class Slots:
         """Refuse in here whatever computes with what stands in for a parameter."""
         # Not always: torch.compile looks at the parameters of a module in ways of its own.
         held = [(part, dict(part._parameters)) for part in self._module.modules()]
-        taken = self._taken
         self._put(StandIn)
-        self._taken = {**taken, **self._taken}
         try:
             yield
         finally:
-            self._taken = taken
             for part, parameters in held:
                 part._parameters.update(parameters)
 
@@ -123,7 +119,6 @@ class Slots:
                         with torch._C.DisableTorchFunctionSubclass():  # x's stand-in in a trunk
                             stands[name] = make(held.detach(), name)
                     part._parameters[attribute] = stands[name]
-        self._taken = {id(parameter): name for name, parameter in stands.items()}
 
 
 #: what may be asked of a stand-in: nothing of its values
@@ -260,6 +255,8 @@ class View:
         for name, value in {**self._module._modules, **self._module._parameters}.items():
             if value is part:
                 return getattr(self, name)
+        if isinstance(part, list):
+            return [self[i] for i in range(*index.indices(len(self)))]
         # A slice is a container of its own, of the same submodules.
         return View(part, self._slots, self._run) if isinstance(part, nn.Module) else part
 
@@ -305,11 +302,13 @@ class View:
         return self._viewed(functional_call(call, held, args, kwargs, tie_weights=False))
 
     def _viewed(self, value: Any) -> Any:
-        """Submodules and their methods, also in containers, with the run's tensors; all else as it
-        is.
+        """Submodules, their methods and parameters, also in containers, with the run's tensors; all
+        else as it is.
         """
         if isinstance(value, nn.Module):
             return View(value, self._slots, self._run)
+        if isinstance(value, Tensor):
+            return self._run.get(self._slots.name(value), value)  # type: ignore[arg-type]
         if isinstance(value, MethodType) and isinstance(value.__self__, nn.Module):
             return partial(self._viewed(value.__self__)._within, value)
         if isinstance(value, _Lazy):
