@@ -386,6 +386,7 @@ def test_slices_are_told_apart() -> None:
     for i in range(8):  # slices live shortly, and one may have the place of another
         expected = trained[f"{i}.weight"].sum(1) + trained[f"{i}.bias"]
         torch.testing.assert_close(view[i : i + 1](torch.ones(2)), expected)
+    assert len(view._slots._places) == 1
 
 
 def test_a_parameter_in_a_dict_that_the_forward_uses_is_refused() -> None:

@@ -191,8 +191,7 @@ def make_pure(name: str, module: nn.Module) -> None:
     for number, (path, layer) in enumerate(module.named_modules()):
         where = f"{path or name} ({type(layer).__name__})"
         # A step is compiled as a whole, or not; torch.compile inside vmap would compile at each
-        # nesting anew.
-        layer._compiled_call_impl = None
+        # nesting anew.  (What module.compile() made is not copied.)
         if "_orig_mod" in layer._modules:
             vars(layer)["forward"] = layer._orig_mod.__call__
         layer.__class__ = _REPLACED.get(type(layer), type(layer))
