@@ -98,12 +98,12 @@ class Entries(nn.ParameterList):
 
 
 class TwiceLSTM(nn.LSTM):
-    """An LSTM by the operations that it is made of: torch's fused one on a processor cannot be
-    differentiated twice, nor batched.
+    """An LSTM that is made of its operations inside transforms: torch's fused one on a processor
+    can be neither batched there nor differentiated twice.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
             return super().forward(*args, **kwargs)
         fused = torch._C._get_mkldnn_enabled()
         torch._C._set_mkldnn_enabled(False)
