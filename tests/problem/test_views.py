@@ -406,3 +406,11 @@ def test_a_parameter_in_a_dict_that_the_forward_uses_is_refused() -> None:
     )
     with pytest.raises(InvalidInput, match=r"uses weight of y by something.*nn\.ParameterList"):
         problem.check(x, y)
+
+
+def test_a_copy_of_a_problem_is_one() -> None:
+    problem, x, y = leaving(early=False)
+    problem.check(x, y)
+    other = copy.deepcopy(problem)
+    assert other.check(x, y) == 2
+    assert other.lower(x, y) == problem.lower(x, y)

@@ -147,8 +147,8 @@ class State:
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self._modules = modules
-        #: (id of a dict of attributes or buffers, key) -> that dict, and what stood there before
-        self._written: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        #: (module, whether a buffer, name) -> what stood there before it was written
+        self._written: dict[tuple[nn.Module, bool, str], Any] = {}
         #: while watching: module, its attributes and its buffers before
         self._kept: list[tuple[nn.Module, dict[str, Any], dict[str, Any]]] = []
 
@@ -182,18 +182,22 @@ class State:
 
     def forget(self) -> None:
         """Take away what an evaluation has written."""
-        for part, attributes, buffers in self._kept:
-            for where, before in ((vars(part), attributes), (part._buffers, buffers)):
-                for name, value in where.items():
+        for part, *kept in self._kept:
+            for buffers, before in enumerate(kept):
+                for name, value in _held(part, bool(buffers)).items():
                     if value is not before.get(name, _NOTHING) and _holds_products(value):
-                        self._written[id(where), name] = where, before.get(name, _NOTHING)
+                        self._written[part, bool(buffers), name] = before.get(name, _NOTHING)
         if self._kept:
             return
-        for (_, name), (where, before) in self._written.items():
+        for (part, buffer, name), before in self._written.items():
             if before is _NOTHING:
-                where.pop(name, None)
+                _held(part, buffer).pop(name, None)
             else:
-                where[name] = before
+                _held(part, buffer)[name] = before
+
+
+def _held(part: nn.Module, buffers: bool) -> dict[str, Any]:
+    return part._buffers if buffers else vars(part)
 
 
 def _refuse_writing(

@@ -47,20 +47,20 @@ class Slots:
         trained: Mapping[str, nn.Parameter],
         drawn: Iterable[nn.Module] = (),
     ) -> None:
-        keyed = {id(layer) for layer in drawn}
+        keyed = set(drawn)
         names = {id(parameter): name for name, parameter in trained.items()}
-        #: id of a submodule -> its attributes, and the names of the run's tensors there
+        #: submodule -> its attributes, and the names of the run's tensors there
         self._names = {
-            id(part): {
+            part: {
                 attribute: names[id(parameter)]
                 for attribute, parameter in part._parameters.items()
                 if id(parameter) in names
             }
-            | ({"key": KEY} if id(part) in keyed else {})
+            | ({"key": KEY} if part in keyed else {})
             for part in module.modules()
         }
         self._module = module
-        self._places: dict[int, list[tuple[str, str, bool]]] = {}
+        self._places: dict[nn.Module, list[tuple[str, str, bool]]] = {}
         #: id -> parameter that was taken out, and its name: something may hold it beside the module
         self.former = {
             id(parameter): (weakref.ref(parameter), name) for name, parameter in trained.items()
@@ -70,17 +70,17 @@ class Slots:
         """Places in a part of the skeleton, such as "head.weight", the names of what belongs there,
         and whether it is the first place of that name (tied weights have several).
         """
-        known = self._places.get(id(module))
+        known = self._places.get(module)
         if known is None:
             known, seen = [], set()
             # Once each: `functional_call` would not put back a submodule that is held twice.
             for start, part in module.named_modules():
-                for attribute, name in self._names.get(id(part), {}).items():
+                for attribute, name in self._names.get(part, {}).items():
                     place = f"{start}.{attribute}" if start else attribute
                     known.append((place, name, name not in seen))
                     seen.add(name)
-            if id(module) in self._names:  # a slice is made anew each time, and its id with it
-                self._places[id(module)] = known
+            if module in self._names:  # a slice is made anew each time
+                self._places[module] = known
         return known
 
     def name(self, value: Tensor) -> str | None:
@@ -112,7 +112,7 @@ class Slots:
     def _put(self, make: Callable[[Tensor, str], nn.Parameter]) -> None:
         stands: dict[str, nn.Parameter] = {}
         for part in self._module.modules():
-            for attribute, name in self._names[id(part)].items():
+            for attribute, name in self._names[part].items():
                 held = part._parameters.get(attribute)
                 if held is not None:
                     if name not in stands:
