@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
-from bipareto.problem.views import Slots, View
+from bipareto.problem.views import KindView, Slots, View
 
 
 class Ends(NamedTuple):
@@ -89,7 +89,7 @@ def in_views(net: View, inputs: Tensor) -> Tensor:
 
 def view_of(net: nn.Module) -> View:
     trained = dict(net.named_parameters())
-    return View(net, Slots(net, trained), trained)
+    return KindView(net, Slots(net, trained), trained)
 
 
 #: ways to the same number
@@ -173,10 +173,12 @@ def test_every_way_to_a_value_uses_the_tensors_of_the_run(way: str) -> None:
     torch.testing.assert_close(rows[0], expected)
 
 
-@pytest.mark.parametrize("name", ["state_dict", "eval", "modules", "to", "get_parameter"])
+@pytest.mark.parametrize(
+    "name", ["state_dict", "eval", "train", "zero_grad", "to", "buffers", "get_parameter"]
+)
 def test_what_would_reach_past_the_run_is_refused_by_name(name: str) -> None:
     view = view_of(Net())
-    with pytest.raises(InvalidInput, match=rf"\.{name}\(\).*named_parameters"):
+    with pytest.raises(InvalidInput, match=rf"\.{name}\(\).*use parameters\(\)"):
         getattr(view, name)
 
 
@@ -376,6 +378,57 @@ def test_unknown_submodules_are_named() -> None:
         upper=[lambda up, low: low[0].weight.sum() * up.weight.sum()] * 2,
     )
     with pytest.warns(BiparetoWarning, match="use nn.ModuleList"):
+        problem.check(x, y)
+
+
+def test_submodules_are_found_by_their_kind() -> None:
+    """A weight decay on linear layers only, say."""
+    net = Net()
+    view = view_of(net)
+    kinds = [
+        [path for path, part in one.named_modules() if isinstance(part, nn.Linear)]
+        for one in (net, view)
+    ]
+    assert kinds[0] == kinds[1] != []
+    assert isinstance(view, Net)
+    assert view.get_submodule("stack.0").weight is view.stack[0].weight
+    assert sum(isinstance(part, nn.Linear) for part in view.stack) == 2
+    chain = nn.Sequential(*view.stack.children())
+    torch.testing.assert_close(chain(torch.ones(2, 2)), net.stack(torch.ones(2, 2)))
+    assert len(list(view.modules())) == len(list(net.modules()))
+
+
+def test_a_loss_that_asks_for_kinds_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, x, y = bp.Problem.from_modules(
+        x=nn.Linear(1, 1),
+        y=nn.Sequential(nn.Linear(3, 1), nn.Tanh()),
+        lower=lambda up, low: sum(
+            part.weight.square().sum() for part in low if isinstance(part, nn.Linear)
+        ),
+        upper=[lambda up, low: (low(torch.ones(1, 3)) * up.weight).sum()] * 2,
+    )
+    plain = problem.lower(x, y)
+    assert plain == y["0.weight"].square().sum()
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(InvalidInput, match="asks for the kind of a module"):
+        problem.lower(x, y)
+
+
+class Clamping(nn.Linear):
+    def forward(self, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.weight.clamp_(-9, 9)
+        return super().forward(inputs)
+
+
+def test_a_write_that_changes_nothing_yet_is_refused() -> None:
+    problem, x, y = bp.Problem.from_modules(
+        x=nn.Linear(1, 1),
+        y=Clamping(3, 1),
+        lower=lambda up, low: low(torch.ones(2, 3)).square().sum(),
+        upper=UPPER,
+    )
+    with pytest.raises(InvalidInput, match=r"lower writes to y\['weight'\]"):
         problem.check(x, y)
 
 

@@ -29,7 +29,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from bipareto.errors import InvalidInput
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
-from bipareto.problem.views import KEY, Slots, View
+from bipareto.problem.views import KEY, KindView, Slots, View
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,13 @@ class Part:
         if self.skeleton is None or self.slots is None:
             return own
         run = self.parameters(own, x)
-        return View(self.skeleton, self.slots, run if key is None else {**run, KEY: key})
+        if key is not None:
+            run = {**run, KEY: key}
+        if not torch.compiler.is_compiling():
+            return KindView(self.skeleton, self.slots, run)
+        if self.slots.asked:
+            raise InvalidInput("a loss asks for the kind of a module, which cannot be compiled")
+        return View(self.skeleton, self.slots, run)
 
 
 def trained(module: nn.Module | None) -> dict[str, nn.Parameter]:

@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._pytree import tree_leaves
 
 from bipareto.errors import InvalidInput
+from bipareto.problem.stand_in import StandIn
 
 #: containers whose entries have keys
 DICTIONARIES = nn.ModuleDict, nn.ParameterDict
@@ -59,6 +59,8 @@ class Slots:
             | ({"key": KEY} if part in keyed else {})
             for part in module.modules()
         }
+        #: whether a loss has asked for the kind of a module
+        self.asked = False
         self._module = module
         self._places: dict[nn.Module, list[tuple[str, str, bool]]] = {}
         #: id -> parameter that was taken out, and its name: something may hold it beside the module
@@ -121,57 +123,6 @@ class Slots:
                     part._parameters[attribute] = stands[name]
 
 
-#: what may be asked of a stand-in: nothing of its values
-_OUTSIDE = {
-    "dim", "ndimension", "size", "numel", "nelement", "stride", "is_floating_point", "is_complex",
-    "element_size", "get_device", "__len__", "__hash__", "__repr__", "__format__", "type",
-    "is_contiguous", "__set__",
-}  # fmt: skip
-#: properties that hand out values
-_VALUES = {"data", "T", "mT", "H", "mH", "real", "imag"}
-
-
-class StandIn(nn.Parameter):
-    """What stands in for a parameter while losses are looked at for the first time: computing with
-    it is refused by the name of the parameter.
-    """
-
-    place: str
-
-    def __new__(cls, like: Tensor, name: str) -> StandIn:
-        made: StandIn = torch.Tensor._make_subclass(cls, like, True)
-        made.place = name
-        return made
-
-    def __init__(self, like: Tensor, name: str) -> None:
-        """Nothing is left to do."""
-
-    @classmethod
-    def __torch_function__(
-        cls,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        name = getattr(func, "__name__", str(func))
-        if name == "__get__":
-            name = getattr(getattr(func, "__self__", None), "__name__", name)
-            allowed = name not in _VALUES
-        else:
-            allowed = name in _OUTSIDE
-        if allowed:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
-        places = [leaf.place for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, StandIn)]
-        raise InvalidInput(
-            f"a loss computes with {', '.join(places)} of the module itself ({name}), not of the "
-            "run: its gradient would be zero. Reach it from the argument of the loss, and by a "
-            "method of the module, not by an object that holds the module. Gradient checkpointing "
-            "computes again when the tensors of the run are gone: switch it off"
-        )
-
-
 def computed(value: Any) -> bool:
     """Whether a value is a tensor that others were differentiably computed into."""
     return isinstance(value, Tensor) and value.grad_fn is not None
@@ -228,8 +179,8 @@ class View:
             raise InvalidInput(
                 f"a loss asks a module for .{name}(), which would hand out or change the module "
                 "that the problem was made from, not the tensors of the run; call the module, its "
-                "submodules and its own methods, or use parameters(), named_parameters(), "
-                "children() and named_children()"
+                "submodules and its own methods, or use parameters(), modules(), children() and "
+                "these with names"
             )
         if isinstance(kind, FunctionType):
             return partial(self._within, getattr(module, name))
@@ -258,7 +209,7 @@ class View:
         if isinstance(part, list):
             return [self[i] for i in range(*index.indices(len(self)))]
         # A slice is a container of its own, of the same submodules.
-        return View(part, self._slots, self._run) if isinstance(part, nn.Module) else part
+        return type(self)(part, self._slots, self._run) if isinstance(part, nn.Module) else part
 
     def __bool__(self) -> bool:
         return bool(self._module)
@@ -270,6 +221,18 @@ class View:
         if isinstance(self._module, DICTIONARIES):
             return iter(self._module.keys())
         return (self[i] for i in range(len(self)))
+
+    def get_submodule(self, target: str) -> View:
+        """A submodule by its path, such as "head.0"."""
+        return type(self)(self._module.get_submodule(target), self._slots, self._run)
+
+    def named_modules(self) -> Iterator[tuple[str, View]]:
+        """Path and submodule of each, the module itself included."""
+        return ((path, self.get_submodule(path)) for path, _ in self._module.named_modules())
+
+    def modules(self) -> Iterator[View]:
+        """The module and its submodules."""
+        return (part for _, part in self.named_modules())
 
     def named_children(self) -> Iterator[tuple[str, View]]:
         """Name and submodule of each, with the run's tensors."""
@@ -305,8 +268,10 @@ class View:
         """Submodules, their methods and parameters, also in containers, with the run's tensors; all
         else as it is.
         """
+        if issubclass(type(value), View):
+            return value
         if isinstance(value, nn.Module):
-            return View(value, self._slots, self._run)
+            return type(self)(value, self._slots, self._run)
         if isinstance(value, Tensor):
             return self._run.get(self._slots.name(value), value)  # type: ignore[arg-type]
         if isinstance(value, MethodType) and isinstance(value.__self__, nn.Module):
@@ -343,6 +308,18 @@ class View:
                 lambda *v: dataclasses.replace(value, **dict(zip(names, v, strict=True))),
             )
         return value
+
+
+class KindView(View):
+    """A view of which `isinstance(layer, nn.Linear)` says what it says of the module; one that is
+    asked so cannot be compiled.
+    """
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "__class__":
+            return super().__getattribute__(name)
+        vars(self)["_slots"].asked = True
+        return type(vars(self)["_module"])
 
 
 def _rebuilt(
