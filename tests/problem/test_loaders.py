@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
 
 import bipareto as bp
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem.loaders import LoaderDraws
 from bipareto.problem.sampler import Role
 
 ROWS = 10
+ALL = Role("lower", "full")
 
 
 class Jittered(Dataset[Tensor]):
@@ -170,3 +171,96 @@ def test_what_cannot_be_drawn_is_named() -> None:
             lower_data=[],
             upper_data=torch.zeros(1),
         )
+
+
+class Reused(IterableDataset[Tensor]):
+    """A stream that writes every batch into the memory of the one before."""
+
+    def __iter__(self) -> Iterator[Tensor]:
+        memory = torch.zeros(2)
+        for i in range(4):
+            yield memory.fill_(i)
+
+
+def test_a_loader_may_reuse_the_memory_of_its_batches() -> None:
+    source = draws(DataLoader(Reused(), batch_size=None))
+    assert source(ALL, 0, 0).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    first = source(Role("lower", "a"), 0, 0)
+    source(Role("lower", "b"), 2, 0)
+    source(Role("lower", "a"), 1, 0)
+    assert first.tolist() == [0, 0]
+
+
+class Endless(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        while True:
+            yield torch.zeros(1)
+
+
+def test_a_stream_without_an_end_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bipareto.problem.loaders.MOST_BATCHES", 20)
+    with pytest.raises(InvalidInput, match=r"given 20 batches and no end.*evaluate_batches=10"):
+        draws(DataLoader(Endless(), 2))(ALL, 0, 0)
+    assert draws(DataLoader(Endless(), 2), evaluate_batches=3)(ALL, 0, 0).shape == (6, 1)
+
+
+def collated(make: Any) -> DataLoader[Any]:
+    return DataLoader(TensorDataset(torch.arange(6.0)), 2, collate_fn=make)
+
+
+#: batches that cannot be put together to all the data, or are none, and words of the error
+ODD = {
+    "edges": (
+        lambda rows: (torch.zeros(2, 3), torch.zeros(4, 5)),
+        r"batch\[1\] has 4 rows, batch\[0\] has 2 rows.*evaluate_batches=1",
+    ),
+    "a number": (lambda rows: {"a": torch.zeros(2), "n": torch.tensor(2)}, "no rows"),
+    "padded": (
+        lambda rows: torch.zeros(2, 1 + int(rows[0][0])),
+        r"pad them to one shape.*evaluate_batches=1",
+    ),
+    "other keys": (lambda rows: {str(rows[0][0]): torch.zeros(2)}, "put together"),
+    "text": (lambda rows: ("text", torch.zeros(2)), r"a batch holds a str \('text'\)"),
+    "None": (lambda rows: {"a": torch.zeros(2), "b": None}, "a batch holds a NoneType"),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_batches_that_make_no_whole_are_named(kind: str) -> None:
+    make, words = ODD[kind]
+    with pytest.raises(InvalidInput, match=words):
+        draws(collated(make))(ALL, 0, 0)
+
+
+def test_one_batch_may_hold_what_are_no_rows() -> None:
+    batch = draws(collated(ODD["edges"][0]), evaluate_batches=1)(ALL, 0, 0)
+    assert [part.shape for part in batch] == [(2, 3), (4, 5)]
+
+
+class Pair(NamedTuple):
+    inputs: Tensor
+    more: dict[str, Tensor]
+
+
+def test_batches_keep_their_nesting() -> None:
+    loader = collated(lambda rows: Pair(torch.stack([r[0] for r in rows]), {"n": torch.ones(2)}))
+    whole = draws(loader)(ALL, 0, 0)
+    assert isinstance(whole, Pair)
+    assert whole.inputs.tolist() == [0, 1, 2, 3, 4, 5]
+    assert whole.more["n"].tolist() == [1] * 6
+
+
+def test_a_dict_that_looks_like_one_batch_per_objective_is_refused() -> None:
+    loader = collated(lambda rows: {0: torch.zeros(2), 1: torch.zeros(2)})
+    source = LoaderDraws(loader, [loader, loader], per_objective=True, like=torch.zeros(1))
+    with pytest.raises(InvalidInput, match="use texts as keys"):
+        source(Role("upper", "train", 1), 0, 0)
+
+
+def test_data_is_no_part_of_a_graph() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    assert not draws(weight)(ALL, 0, 0).requires_grad
+    assert not draws(collated(lambda rows: weight))(ALL, 0, 0).requires_grad
+    with pytest.warns(BiparetoWarning, match=r"computed from parameters.*\.detach\(\)"):
+        batch = draws(collated(lambda rows: weight * torch.ones(2)))(ALL, 0, 0)
+    assert not batch.requires_grad

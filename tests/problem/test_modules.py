@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import tree
-from bipareto.problem.modules import NO_DROPOUT, _Dropout, _mixed
+from bipareto.problem.layers import NO_DROPOUT, KeyedDropout, mixed
 
 DATA = torch.randn(24, 3, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 2
 METHOD = bp.MOMEHA(gamma=0.5, alpha_theta=0.1, alpha_x=0.1, alpha_y=0.1, c=2.0)
@@ -215,7 +215,7 @@ class TestDropout:
         assert not torch.equal(at_y, problem.lower(x0, y0, problem.batch("lower", "full")))
 
     def test_shares_and_means(self) -> None:
-        layer = _Dropout(0.3, salt=5, channels=False)
+        layer = KeyedDropout(0.3, salt=5, channels=False)
         layer.key.fill_(1234567)
         out = layer(torch.ones(400, 500))
         assert float((out == 0).float().mean()) == pytest.approx(0.3, abs=0.005)
@@ -223,7 +223,7 @@ class TestDropout:
         # Rows and columns look independent.
         kept = (out > 0).double()
         assert float((torch.corrcoef(kept[:100]) - torch.eye(100)).abs().max()) < 0.25
-        channels = _Dropout(0.5, salt=5, channels=True)
+        channels = KeyedDropout(0.5, salt=5, channels=True)
         channels.key.fill_(99)
         by_channel = channels(torch.ones(40, 30, 4, 4))
         assert set(by_channel.flatten(2).mean(2).unique().tolist()) == {0.0, 2.0}
@@ -233,7 +233,7 @@ class TestDropout:
     def test_neighbouring_keys_give_unrelated_numbers(self) -> None:
         rows = torch.stack(
             [
-                _mixed(torch.tensor(key), salt, 500, torch.device("cpu")).double()
+                mixed(torch.tensor(key), salt, 500, torch.device("cpu")).double()
                 for key in range(20)
                 for salt in range(5)
             ]

@@ -168,6 +168,8 @@ DENSE, MOST = 256, 20_000
 ROUNDS, LENGTHS = 4, (1.0, 0.3, 0.1, 0.02)
 #: products of a linear solve where curvature is not written down
 PRODUCTS = 30
+#: points whose linear systems are solved at once
+TOGETHER = 32
 
 
 def remaining(problem: Problem, x: Tree, y: Tree, extent: Tensor) -> Tensor:
@@ -265,18 +267,17 @@ def _gradient(
     lower, upper = problem.batch("lower", "full"), problem.batch("upper", "full")
     solver = CG(min(tree.ravel(like[1]).numel(), PRODUCTS))
 
+    def one(a: Tree, b: Tree) -> Tensor:
+        return solver(
+            lambda p, q: problem.upper(p, q, upper),
+            lambda p, q: problem.lower(p, q, lower),
+            a,
+            b,
+            solver.numbers,
+        ).gradients
+
     def slopes(a: Tree, b: Tree) -> Tensor:
-        rows = [
-            solver(
-                lambda p, q: problem.upper(p, q, upper),
-                lambda p, q: problem.lower(p, q, lower),
-                tree.select(a, r),
-                tree.select(b, r),
-                solver.numbers,
-            ).gradients.double()
-            for r in range(tree.flat_axis(a))
-        ]
-        return torch.stack(rows) / unit[:, None]
+        return torch.func.vmap(one, chunk_size=TOGETHER)(a, b).double() / unit[:, None]
 
     first = slopes(x, y)
     step = _weighed(first, None)

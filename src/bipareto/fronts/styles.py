@@ -37,6 +37,7 @@ _OF_METHOD = {
     "momeha": (COLOURS[0], "o"),
     "mb-momeha": (COLOURS[0], "p"),
     "mb-momeha-joint": ("#332288", "o"),
+    "mb-momeha-nested": ("#332288", "p"),
     "meha": (COLOURS[0], "h"),
     "wc-mhgd": (COLOURS[1], "s"),
     "wc-penalty": (COLOURS[2], "^"),

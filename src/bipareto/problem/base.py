@@ -7,13 +7,14 @@ min_x [f_1, ..., f_m](x, y*(x))   with y*(x) a stationary point of g(x, .)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bipareto.errors import InvalidInput
-from bipareto.problem import purity, tree, validation
+from bipareto.problem import purity, reach, tree, validation
 from bipareto.problem.calls import Calls, calls_of
 from bipareto.problem.checks import (
     check_dependence,
@@ -265,13 +266,14 @@ class Problem:
             tree.map_(lambda leaf: nudged(leaf, stream).requires_grad_(), value)
             for value in (x0, y0)
         )
-        with torch.enable_grad():
+        with torch.enable_grad(), self._watching():
             upper_batch, batch = self.batch("upper", "full"), self.batch("lower", "full")
             if isinstance(upper_batch, dict) and self.per_objective and not callable(self._upper):
                 check_entries(upper_batch, len(self._upper))
             f = purity.once_twice(self, "upper", self.upper, x, y, upper_batch)
             g = purity.once_twice(self, "lower", self.lower, x, y, batch)
             check_outputs(f, g, tree.first_leaf(x0))
+            self._check_reach(f, g, (x, y, upper_batch, batch))
             if not (torch.isfinite(f).all() and torch.isfinite(g)):
                 # The start itself may be at the edge of where f and g are defined, so it has the
                 # last word.
@@ -312,10 +314,23 @@ class Problem:
         """
         check_leaves(x, y)
         self._check_arguments()
-        for name, loss in (("upper", self.upper), ("lower", self.lower)):
-            with torch.no_grad():
-                purity.once_twice(self, name, loss, x, y, self.batch(name, "full"))
+        x, y = tree.map_(lambda leaf: leaf.detach().requires_grad_(), (x, y))
+        upper_batch, batch = self.batch("upper", "full"), self.batch("lower", "full")
+        with torch.enable_grad(), self._watching():
+            f = purity.once_twice(self, "upper", self.upper, x, y, upper_batch)
+            g = purity.once_twice(self, "lower", self.lower, x, y, batch)
+        self._check_reach(f, g, (x, y, upper_batch, batch))
         purity.check_draws(self, roles)
+
+    def _watching(self) -> AbstractContextManager[object]:
+        return self._calls.watching()
+
+    def _check_reach(self, f: Any, g: Any, known: Any) -> None:
+        """Look for parameters that the losses reach past their arguments."""
+        uppers = [self._upper] if callable(self._upper) else list(self._upper)
+        leaves = tree.leaves(known)
+        reach.check_leaves("upper", f, leaves, self._calls.origin, uppers)
+        reach.check_leaves("lower", g, leaves, self._calls.origin, [self._lower])
 
     def estimate_statistics(self, module_x: Any, module_y: Any) -> None:
         """Running statistics of the norm layers of two modules, from one pass over all the data.

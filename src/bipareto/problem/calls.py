@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import zip_longest
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import tree, validation
-from bipareto.problem.modules import (
-    Part,
-    estimating,
-    in_full_precision,
-    key_of,
-    keys_of,
-    make_pure,
-    norm_layers,
-    trained,
-)
+from bipareto.problem.layers import drawn_layers, in_full_precision, key_of, make_pure, norm_layers
+from bipareto.problem.modules import Part, estimating, trained
+from bipareto.problem.reach import Origin, State
 from bipareto.problem.sampler import Role, Sampler
 from bipareto.problem.tree import Tree
+from bipareto.problem.views import Slots, computed
 
 Loss: TypeAlias = Callable[..., Tensor]
 
+
+#: where a dropout layer begins to count its calls in `shared`; in a loss it begins at 0
+_IN_SHARED = 2**16
 
 #: losses, each with the draw that it is to be evaluated on
 Evaluations: TypeAlias = Sequence[tuple[Loss, Any]]
@@ -37,12 +35,24 @@ def evaluated(value: Callable[[Tree, Tree], Tensor], x: Tree, y: Tree) -> Tensor
     """value(x, y), also where `vmap` has no rule for an operator that is made of others, such as
     those of recurrent layers: differentiation takes them apart, and then each part has one.
     """
-    try:
-        return value(x, y)
-    except RuntimeError as error:
-        if "Batching rule not implemented" not in str(error):
-            raise
-    return torch.func.vjp(value, x, y)[0]
+    with _attention_of(x, y):
+        try:
+            return value(x, y)
+        except RuntimeError as error:
+            if "Batching rule not implemented" not in str(error):
+                raise
+        return torch.func.vjp(value, x, y)[0]
+
+
+def _attention_of(x: Tree, y: Tree) -> AbstractContextManager[object]:
+    """Attention made of products inside transforms on a processor: torch's fused one is taken there
+    row by row, and cannot be differentiated twice.
+    """
+    leaves = tree.first_leaf(x), tree.first_leaf(y)
+    wrapped = map(torch._C._functorch.is_functorch_wrapped_tensor, leaves)
+    if torch.compiler.is_compiling() or leaves[0].is_cuda or not any(wrapped):
+        return nullcontext()
+    return sdpa_kernel(SDPBackend.MATH)
 
 
 class Calls:
@@ -50,6 +60,8 @@ class Calls:
 
     #: whether losses on one draw share work
     shares = False
+    #: what losses may not use past their arguments
+    origin: Origin | None = None
 
     def __init__(self, *, takes_batch: bool) -> None:
         self.takes_batch = takes_batch
@@ -66,6 +78,10 @@ class Calls:
     def pair(self, loss: Loss, x: Tree, y: Tree, theta: Tree, batch: Any) -> tuple[Tensor, Tensor]:
         """The values of one loss at (x, y) and at (x, theta) on one draw."""
         return self.one(loss, x, y, batch), self.one(loss, x, theta, batch)
+
+    def watching(self) -> AbstractContextManager[object]:
+        """While losses are looked at for the first time: refuse what plain functions cannot do."""
+        return nullcontext()
 
     def within(self, pick: Callable[[Any], Any], batch: Any) -> Any:
         """A draw of which a part is picked."""
@@ -93,6 +109,7 @@ class ModuleCalls(Calls):
         has_data: the losses take a batch.
         shared, autocast: as in `Problem.from_modules`.
         device: where the modules are.
+        origin: the modules that were given.
     """
 
     def __init__(
@@ -100,6 +117,7 @@ class ModuleCalls(Calls):
         x: Part,
         y: Part,
         *,
+        origin: Origin,
         has_data: bool,
         shared: Callable[..., Any] | None,
         autocast: torch.dtype | None,
@@ -107,7 +125,11 @@ class ModuleCalls(Calls):
     ) -> None:
         self._x, self._y, self._has_data = x, y, has_data
         self._shared, self._autocast, self._device = shared, autocast, device
-        self._has_keys = bool(x.keyed or y.keyed)
+        self.origin = origin
+        self._drawn = [*drawn_layers(x.skeleton), *drawn_layers(y.skeleton)]
+        self._has_keys = bool(self._drawn)
+        skeletons = {"x": x.skeleton, "y": y.skeleton}
+        self._state = State({name: part for name, part in skeletons.items() if part is not None})
         super().__init__(takes_batch=has_data or self._has_keys)
         self.shares = shared is not None
 
@@ -122,28 +144,52 @@ class ModuleCalls(Calls):
         return draw
 
     def one(self, loss: Loss, x: Tree, y: Tree, batch: Any) -> Tensor:
-        def value(x_: Tree, y_: Tree) -> Tensor:
-            views = self._view_x(x_, batch), self._view_y(x_, y_, batch)
-            return loss(*views, *self._arguments(x_, batch))
-
-        with self._precision(x):
-            found = evaluated(value, x, y)
-        return self._as_run(found, x)
+        return self._evaluated(lambda *given: self._begun(loss, *given), x, y, batch)
 
     def together(self, losses: Sequence[Loss], x: Tree, y: Tree, batch: Any) -> Tensor:
-        def every(*arguments: Any) -> Tensor:
-            return torch.stack([loss(*arguments).to(tree.first_leaf(x).dtype) for loss in losses])
+        def every(*given: Any) -> Tensor:
+            return torch.stack(
+                [self._begun(loss, *given).to(tree.first_leaf(x).dtype) for loss in losses]
+            )
 
-        return self.one(every, x, y, batch)
+        return self._evaluated(every, x, y, batch)
 
     def pair(self, loss: Loss, x: Tree, y: Tree, theta: Tree, batch: Any) -> tuple[Tensor, Tensor]:
         with self._precision(x):
             arguments = self._arguments(x, batch)
             at_y, at_theta = (
-                loss(self._view_x(x, batch), self._view_y(x, v, batch), *arguments)
+                self._begun(loss, self._view_x(x, batch), self._view_y(x, v, batch), *arguments)
                 for v in (y, theta)
             )
+        self._state.forget()
         return self._as_run(at_y, x), self._as_run(at_theta, x)
+
+    def _evaluated(self, function: Loss, x: Tree, y: Tree, batch: Any) -> Tensor:
+        def value(x_: Tree, y_: Tree) -> Tensor:
+            arguments = self._arguments(x_, batch)
+            return function(self._view_x(x_, batch), self._view_y(x_, y_, batch), *arguments)
+
+        with self._precision(x):
+            found = evaluated(value, x, y)
+        self._state.forget()
+        return self._as_run(found, x)
+
+    def _begun(self, function: Callable[..., Any], *arguments: Any, calls: int = 0) -> Any:
+        """What a function returns when dropout layers count their calls from there, so that losses
+        see one mask whichever were evaluated before.
+        """
+        for layer in self._drawn:
+            layer.calls = calls
+        return function(*arguments)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for part in (self._x, self._y):
+                if part.slots is not None:
+                    stack.enter_context(part.slots.guarded())
+            stack.enter_context(self._state.watching())
+            yield
 
     def within(self, pick: Callable[[Any], Any], batch: Any) -> Any:
         return batch | {"batch": pick(batch["batch"])} if self._has_keys else pick(batch)
@@ -209,7 +255,9 @@ class ModuleCalls(Calls):
     def _arguments(self, x: Tree, batch: Any) -> tuple[Any, ...]:
         """What a loss takes beside x and y: nothing, the batch, or what the shared part made."""
         data = self._data(batch)
-        return data if self._shared is None else (self._shared(self._view_x(x, batch), *data),)
+        if self._shared is None:
+            return data
+        return (self._begun(self._shared, self._view_x(x, batch), *data, calls=_IN_SHARED),)
 
     def _precision(self, x: Tree) -> AbstractContextManager[object]:
         if self._autocast is None:
@@ -248,37 +296,72 @@ def calls_of(
         validation.function(
             shared, "shared", ("x", "batch") if has_data else ("x",), "see Problem.from_modules"
         )
-    # Copied together, so that what they share stays shared; the caller's modules are never touched.
-    modules = copy.deepcopy([m for m in (x, y) if isinstance(m, nn.Module)])
-    skeletons = iter(modules)
-    bare_x, bare_y = (next(skeletons) if isinstance(m, nn.Module) else None for m in (x, y))
-    owned = trained(bare_x)
+    modules = _copies({"x": x, "y": y})
+    bare_x, bare_y = modules.get("x"), modules.get("y")
+    owned, theirs = trained(bare_x), trained(bare_y)
     names_of_x = {id(parameter): name for name, parameter in owned.items()}
     tied = {
         name: names_of_x[id(parameter)]
-        for name, parameter in trained(bare_y).items()
+        for name, parameter in theirs.items()
         if id(parameter) in names_of_x
     }
     x0 = tree.as_tree(x if bare_x is None else owned, "x")
     y0 = tree.as_tree(
-        y
-        if bare_y is None
-        else {name: p for name, p in trained(bare_y).items() if name not in tied},
-        "y",
+        y if bare_y is None else {name: p for name, p in theirs.items() if name not in tied}, "y"
     )
-    for module in modules:
-        make_pure(module)
+    for name, module in modules.items():
+        make_pure(name, module)
         if autocast is not None:
             for layer in norm_layers(module):
                 # Normalising in half precision loses the variance, and its derivative cannot be
                 # batched with float32 weights.
                 layer.register_forward_pre_hook(in_full_precision)
-    parts = Part(bare_x, {}, keys_of(bare_x)), Part(bare_y, tied, keys_of(bare_y))
+    slots = {
+        name: Slots(module, trained(module), drawn_layers(module))
+        for name, module in modules.items()
+    }
+    for held in slots.values():
+        held.take()
+    parts = Part(bare_x, slots.get("x")), Part(bare_y, slots.get("y"), tied)
     calls = ModuleCalls(
         *parts,
+        origin=Origin({"x": x, "y": y}, slots),
         has_data=has_data,
         shared=shared,
         autocast=autocast,
         device=tree.first_leaf(x0).device,
     )
     return calls, x0, y0
+
+
+def _copies(given: dict[str, Any]) -> dict[str, nn.Module]:
+    """The modules among x and y, copied together, so that what they share stays shared; those that
+    were given are never touched.
+    """
+    modules = {name: module for name, module in given.items() if isinstance(module, nn.Module)}
+    memo: dict[int, Any] = {}
+    for name, module in modules.items():
+        for path, part in module.named_modules():
+            where = f"{name} ({path})" if path else name
+            if isinstance(part, torch.jit.ScriptModule):
+                raise InvalidInput(
+                    f"{where} is a scripted or traced module, whose parameters cannot be taken "
+                    "from a run; pass the module that it was made of"
+                )
+            if isinstance(part, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+                raise InvalidInput(
+                    f"{where} is a {type(part).__name__}; pass its .module. Runs share a device "
+                    "by themselves, processes by bipareto.parallel.data_parallel"
+                )
+            for value in vars(part).values():
+                # What was computed from parameters cannot be copied by torch; `take` drops it.
+                if computed(value):
+                    memo[id(value)] = value.detach().clone().requires_grad_() * 1
+    try:
+        return copy.deepcopy(modules, memo)
+    except (TypeError, RuntimeError, NotImplementedError) as error:
+        raise InvalidInput(
+            f"{' or '.join(modules)} cannot be copied ({error}); a run works on a copy of the "
+            "modules: keep out of them what copy.deepcopy refuses, such as open files, locks, "
+            "generators and tensors with a graph"
+        ) from error

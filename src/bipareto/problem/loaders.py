@@ -13,6 +13,7 @@ however many, give the same draws.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -21,11 +22,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import tree, validation
 from bipareto.problem.epochs import KeyedOrder, batch_seed, fetch_twice, keyed
 from bipareto.problem.purity import kept_random_state, seed_everything
 from bipareto.problem.sampler import Role, generator
+
+#: batches of a stream without a length that are read at most where all its data is asked for
+MOST_BATCHES = 10_000
 
 
 class LoaderDraws:
@@ -65,6 +69,8 @@ class LoaderDraws:
             evaluate_batches,
         )
         self._streams: dict[tuple[Role, int, int], _Stream] = {}
+        #: the keys of a draw for all objectives
+        self._every = set(range(len(self._sources["upper"]))) if per_objective else set()
         self._full: dict[tuple[str, int], Any] = {}
 
     def __call__(self, role: Role, t: int, seed: int) -> Any:
@@ -77,11 +83,18 @@ class LoaderDraws:
     def _batch(self, role: Role, i: int, t: int, seed: int) -> Any:
         source = self._sources[role.level][i]
         if role.full or not isinstance(source, DataLoader):
-            return self._whole(role.level, i)
-        key = (role, i, seed)
-        if key not in self._streams:
-            self._streams[key] = _Stream(source, f"{role}-{i}", seed, self._like)
-        return self._streams[key].at(t)
+            batch = self._whole(role.level, i)
+        else:
+            key = (role, i, seed)
+            if key not in self._streams:
+                self._streams[key] = _Stream(source, f"{role}-{i}", seed, self._like)
+            batch = self._streams[key].at(t)
+        if self._every and isinstance(batch, dict) and batch.keys() == self._every:
+            raise InvalidInput(
+                f"a batch is a dict with the keys {sorted(batch)}, which looks like one batch for "
+                'each objective; use texts as keys, such as "inputs", or a tuple'
+            )
+        return batch
 
     def _whole(self, level: str, i: int) -> Any:
         if (level, i) not in self._full:
@@ -177,14 +190,20 @@ class _Stream:
         found: list[Any] = []
         self._begin(0)
         while (count is None or len(found) < count) and (batch := self._fetch()) is not None:
-            found.append(_placed(batch, self.like))
+            found.append(_placed(batch, self.like, own=True))
             self.position += 1
+            if count is None and self.length is None and len(found) > MOST_BATCHES:
+                raise InvalidInput(
+                    f"a stream of rows has given {MOST_BATCHES:,} batches and no end, but "
+                    "evaluations ask for all the data; pass evaluate_batches=10, say, which takes "
+                    "ten of them"
+                )
         if not found:
             raise InvalidInput(
                 "a loader gave no batches; is its data set empty, or smaller than a batch with "
                 "drop_last=True?"
             )
-        return tree.map_(lambda *leaves: torch.cat(leaves), *found) if len(found) > 1 else found[0]
+        return _joined(found) if len(found) > 1 else found[0]
 
     def _enter(self, epoch: int, position: int, t: int) -> None:
         """Walk to a position of an epoch."""
@@ -196,7 +215,7 @@ class _Stream:
                     f"epoch {epoch} of a loader ended at batch {self.position}; it must give the "
                     "same number of batches in every epoch"
                 )
-        self.t, self.batch = t, _placed(batch, self.like)
+        self.t, self.batch = t, _placed(batch, self.like, own=True)
 
     def _advance(self) -> None:
         if self._iterator is None:
@@ -217,7 +236,7 @@ class _Stream:
                     "a loader gave no batches in an epoch; an iterable data set must start anew "
                     "each time it is iterated"
                 )
-        self.t, self.batch = self.t + 1, _placed(batch, self.like)
+        self.t, self.batch = self.t + 1, _placed(batch, self.like, own=True)
 
     def _begin(self, epoch: int) -> None:
         self._close()
@@ -253,8 +272,13 @@ def _nothing() -> None:
     """Where there is nothing to close."""
 
 
-def _placed(batch: Any, like: Tensor) -> Any:
-    """A batch on the device of `like`, floating-point leaves in its dtype."""
+def _placed(batch: Any, like: Tensor, own: bool = False) -> Any:
+    """A batch on the device of `like`, floating-point leaves in its dtype; data, and no part of a
+    graph.
+
+    Args:
+        own: with memory of its own: a loader may write its next batch into that of this one.
+    """
 
     def move(leaf: Any) -> Tensor:
         if not isinstance(leaf, Tensor):
@@ -262,11 +286,47 @@ def _placed(batch: Any, like: Tensor) -> Any:
                 f"a batch holds a {type(leaf).__name__} ({leaf!r}); return tensors only, e.g. by a "
                 "collate_fn of the loader"
             )
-        return leaf.to(
+        if leaf.grad_fn is not None:
+            warnings.warn(
+                "a batch holds a tensor that was computed from parameters; it is data here, and "
+                "no gradient reaches them: .detach() says so; what is to be trained belongs into "
+                "x or y",
+                BiparetoWarning,
+                stacklevel=2,
+            )
+        bare = leaf.detach()
+        moved = bare.to(
             like.device, like.dtype if leaf.is_floating_point() else None, non_blocking=True
         )
+        return bare.clone() if own and moved is bare else moved
 
     return tree.map_(move, batch)
+
+
+def _joined(batches: list[Any]) -> Any:
+    """Batches as one, row after row."""
+    for batch in batches:
+        rows = [(path, leaf.shape[:1]) for path, leaf in tree.named_leaves(batch, "batch")]
+        odd = [path for path, count in rows if count != rows[0][1] or not count]
+        if odd:
+            raise InvalidInput(
+                f"all the data cannot be put together of batches: {odd[0]} has "
+                f"{_rows_of(dict(rows)[odd[0]])}, {rows[0][0]} has {_rows_of(rows[0][1])}, and "
+                f"what is no row of {rows[0][0]} (edges, offsets, places in the batch) means "
+                "something else in a larger batch; pass evaluate_batches=1, or a loader of one "
+                "batch, or tensors that are used whole"
+            )
+    try:
+        return tree.map_(lambda *leaves: torch.cat(leaves), *batches)
+    except (RuntimeError, ValueError) as error:
+        raise InvalidInput(
+            f"all the data cannot be put together of batches ({str(error).splitlines()[0]}); pad "
+            "them to one shape in the data set or the collate_fn, or pass evaluate_batches=1"
+        ) from error
+
+
+def _rows_of(shape: torch.Size) -> str:
+    return f"{shape[0]} rows" if shape else "no rows"
 
 
 def _full_batches(loader: DataLoader[Any]) -> int | None:

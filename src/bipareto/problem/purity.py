@@ -135,6 +135,7 @@ def evaluate_twice(name: str, loss: Callable[[], Any], x: Any, y: Any, batch: An
     like = places[0][1]
     rows = pytree.tree_leaves(batch)
     versions = [_version(leaf) for leaf in rows]
+    own_versions = [_version(leaf) for _, leaf in places]
     with kept_random_state():
         before = _world(like.device)
         try:
@@ -153,10 +154,11 @@ def evaluate_twice(name: str, loss: Callable[[], Any], x: Any, y: Any, batch: An
                 f"{name} writes to its arguments ({str(error).splitlines()[0]}); {_OUT_OF_PLACE}"
             ) from error
         changed = _changed(before, _world(like.device))
+        # A write that changes nothing here (a clamp at its bounds) may change something later.
         written = [
             path
-            for (path, leaf), old in zip(places, held, strict=True)
-            if not torch.equal(leaf.detach(), old)
+            for (path, leaf), old, version in zip(places, held, own_versions, strict=True)
+            if version != _version(leaf) or not torch.equal(leaf.detach(), old)
         ]
         if written:
             raise InvalidInput(
@@ -169,7 +171,16 @@ def evaluate_twice(name: str, loss: Callable[[], Any], x: Any, y: Any, batch: An
         if changed:
             raise InvalidInput(f"{name} draws from or changes {' and '.join(changed)}; {_REMEDY}")
         with torch.no_grad():
-            again = loss()
+            try:
+                again = loss()
+            except RuntimeError as error:
+                if "does not require grad" not in str(error):
+                    raise
+                raise InvalidInput(
+                    f"{name} differentiates inside by torch.autograd ({str(error).splitlines()[0]}"
+                    "), which fails where only its value is asked for; use torch.func.grad there, "
+                    "which also works for many runs side by side"
+                ) from error
     if (
         isinstance(value, Tensor)
         and value.layout is torch.strided

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor
@@ -37,6 +38,9 @@ class Wrapped(Problem):
 
     def lower_part(self, part: int, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         return self.inner.lower_part(part, x, y, batch)
+
+    def _watching(self) -> AbstractContextManager[object]:
+        return self.inner._watching()
 
     def with_key(self, role: Role, t: int, seed: int, batch: Any) -> Any:
         return self.inner.with_key(role, t, seed, batch)

@@ -6,6 +6,7 @@ import re
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from textwrap import shorten
 from typing import Any, TypeAlias
 
 import torch
@@ -63,6 +64,7 @@ class Stepper:
             return method.report(find(), before, after, info, batches)  # type: ignore[arg-type]
 
         draw_axis = None if shared_draw else 0
+        self._single = step
         self.plain: Step = torch.func.vmap(step, in_dims=(0, draw_axis)) if batched else step
         #: `method.report`, batched like the step
         self.report = torch.func.vmap(report, in_dims=(0, 0, 0, draw_axis)) if batched else report
@@ -80,7 +82,19 @@ class Stepper:
         try:
             return self.plain(packed, batches)
         except RuntimeError as error:
-            raise batching_error(error) from error
+            known = batching_error(error)
+            if known is error and self.batched and self._one_works(packed, batches):
+                known = not_batchable("", str(error))
+            raise known from error
+
+    def _one_works(self, states: State, batches: Draw) -> bool:
+        """Whether the first run alone takes a step; torch's words for what vmap cannot are many."""
+        drawn = batches if self.shared_draw else tree.select(batches, 0)
+        try:
+            self._single(tree.select(states, 0), drawn)
+        except RuntimeError:
+            return False
+        return True
 
     def unguarded(self) -> AbstractContextManager[object]:
         """Steps taken in here may assume that only the state has changed since the last one."""
@@ -96,10 +110,20 @@ def batching_error(error: RuntimeError) -> Exception:
     text = str(error)
     if not any(word in text for word in ("vmap", "functorch", "Batching rule")):
         return error
+    written = re.search(r"(\w+_)\(self", text)
+    if written:
+        return not_batchable(f"{written.group(1)}, which writes in place (take the form without _)")
     found = re.search(r"aten::\w+|\.item\(\)|data-dependent control flow|in-place", text)
-    operator = found.group(0) if found else text.splitlines()[0]
+    return not_batchable(found.group(0) if found else "", text)
+
+
+def not_batchable(operator: str, text: str = "") -> NotBatchable:
+    """The error for an operator, or by torch's words where these do not name one."""
+    words = shorten(text, 120, placeholder=" ...")
+    said = (
+        f"a loss uses {operator}, which " if operator else f"in a loss is something ({words}) that "
+    )
     return NotBatchable(
-        f"a loss uses {operator}, which torch.func.vmap cannot batch; write it without boolean "
-        "masks, .item(), in-place "
+        f"{said}torch.func.vmap cannot batch; write it without boolean masks, .item(), in-place "
         "writes and running statistics (torch.where instead of indexing by a mask)"
     )

@@ -46,7 +46,11 @@ def search(
     options: SearchOptions,
     method: Annotated[
         str,
-        taking("NAME", "mb-momeha, mb-momeha-joint, wc-mhgd, wc-penalty, moco, darts or random."),
+        taking(
+            "NAME",
+            "mb-momeha, mb-momeha-joint, mb-momeha-nested, wc-mhgd, wc-penalty, moco, darts or "
+            "random.",
+        ),
     ] = "mb-momeha",
     seed: Annotated[int, taking("N", "Start and draws.")] = 0,
     as_json: Json = False,

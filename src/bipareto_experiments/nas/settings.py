@@ -29,10 +29,17 @@ from bipareto_experiments.nas.supernet import Darts, NasBench201, Supernet
 
 #: Ours in two forms, the paper's other methods; the baseline with one objective; and random search
 #: on a supernet whose weights alone are trained.
-METHODS = ("mb-momeha-joint", "mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts", "random")
+METHODS = (
+    "mb-momeha-joint", "mb-momeha-nested", "mb-momeha", "wc-mhgd", "wc-penalty", "moco", "darts",
+    "random",
+)  # fmt: skip
 
 #: MB-MOMEHA in both.
-FORMS: dict[str, type[MBMOMEHA]] = {"mb-momeha-joint": JointMBMOMEHA, "mb-momeha": MBMOMEHA}
+FORMS: dict[str, type[MBMOMEHA]] = {
+    "mb-momeha-joint": JointMBMOMEHA,
+    "mb-momeha-nested": JointMBMOMEHA,
+    "mb-momeha": MBMOMEHA,
+}
 
 #: A step of MB-MOMEHA runs the network six times, one of first-order DARTS twice, one of the
 #: weights alone once and a half: by that many more steps they take about as long; see `pace`.
@@ -46,6 +53,7 @@ SHIFT, SHIFT_IN_HALF = 0.01, 0.1
 #: integrated twice unless gamma is large or theta's step exceeds y's.
 GAMMA, KAPPA = 300.0, 1.5
 
+_JOINT = {"alpha_x": 7.5, "alpha_y": 1.5, "c": 1.0, "mu": 0.5}
 #: Hyperparameters by method: steps of x and of the weights, the steps D of the weights alone, and c
 #: of MB-MOMEHA.  The best of nine trials (eight with twin draws) of each on validation images
 #: (docs/results/nas/trials-one-cell; the first two rows docs/results/nas/trials), with a quarter of
@@ -53,7 +61,9 @@ GAMMA, KAPPA = 300.0, 1.5
 STEPS: dict[str, dict[str, float]] = {
     "mb-momeha": {"alpha_x": 2.5, "alpha_y": 0.6, "c": 1.0},
     "mb-momeha, twin": {"alpha_x": 2.5, "alpha_y": 1.5, "c": 1.0},
-    "mb-momeha-joint": {"alpha_x": 7.5, "alpha_y": 1.5, "c": 1.0, "mu": 0.5, "lower_steps": 0},
+    "mb-momeha-joint": _JOINT,
+    # Not tuned: the joint form's, with as many steps of the weights as WC-MHGD makes.
+    "mb-momeha-nested": _JOINT | {"lower_steps": 3},
     "wc-mhgd": {"alpha_x": 7.5, "alpha_y": 1.0, "lower_steps": 4},
     "wc-penalty": {"alpha_x": 7.5, "alpha_y": 3.0},
     "moco": {"alpha_x": 7.5, "alpha_y": 1.0},
@@ -65,17 +75,20 @@ STEPS: dict[str, dict[str, float]] = {
 #: times as long.  Those of the joint form (alpha_x = 4, alpha_y = 4) suit short searches only:
 #: with the ones above a search ends better on validation images.
 ON_DARTS: dict[str, dict[str, float]] = {
-    "mb-momeha-joint": STEPS["mb-momeha-joint"] | {"lower_steps": 3},
     "wc-mhgd": {"alpha_x": 40.0, "alpha_y": 1.0, "lower_steps": 4},
     "wc-penalty": {"alpha_x": 40.0, "alpha_y": 3.0},
     "moco": {"alpha_x": 4.0, "alpha_y": 1.0},
 }
-Grids = dict[str, dict[str, tuple[float, ...]]]
+Grid = dict[str, tuple[float, ...]]
+Grids = dict[str, Grid]
+_JOINT_GRID: Grid = {"alpha_x": (10.0, 30.0), "alpha_y": (1.5, 4.0), "mu": (0.5, 4.0)}
+_JOINT_GRID_ON_DARTS: Grid = {"alpha_x": (7.5, 20.0), "alpha_y": (1.5, 3.0), "mu": (0.5, 2.0)}
 #: What they are chosen from (`bipareto experiment nas tune`).
 _GRIDS: Grids = {
     "mb-momeha": {"alpha_x": (1.0, 3.0, 10.0), "alpha_y": (0.3, 0.6, 1.2)},
     "mb-momeha, twin": {"alpha_x": (10.0, 30.0), "alpha_y": (1.5, 4.0), "mu": (0.5, 4.0)},
-    "mb-momeha-joint": {"alpha_x": (10.0, 30.0), "alpha_y": (1.5, 4.0), "mu": (0.5, 4.0)},
+    "mb-momeha-joint": _JOINT_GRID,
+    "mb-momeha-nested": _JOINT_GRID,
     "wc-mhgd": {"alpha_x": (10.0, 30.0, 100.0), "alpha_y": (0.3, 1.0, 3.0)},
     "wc-penalty": {"alpha_x": (10.0, 30.0, 100.0), "alpha_y": (1.0, 3.0, 10.0)},
     "moco": {"alpha_x": (3.0, 10.0, 30.0), "alpha_y": (0.1, 0.3, 1.0)},
@@ -83,7 +96,8 @@ _GRIDS: Grids = {
 }
 #: The same on DARTS.
 _GRIDS_ON_DARTS: Grids = {
-    "mb-momeha-joint": {"alpha_x": (7.5, 20.0), "alpha_y": (1.5, 3.0), "mu": (0.5, 2.0)},
+    "mb-momeha-joint": _JOINT_GRID_ON_DARTS,
+    "mb-momeha-nested": _JOINT_GRID_ON_DARTS,
     "wc-mhgd": {"alpha_x": (10.0, 30.0, 100.0), "alpha_y": (0.5, 1.0, 2.0)},
 }
 
@@ -187,7 +201,7 @@ class Settings:
     def twins(self, method: str) -> bool:
         """Whether that method's draws of training images are one."""
         ours = self.numbers == "ours"
-        return method == "mb-momeha-joint" or (self.twin and method == "mb-momeha" and ours)
+        return FORMS.get(method) is JointMBMOMEHA or (self.twin and method == "mb-momeha" and ours)
 
     def network(self, size: int, classes: int) -> Supernet:
         """The supernet for images of that side."""
@@ -262,11 +276,11 @@ def trials(name: str, settings: Settings) -> list[dict[str, float]]:
 
 
 def pace(name: str, settings: Settings) -> float:
-    """How many steps of a method take about as long as one of MB-MOMEHA; the joint form runs the
+    """How many steps of a method take about as long as one of MB-MOMEHA; the joint forms run the
     network three times, and once more for each step of the weights alone.
     """
-    if name == "mb-momeha-joint" and settings.numbers == "ours":
-        return 6 / (3 + own_hyperparameters(name, settings)["lower_steps"])
+    if FORMS.get(name) is JointMBMOMEHA and settings.numbers == "ours":
+        return 6 / (3 + own_hyperparameters(name, settings).get("lower_steps", 0))
     return PACES.get(name, 1.0)
 
 
@@ -298,7 +312,9 @@ def configured(name: str, settings: Settings, **chosen: float) -> Method:
     if name in FORMS:
         gamma, kappa = (own["alpha_y"] * settings.steps, 1.0) if twin else (GAMMA, KAPPA)
         theta = _falling(kappa * own["alpha_y"], settings)
-        depth = {"lower_steps": int(own["lower_steps"])} if name == "mb-momeha-joint" else {}
+        nested: dict[str, Any] = (
+            {"lower_steps": int(own["lower_steps"])} if "lower_steps" in own else {}
+        )
         return FORMS[name](
             gamma=gamma,
             mu=own.get("mu", 4.0),
@@ -307,7 +323,7 @@ def configured(name: str, settings: Settings, **chosen: float) -> Method:
             alpha_y=y,
             beta=0.9,
             c=Power(own["c"], 1 / 16),
-            **depth,
+            **nested,
         )
     if name == "wc-mhgd":
         depth = int(own["lower_steps"])

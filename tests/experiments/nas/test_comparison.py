@@ -453,13 +453,15 @@ def test_searches_begin_with_weights_that_were_trained_once(
     assert study.seconds["moco"] > study.weights.seconds
 
 
-def test_the_joint_form_trains_its_weights_between_steps_of_x_on_darts() -> None:
-    darts = preset("darts")
-    assert configured("mb-momeha-joint", darts).lower_steps == 3
-    assert configured("mb-momeha-joint", preset("proxy")).lower_steps == 0
+@pytest.mark.parametrize("name", ["proxy", "darts"])
+def test_the_nested_form_trains_its_weights_between_steps_of_x(name: str) -> None:
+    settings = preset(name)
+    assert configured("mb-momeha-nested", settings).lower_steps == 3
+    assert configured("mb-momeha-joint", settings).lower_steps == 0
     # Three passes and one for each of those steps, where Algorithm 2 has six.
-    assert (pace("mb-momeha-joint", darts), pace("mb-momeha-joint", preset("proxy"))) == (1, 2)
-    assert configured("mb-momeha-joint", darts, lower_steps=5).lower_steps == 5
+    assert (pace("mb-momeha-nested", settings), pace("mb-momeha-joint", settings)) == (1, 2)
+    assert configured("mb-momeha-nested", settings, lower_steps=5).lower_steps == 5
+    assert settings.twins("mb-momeha-nested")
 
 
 def test_preferences_of_two_objectives_have_the_papers_names() -> None:

@@ -20,12 +20,14 @@ serve, as told in `envelope_methods`.  The rules of the first, none of which kno
 from __future__ import annotations
 
 from collections.abc import Callable
+from textwrap import shorten
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from bipareto.errors import InvalidInput
 from bipareto.methods.parts.coordinates import Coordinates
 from bipareto.methods.parts.scalarization import Fixed, Ideal
 from bipareto.methods.parts.schedule import Power
@@ -267,7 +269,19 @@ def _in_plain_ones(
 ) -> dict[str, Any]:
     """A rule for plain coordinates, with objectives in units of their extent where it is known."""
     if found is None:
-        return rule(problem, x, y, steps=steps, seed=seed)
+        try:
+            return rule(problem, x, y, steps=steps, seed=seed)
+        except RuntimeError as error:
+            numerical = isinstance(error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+            if numerical or "memory" in str(error):
+                raise
+            raise InvalidInput(
+                "the default method reads its steps off second derivatives of the losses, and "
+                f"torch has none ({shorten(str(error), 120, placeholder=' ...')}); pass a method "
+                "with hyperparameters of your own, such as bp.MOMEHA(gamma=1.0, alpha_x=0.1, "
+                "alpha_y=0.1, alpha_theta=0.1, c=5.0), which needs gradients only, or give the "
+                "data in DataLoaders, where the default needs no more either"
+            ) from error
     mu, ideal, extent = _measured(found)
     tuned = rule(_InUnits(problem, ideal.start(extent), extent), x, y, steps=steps, seed=seed)
     return tuned | {"mu": mu, "ideal": ideal, "extent": tuple(extent.tolist())}
