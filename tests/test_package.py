@@ -29,6 +29,13 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_front_loads_no_drawing() -> None:
+    heavy = "{'matplotlib', 'scipy', 'sklearn', 'pandas'}"
+    code = f"import sys, bipareto; bipareto.front; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("name", bipareto.__all__)
 def test_public_names_resolve_to_their_homes(name: str) -> None:
     value = getattr(bipareto, name)

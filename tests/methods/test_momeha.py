@@ -329,7 +329,7 @@ def test_a_run_with_coordinates_is_algorithm_1_in_them() -> None:
     u = torch.linalg.solve(A, x)
     plain = method.init(inner, u, torch.linalg.solve(B, y - W @ x))
     state = method.init(problem, x, y)
-    state = state._replace(coordinates=Coordinates(A @ A.T, B @ B.T, W, x, y))
+    state = state._replace(coordinates=Coordinates(A @ A.T, B @ B.T, W, x, y, x, y))
     for _ in range(4):
         before, state_before = plain, state
         plain, seen = method.step(inner, plain)
@@ -340,3 +340,28 @@ def test_a_run_with_coordinates_is_algorithm_1_in_them() -> None:
             method.report(problem, state_before, state, info),
             method.report(inner, before, plain, seen),
         )
+
+
+def test_the_warm_up_ends_when_y_rests() -> None:
+    """In coordinates in which g curves alike y comes to rest in a few dozen of the 300 steps."""
+    H = torch.diag(torch.tensor([1.0, 100.0, 1e4], dtype=DOUBLE))
+    calls = []
+
+    def lower(x: Tensor, y: Tensor) -> Tensor:
+        calls.append(1)
+        return 0.5 * (y - x) @ H @ (y - x)
+
+    def upper(x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([(x - y - 1).square().sum(), (y + 1).square().sum()])
+
+    problem = bp.Problem(upper, lower)
+    x, y = torch.tensor([1.0, -2.0, 0.5], dtype=DOUBLE), torch.zeros(3, dtype=DOUBLE)
+    method = bp.MOMEHA.tuned(problem, x, y)
+    assert method.warmup == 300
+    calls.clear()
+    start = method.prepare(problem, x, y)
+    assert len(calls) < 100
+    torch.testing.assert_close(start.y, x, rtol=0, atol=1e-13)
+    calls.clear()
+    dataclasses.replace(method, coordinates="plain", alpha_theta=1e-5).prepare(problem, x, y)
+    assert len(calls) >= 300

@@ -220,7 +220,7 @@ def unseeable(problem: Problem, x: Tree, y: Tree) -> str | None:
         return f"there are {count:,} variables, more than {MOST:,}"
     try:
         if count <= DENSE:
-            local.look(problem, *first)
+            local.try_derivatives(problem, *first)
         else:
             values(problem, *first)
             local.same_valley(problem, *first, first[1])

@@ -36,7 +36,7 @@ _EXACT = "0.75"
 
 
 def _figure(width: float = 6.4, height: float = 4.8) -> Figure:
-    from bipareto.fronts.styles import Canvas  # which loads matplotlib
+    from bipareto.fronts.canvas import Canvas  # which loads matplotlib
 
     return Canvas(figsize=(width, height), layout="constrained")
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from itertools import cycle
 from os import PathLike
 from typing import TYPE_CHECKING, Any
-
-from matplotlib.figure import Figure
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import validation
@@ -16,16 +13,6 @@ from bipareto.problem.checks import labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-class Canvas(Figure):
-    """A figure without pyplot's global state and search for a display; IPython asks for its PNG."""
-
-    def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.savefig(buffer, format="png", dpi=100)
-        return buffer.getvalue()
-
 
 #: Okabe and Ito's colours
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")

@@ -207,11 +207,26 @@ class MOMEHA(Method[MomehaState]):
             )  # fmt: skip
             frame = tree.numbers(frame, f.dtype, f.device)
         step, batch = self._first("alpha_theta"), problem.batch("lower", "full")
+        rest = self._rest(frame, y)
         for _ in range(self.warmup):
-            direction = frame.in_y(oracle.grad(lambda v: problem.lower(x, v, batch), y))
+            slope = oracle.grad(lambda v: problem.lower(x, v, batch), y)
+            direction = frame.in_y(slope)
             y = tree.add_scaled(y, -step, direction)
+            # In coordinates y comes to rest long before the last step.
+            if rest is not None and step**2 * float(tree.dot(slope, direction)) <= rest:
+                break
         with torch.no_grad():
             return Start(x, y, problem.upper(x, y, problem.batch("upper", "full")), frame)
+
+    def _rest(self, frame: Coordinates | Plain, y: Tree) -> float | None:
+        """The squared length of a move of y that is rounding, beside y* or the way there; None in
+        plain coordinates, where y may be as slow as it likes.
+        """
+        if not isinstance(frame, Coordinates):
+            return None
+        there = tree.unravel(frame.made_y, y)
+        size = max(float(frame.squared_y(there)), float(frame.squared_y(tree.sub(there, y))))
+        return (100 * torch.finfo(frame.y.dtype).eps) ** 2 * size
 
     def _first(self, name: str) -> float:
         """A schedule's value at t = 0."""

@@ -3,9 +3,10 @@ preferences.
 
 Every method is tuned by its own defaults for a budget of gradients per run; budgets double until
 one suffices.  A method's figure is the fewest gradients, of all its runs together, after which the
-resolved points have the hypervolume; what tuning and renewals of coordinates evaluate is counted
-too: backward passes, of which a gradient is one and a product with a Hessian two, and evaluations
-without any.  Methods without preferences get as many runs, each from a random start of its own.
+resolved points have the hypervolume; what tuning, preparation and renewals of coordinates evaluate
+is counted too: backward passes, of which a gradient is one and a product with a Hessian two, and
+evaluations without any.  Methods without preferences get as many runs, each from a random start of
+its own.
 """
 
 from __future__ import annotations
@@ -126,16 +127,22 @@ def _rows(*values: Tensor) -> int:
 
 
 def _watched(method: Method, losses: Sequence[Counted]) -> tuple[Method, Callable[[], int]]:
-    """The same method, and what its renewals have evaluated so far."""
+    """The same method, and what its preparation and renewals have evaluated so far."""
     kind, spent = type(method), 0
 
+    def counted(evaluate: Callable[..., Any], *args: Any) -> Any:
+        nonlocal spent
+        before = sum(loss.spent for loss in losses)
+        found = evaluate(*args)
+        spent += sum(loss.spent for loss in losses) - before
+        return found
+
     class Watched(kind):  # type: ignore[misc, valid-type]
+        def prepare(self, problem: Problem, x0: Any, y0: Any) -> Any:
+            return counted(super().prepare, problem, x0, y0)
+
         def renewed(self, problem: Problem, state: Any) -> Any:
-            nonlocal spent
-            before = sum(loss.spent for loss in losses)
-            state = super().renewed(problem, state)
-            spent += sum(loss.spent for loss in losses) - before
-            return state
+            return counted(super().renewed, problem, state)
 
     values = {f.name: getattr(method, f.name) for f in fields(method) if f.init}
     return Watched(**values), lambda: spent
@@ -171,12 +178,11 @@ def _curve(
         steps = max(1, (budget - sum(first.preparation(problem.m).values())) // cost)
         method = kind.tuned(counted, problem.x0, problem.y0, steps=steps)
         probes = sum(loss.spent for loss in losses)
-        before = sum(method.preparation(problem.m).values())
-        method, renewals = _watched(method, losses)
+        method, beside = _watched(method, losses)
         rows: list[tuple[int, Any, Any]] = []
 
         def look(record: Record) -> None:
-            spent = len(weights) * (before + record.step * cost) + renewals()
+            spent = len(weights) * record.step * cost + beside()
             rows.append((spent, record.state.x, record.state.y))
 
         options: dict[str, Any] = {

@@ -55,3 +55,20 @@ def test_the_coupling_is_the_norm_of_the_mixed_block() -> None:
     torch.testing.assert_close(product(v), H @ v)
     in_y = curvature.hessian(curvature.lower_in_y(problem, x, y), y)
     torch.testing.assert_close(in_y(v[2:]), H[2:, 2:] @ v[2:])
+
+
+def test_rows_of_lanczos_are_each_their_own() -> None:
+    """Also where one of them has found its space long before the others."""
+    stream = torch.Generator().manual_seed(5)
+    A = torch.randn(3, 7, 7, generator=stream, dtype=torch.float64)
+    A = torch.cat([A + A.mT, 4 * torch.eye(7, dtype=torch.float64)[None]])
+    A[1, 2:], A[1, :, 2:] = 0, 0
+    start = torch.randn(4, 7, generator=stream, dtype=torch.float64)
+    low, high = curvature.lanczos_rows(lambda v: (A @ v[..., None])[..., 0], start, 7)
+    values = torch.linalg.eigvalsh(A)
+    torch.testing.assert_close(low, values[:, 0])
+    torch.testing.assert_close(high, values[:, -1])
+    low, high = curvature.lanczos_rows(lambda v: (A @ v[..., None])[..., 0], start, 3)
+    alone = [curvature.lanczos(lambda v, H=H: H @ v, q, 3) for H, q in zip(A, start, strict=True)]
+    torch.testing.assert_close(low, torch.tensor([a for a, _ in alone], dtype=torch.float64))
+    torch.testing.assert_close(high, torch.tensor([b for _, b in alone], dtype=torch.float64))

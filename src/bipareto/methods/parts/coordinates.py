@@ -51,6 +51,7 @@ class Coordinates(NamedTuple):
         y: P_y (n_y, n_y), likewise.
         follow: W (n_y, n_x).
         made_x, made_y: the flat point (n_x,), (n_y,) at which they were made.
+        first_x, first_y: the one near which the run began; Hessians are compared with those there.
     """
 
     x: Any
@@ -58,6 +59,8 @@ class Coordinates(NamedTuple):
     follow: Any
     made_x: Any
     made_y: Any
+    first_x: Any
+    first_y: Any
 
     def in_x(self, direction: Tree) -> Tree:
         """P_x d."""

@@ -64,34 +64,48 @@ def hessian(fn: Flat, at: Tensor) -> Product:
 
 def lanczos(product: Product, start: Tensor, count: int) -> tuple[float, float]:
     """Extreme Ritz values after `count` products, fully re-orthogonalised: inside the spectrum."""
-    basis = [start / start.norm()]
+    low, high = lanczos_rows(lambda v: product(v[0])[None], start[None], count)
+    return float(low), float(high)
+
+
+def lanczos_rows(product: Product, start: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """`lanczos` for R matrices side by side: start (R, n), Ritz values (R,)."""
     tiny = max(1e-10, 100 * torch.finfo(start.dtype).eps)
-    diagonal: list[float] = []
-    off: list[float] = []
-    for _ in range(min(count, start.numel())):
-        w = product(basis[-1])
-        diagonal.append(float((w * basis[-1]).sum()))
-        if not math.isfinite(diagonal[-1]):
+    basis = start[:, None] / start.norm(dim=1)[:, None, None]
+    diagonal: list[Tensor] = []
+    off: list[Tensor] = []
+    for _ in range(min(count, start.shape[1])):
+        q = basis[:, -1]
+        w = product(q)
+        here = (w * q).sum(1)
+        if not bool(here.isfinite().all()):
+            worst = here[~here.isfinite()][0]
             raise InvalidInput(
-                f"a Hessian product is not finite (<v, H v> = {diagonal[-1]}): the loss has no "
+                f"a Hessian product is not finite (<v, H v> = {float(worst)}): the loss has no "
                 "curvature at a probed point; use a twice "
                 "differentiable one there (sqrt(v + 1e-8) for sqrt(v), say), or give the numbers "
                 "that would be probed"
             )
-        stacked = torch.stack(basis)
+        # A space that holds every eigenvalue already has gone on with 0; a value that is known
+        # stands in.
+        diagonal.append(torch.where(q.any(1), here, diagonal[0] if diagonal else here))
         for _ in range(2):
-            w = w - stacked.T @ (stacked @ w)
-        size = float(w.norm())
-        # What is left is rounding of the products: the space holds every eigenvalue already.
-        if size <= tiny * max(map(abs, diagonal)):
+            w = w - (basis.mT @ (basis @ w[..., None]))[..., 0]
+        size = w.norm(dim=1)
+        # What is left is rounding of the products.
+        done = size <= tiny * torch.stack(diagonal).abs().amax(0)
+        if bool(done.all()):
             break
-        off.append(size)
-        basis.append(w / size)
-    T = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-    for i in range(len(diagonal) - 1):
-        T[i, i + 1] = T[i + 1, i] = off[i]
-    values = torch.linalg.eigvalsh(T)
-    return float(values[0]), float(values[-1])
+        off.append(torch.where(done, 0.0, size))
+        following = torch.where(
+            done[:, None], 0.0, w / size.clamp_min(torch.finfo(size.dtype).tiny)[:, None]
+        )
+        basis = torch.cat([basis, following[:, None]], 1)
+    T = torch.diag_embed(torch.stack(diagonal, 1).double())
+    for i, value in enumerate(off[: len(diagonal) - 1]):
+        T[:, i, i + 1] = T[:, i + 1, i] = value
+    values = torch.linalg.eigvalsh(T.cpu())
+    return values[:, 0], values[:, -1]
 
 
 def coupling(problem: Problem, x: Tree, y: Tree, seed: int, count: int = 8) -> float:

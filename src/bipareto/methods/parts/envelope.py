@@ -10,7 +10,7 @@ starts in.  Runs are rows of one matrix, solved side by side.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,8 +18,12 @@ from torch import Tensor
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
+#: p (R, n) -> H p, row by row
+Product: TypeAlias = Callable[[Tensor], Tensor]
 #: coordinates of y up to which a Hessian is written down: one call instead of one per product
 WRITTEN = 16
+#: the share of a gradient to which a Hessian foresees the next one, and serves once more
+FORESEEN = 1e-3
 #: curvatures along the coordinates of y that differ by more than this are a matter of their units
 APART = 1e6
 
@@ -82,11 +86,11 @@ def gap(
     return _rows(one, batched)(x, y, theta)
 
 
-def _rows(fn: Callable[..., Tensor], batched: bool) -> Callable[..., Tensor]:
+def _rows(fn: Callable[..., Any], batched: bool) -> Callable[..., Any]:
     """`fn` over the first axis of its arguments: by vmap, or one by one."""
     if batched:
         return torch.func.vmap(fn)
-    return lambda *args: torch.stack(
+    return lambda *args: tree.stack(
         [fn(*(tree.select(a, i) for a in args)) for i in range(tree.flat_axis(args[0]))]
     )
 
@@ -108,36 +112,31 @@ def _minimise(
         g = problem.lower(x_, tree.unravel(v, like), batch)
         return g + 0.5 * inverse_gamma * ((v - a) ** 2).sum() if inverse_gamma else g
 
-    def product_row(x_: Tree, a: Tensor, v: Tensor, p: Tensor) -> Tensor:
-        pull: Callable[..., Any] = torch.func.vjp(
-            lambda u: torch.func.grad(value_row, argnums=2)(x_, a, u), v
-        )[1]
-        return pull(p)[0]
-
     slope_row = torch.func.grad(value_row, argnums=2)
-    values, gradients = _rows(value_row, batched), _rows(slope_row, batched)
-    products = _rows(product_row, batched)
+    both = _rows(torch.func.grad_and_value(value_row, argnums=2), batched)
+    gradients = _rows(slope_row, batched)
     hessians = _rows(torch.func.jacrev(slope_row, argnums=2), batched)
 
     with torch.no_grad():
         written = anchor.shape[1] <= WRITTEN
-        unit = _units(hessians(x, anchor, anchor)) if written else torch.ones_like(anchor)
+        first = hessians(x, anchor, anchor) if written else None
+        unit = torch.ones_like(anchor) if first is None else _units(first)
 
-        def curve(w: Tensor) -> Callable[[Tensor], Tensor]:
+        def evaluate(w: Tensor) -> tuple[Tensor, Tensor]:
+            slope, value = both(x, anchor, unit * w)
+            return value, unit * slope
+
+        def curve(w: Tensor) -> Product:
             """p -> H p in these units, row by row."""
             if not written:
-                return lambda p: products(x, anchor, w, p)
-            H = unit[..., None] * hessians(x, anchor, unit * w) * unit[:, None]
+                pull: Callable[..., Any] = torch.func.vjp(lambda v: gradients(x, anchor, v), w)[1]
+                return lambda p: pull(p)[0]
+            nonlocal first
+            H = hessians(x, anchor, unit * w) if first is None else first
+            H, first = unit[..., None] * H * unit[:, None], None
             return lambda p: (H @ p[..., None])[..., 0]
 
-        found = _trust_region(
-            lambda w: values(x, anchor, unit * w),
-            lambda w: unit * gradients(x, anchor, unit * w),
-            curve,
-            anchor / unit,
-            tol,
-            max_iter,
-        )
+        found = _trust_region(evaluate, curve, anchor / unit, tol, max_iter, written)
         stacked = torch.func.vmap(lambda row: tree.unravel(row, like))(unit * found.point)
         residual = (found.slope / unit).norm(dim=1)
         return LowerSolution(stacked, residual, found.converged, found.iterations)
@@ -163,15 +162,23 @@ class _Found(NamedTuple):
 
 
 def _trust_region(
-    value: Callable[[Tensor], Tensor],
-    gradient: Callable[[Tensor], Tensor],
-    curve: Callable[[Tensor], Callable[[Tensor], Tensor]],
+    evaluate: Callable[[Tensor], tuple[Tensor, Tensor]],
+    curve: Callable[[Tensor], Product],
     v: Tensor,
     tol: float,
     max_iter: int,
+    written: bool,
 ) -> _Found:
+    """Minimise row by row from v (R, n).
+
+    Args:
+        evaluate: v -> values (R,) and gradients (R, n).
+        curve: v -> products with the Hessians there.
+        written: a new `curve` costs as much as n products, and is asked for only where the last one
+            has not foreseen the gradients.
+    """
     eps, tiny_number = torch.finfo(v.dtype).eps, torch.finfo(v.dtype).tiny
-    first, h, r, product = v, value(v), gradient(v), curve(v)
+    first, product, (h, r) = v, curve(v), evaluate(v)
     residual = begun = r.norm(dim=1)
     # The first radius is the length of an exact step along the gradient: the scale on which g is
     # known to be quadratic.
@@ -187,15 +194,17 @@ def _trust_region(
         return torch.maximum(tol * smallest, 10 * eps * largest) * size
 
     goal = limit()
-    iterations = 0
+    iterations, old = 0, False
     while iterations < max_iter and bool(
         ((residual > goal) & (radius > eps * v.norm(dim=1))).any()
     ):
         iterations += 1
+        if old:
+            product = curve(v)
         share = residual / begun.clamp_min(tiny_number)
         step, predicted, along = _steihaug(product, r, radius, goal, share)
         trial = v + step
-        h_trial, r_trial = value(trial), gradient(trial)
+        h_trial, r_trial = evaluate(trial)
         residual_trial = r_trial.norm(dim=1)
         actual = h - h_trial
         ratio = actual / predicted.clamp_min(tiny_number)
@@ -213,19 +222,22 @@ def _trust_region(
             torch.where(grow, 2 * radius, radius),
             torch.where(residual > goal, 0.25 * length, radius),
         )
+        if written:
+            missed = (r_trial - r - product(step)).norm(dim=1) > FORESEEN * residual
+            old = bool((good & missed).any())
+        else:
+            old = bool(good.any())
         v = torch.where(good[:, None], trial, v)
         r = torch.where(good[:, None], r_trial, r)
         h, residual = torch.where(good, h_trial, h), torch.where(good, residual_trial, residual)
         met = torch.where(length > 0, along.abs() / length.square().clamp_min(tiny_number), largest)
         largest, smallest = torch.maximum(largest, met), torch.minimum(smallest, met)
         goal = limit()
-        if bool(good.any()):
-            product = curve(v)
     return _Found(v, r, (residual <= goal) & goal.isfinite(), iterations)
 
 
 def _steihaug(
-    product: Callable[[Tensor], Tensor], r: Tensor, radius: Tensor, goal: Tensor, share: Tensor
+    product: Product, r: Tensor, radius: Tensor, goal: Tensor, share: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Approximately minimise <r, s> + <s, H s>/2 over ||s|| <= radius, row by row; returns s, the
     decrease it predicts, and <s, H s>.

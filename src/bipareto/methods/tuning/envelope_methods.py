@@ -43,6 +43,10 @@ WARMUP = 300
 STEPS = 20_000
 #: e-foldings that x must be able to travel towards its answer within the budget
 TRAVEL = 8.0
+#: products of a Hessian from which its extreme eigenvalues are estimated
+LANCZOS = 12
+#: distances at which the envelope's restoring force is looked at, in units of how far y travels
+RADII = torch.logspace(-1.5, 0.5, 12, dtype=torch.float64)
 
 
 def smoothing(problem: Problem, x0: Any, y0: Any) -> tuple[float, Ideal]:
@@ -93,7 +97,7 @@ def tune_momeha(
     alone = _separability(problem, x, y, seed)
     c0 = 1e-6
     for row in rows:
-        tilt = _size(row[split:], alone) + through_x * _size(row[:split], alone)
+        tilt = tilt_size(row[split:], alone) + through_x * tilt_size(row[:split], alone)
         c0 = max(c0, tilt / _restoring_force(problem, x, y, gamma, lower.scale, row[split:], seed))
     stiffness = gamma * coupling**2 / (1 + gamma * L)
     # The scalarization's own curvature, at equal weights and at its steepest: L_F <= L_f/m + (mu/4)
@@ -222,29 +226,41 @@ class _LowerCurvature(NamedTuple):
     scale: float
 
 
-def _curvature(
-    problem: Problem, x: Tree, points: list[Tree], seed: int, scale: float | None = None
-) -> _LowerCurvature:
+def _curvature(problem: Problem, x: Tree, points: list[Tree], seed: int) -> _LowerCurvature:
     """Extreme eigenvalues of g's Hessian in y over the given points and random ones around the
-    last, and the size of y, which is how far around; None takes it from the points.
+    last, and the size of y, which is how far around.
     """
-    generator = torch.Generator().manual_seed(seed)
     lower = curvature.lower_in_y(problem, x, points[-1])
     flat = [tree.ravel(point) for point in points]
     spread = float((flat[0] - flat[-1]).abs().mean())
-    scale = scale or max(spread, float(flat[-1].pow(2).mean().sqrt())) or 1.0
+    scale = max(spread, float(flat[-1].pow(2).mean().sqrt())) or 1.0
+    generator = torch.Generator().manual_seed(seed)
+    low, high = extremes(lower, around(flat, scale, generator), generator)
+    return _LowerCurvature(low, high, scale)
+
+
+def around(points: list[Tensor], scale: float, generator: torch.Generator) -> list[Tensor]:
+    """Flat points, random ones up to three times `scale` around the last, and two on the way there
+    from the first.
+    """
+    first, last = points[0], points[-1]
     # One point of a large problem shows many curvatures, one of a small problem few.
-    count = min(max(2000 // flat[-1].numel(), 4), 32)
+    count = min(max(2000 // last.numel(), 4), 32)
     radii = torch.logspace(-1, 0.5, count, dtype=torch.float64).tolist()
-    around = [flat[-1] + r * scale * curvature.normal(flat[-1], generator) for r in radii]
-    between = [flat[0] + s * (flat[-1] - flat[0]) for s in (0.33, 0.67)] if spread > 0 else []
-    extremes = [
-        curvature.lanczos(curvature.hessian(lower, v), curvature.normal(v, generator), 12)
-        for v in [*flat, *around, *between]
+    random = [last + r * scale * curvature.normal(last, generator) for r in radii]
+    between = [] if torch.equal(first, last) else [first + s * (last - first) for s in (0.33, 0.67)]
+    return [*points, *random, *between]
+
+
+def extremes(
+    fn: curvature.Flat, points: list[Tensor], generator: torch.Generator
+) -> tuple[float, float]:
+    """The least and the greatest Ritz value of a function's Hessians at points."""
+    found = [
+        curvature.lanczos(curvature.hessian(fn, v), curvature.normal(v, generator), LANCZOS)
+        for v in points
     ]
-    return _LowerCurvature(
-        min(low for low, _ in extremes), max(high for _, high in extremes), scale
-    )
+    return min(low for low, _ in found), max(high for _, high in found)
 
 
 def _gradients(problem: Problem, x: Tree, y: Tree) -> list[Tensor]:
@@ -297,7 +313,7 @@ def _direct_curvature(problem: Problem, x: Tree, y: Tree, m: int, seed: int) -> 
     )
 
 
-def _size(part: Tensor, alone: float) -> float:
+def tilt_size(part: Tensor, alone: float) -> float:
     """Of a tilt per coordinate: the root mean square; with coordinates on their own four times the
     largest, that at most four times the mean.
     """
@@ -325,40 +341,43 @@ def _separability(problem: Problem, x: Tree, y: Tree, seed: int) -> float:
 
 
 def _restoring_force(
-    problem: Problem, x: Tree, y: Tree, gamma: float, scale: float, gradient: Tensor, seed: int,
-    batched: bool = False,
-) -> float:  # fmt: skip
+    problem: Problem, x: Tree, y: Tree, gamma: float, scale: float, gradient: Tensor, seed: int
+) -> float:
     """The peak, over the distance from y, of the envelope gap's slope per coordinate along
-    -gradient (random signs where that is 0).  `batched` looks at all distances at once.
+    -gradient (random signs where that is 0).
     """
     batch = problem.batch("lower", "full")
     flat = tree.ravel(y)
+    v = direction_along(gradient, seed)
+    forces = []
+    for radius in (scale * RADII).tolist():
+        at = tree.unravel(flat + radius * v, y)
+        one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], at)
+        prox = envelope.proximal_point(problem, *one, gamma, tol=1e-6, max_iter=30, batched=False).y
+        steep = tree.ravel(oracle.grad(lambda u: problem.lower(x, u, batch), at))
+        pull = (tree.ravel(at) - tree.ravel(prox, batch_dims=1)[0]) / gamma
+        forces.append(float(((steep - pull) * v).mean()))
+        if forces[-1] < max(forces):
+            break
+    return peak(forces)
+
+
+def direction_along(gradient: Tensor, seed: int) -> Tensor:
+    """-gradient with root mean square 1, random signs where it is 0."""
     size = gradient.pow(2).mean().sqrt()
-    v = (
-        -gradient / size
-        if float(size) > 0
-        else curvature.normal(flat, torch.Generator().manual_seed(seed)).sign()
-    )
-    radii = scale * torch.logspace(-1.5, 0.5, 12, dtype=torch.float64).to(flat)
-    points = flat + radii[:, None] * v
-    peak = 0.0
-    for group in points[None] if batched else points[:, None]:
-        at = torch.func.vmap(lambda row: tree.unravel(row, y))(group)
-        xs = tree.map_(lambda leaf: leaf.expand(len(group), *leaf.shape), x)  # noqa: B023
-        prox = envelope.proximal_point(
-            problem, xs, at, gamma, tol=1e-6, max_iter=30, batched=batched
-        ).y
-        steep = [
-            tree.ravel(oracle.grad(lambda u: problem.lower(x, u, batch), tree.select(at, i)))
-            for i in range(len(group))
-        ]
-        pull = (group - tree.ravel(prox, batch_dims=1)) / gamma
-        for slope in ((torch.stack(steep) - pull) * v).mean(1).tolist():
-            # Beyond its first peak the force belongs to another basin.
-            if slope < peak:
-                return max(peak, 1e-12)
-            peak = slope
-    return max(peak, 1e-12)
+    if float(size) > 0:
+        return -gradient / size
+    return curvature.normal(gradient, torch.Generator().manual_seed(seed)).sign()
+
+
+def peak(forces: list[float]) -> float:
+    """The first peak of forces in the order of their distances: beyond it another basin begins."""
+    highest = 0.0
+    for force in forces:
+        if force < highest:
+            break
+        highest = force
+    return max(highest, 1e-12)
 
 
 def tune_mbmomeha(

@@ -32,8 +32,10 @@ from bipareto.methods.parts.coordinates import Coordinates
 from bipareto.methods.parts.scalarization import Fixed, Ideal
 from bipareto.methods.parts.schedule import Power
 from bipareto.methods.tuning import envelope_methods as rules
-from bipareto.methods.tuning import local
-from bipareto.methods.tuning.local import Local
+from bipareto.methods.tuning import local, views
+from bipareto.methods.tuning.fitting import fit
+from bipareto.methods.tuning.local import Kept, Local
+from bipareto.methods.tuning.views import View
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.problem.wrapped import Wrapped
@@ -47,6 +49,8 @@ RENEWALS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
 
 #: the last picture of each problem's runs: the next renewal looks at it again
 _SEEN: WeakKeyDictionary[Problem, Local] = WeakKeyDictionary()
+#: the last place from which Hessians were learned, and what was
+_KNOWN: WeakKeyDictionary[Problem, tuple[Tensor, Kept]] = WeakKeyDictionary()
 
 
 def affordable(x: Tree, y: Tree) -> bool:
@@ -54,74 +58,50 @@ def affordable(x: Tree, y: Tree) -> bool:
     return tree.ravel((x, y)).numel() <= MOST
 
 
-class View(NamedTuple):
-    """The problem as seen from one place.
-
-    Attributes:
-        at: the picture there, R = 1.
-        problem: in (u, v), x = x_0 + u and y = y_0 + B v + W u with (x_0, y_0) the place: g_yy is
-            the identity at (0, 0), and the objectives are (f - z)/s.
-        given: a point v of interest: y as a user gave it, or 0.
-        scale: how far y travels from place to place, root mean square per coordinate of v.
-    """
-
-    at: Local
-    problem: Problem
-    given: Tensor
-    scale: float
-
-
 class Survey(NamedTuple):
     """What was seen of a front from its start: views from the start and from between the ends, the
     ideal point z that stays, and the extent s (m,).  The ends themselves may lie at infinity.
+    `kept` is what was learned of Hessians.
     """
 
     views: list[View]
     ideal: Fixed
     extent: Tensor
+    kept: Kept
 
 
 def survey(problem: Problem, x: Tree, y: Tree) -> Survey:
     """Look at the start, find the ends of the front, and measure all by them."""
-    lead = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
-    start = local.look(problem, lead[0], local.settle(problem, *lead))
-    ends, ideal, extent = local.extremes(problem, start, (x, y))
+    start, kept = _start(problem, x, y)
+    ends, ideal, extent = local.extremes(problem, start, (x, y), kept)
     middle_x = local.as_trees(ends.x.mean(0, keepdim=True), x)
     middle_y = local.as_trees(ends.y.mean(0, keepdim=True), y)
-    middle = local.look(problem, middle_x, local.settle(problem, middle_x, middle_y))
+    middle = local.look(problem, middle_x, local.settle(problem, middle_x, middle_y), kept)
     z = ideal - MARGIN * extent
     given = tree.ravel(y).double() - start.y[0]
-    views = [
-        _view(problem, x, y, start, z, extent, given, middle),
-        _view(problem, x, y, middle, z, extent, 0 * given, start),
+    pair = [
+        views.view(problem, (x, y), start, given, middle),
+        views.view(problem, (x, y), middle, 0 * given, start),
     ]
-    return Survey(views, Fixed(tuple(z.tolist())), extent)
+    return Survey(pair, Fixed(tuple(z.tolist())), extent, kept)
 
 
-def _view(
-    problem: Problem, x: Tree, y: Tree, at: Local, z: Tensor, extent: Tensor, given: Tensor,
-    other: Local,
-) -> View:  # fmt: skip
-    like = tree.ravel(x)
-    root = local.inverse(at.g_yy[0], local.FLOOR[like.dtype], flat=True)[1]
-    at_x, at_y, B, W, z, extent = (
-        value.to(like) for value in (at.x[0], at.y[0], root, at.follow[0], z, extent)
-    )
-    lower, upper = problem.batch("lower", "full"), problem.batch("upper", "full")
+def _start(problem: Problem, x: Tree, y: Tree) -> tuple[Local, Kept]:
+    """The picture at the lower solution near a start, and what is known of Hessians from there."""
+    x, y = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
+    y = local.settle(problem, x, y)
+    kept = _learned(problem, x, y)
+    # Seen as any other place is, so that it makes no difference in bits who learned it.
+    return local.look(problem, x, y, kept), kept
 
-    def back(u: Tensor, v: Tensor) -> tuple[Tree, Tree]:
-        return tree.unravel(at_x + u, x), tree.unravel(at_y + B @ v + W @ u, y)
 
-    turned = torch.linalg.solve(root, torch.stack([other.y[0] - at.y[0], given], 1))
-    return View(
-        at,
-        Problem(
-            upper=lambda u, v: (problem.upper(*back(u, v), upper) - z) / extent,
-            lower=lambda u, v: problem.lower(*back(u, v), lower),
-        ),
-        torch.linalg.solve(root, given).to(like),
-        float(turned.square().mean(0).sqrt().max()) or 1.0,
-    )
+def _learned(problem: Problem, x: Tree, y: Tree) -> Kept:
+    """What is known of Hessians from one point, trees with a first axis of 1."""
+    at = tree.ravel((x, y))
+    known = _KNOWN.get(problem)
+    if known is None or not torch.equal(known[0], at):
+        known = _KNOWN[problem] = at, local.learn(problem, x, y)
+    return known[1]
 
 
 def largest(alpha: float | Tensor, gamma: float | Tensor) -> Any:
@@ -134,15 +114,14 @@ def begin(
     penalty: float, pace: float,
 ) -> Coordinates:  # fmt: skip
     """Coordinates for runs that start at (x, y), with an eye on where equal weights would lead."""
-    floor = local.FLOOR[tree.first_leaf(x).dtype]
-    lead = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
-    own = local.look(problem, lead[0], local.settle(problem, *lead))
-    ahead = local.minimise(problem, 1 / extent[None], own, (x, y), iterations=1)
-    found = local.fit(
+    own, kept = _start(problem, x, y)
+    ahead = local.minimise(problem, 1 / extent[None], own, (x, y), kept, iterations=1)
+    found = fit(
         own, [ahead], extent=extent, mu=mu, gamma=gamma, largest=largest(alpha, gamma),
-        penalty=own.f.new_tensor([penalty]), pace=pace, floor=floor,
+        penalty=own.f.new_tensor([penalty]), pace=pace,
     )  # fmt: skip
-    return Coordinates(found.x[0], found.y[0], found.follow[0], own.x[0], own.y[0])
+    place = own.x[0], own.y[0]
+    return Coordinates(found.x[0], found.y[0], found.follow[0], *place, *place)
 
 
 def renew(problem: Problem, state: Any) -> Any:
@@ -157,8 +136,9 @@ def renew(problem: Problem, state: Any) -> Any:
     zero = torch.zeros_like(state.t)
     try:
         solved = local.settle(problem, state.x, state.y)
-        own = local.look(problem, state.x, solved)
-        last = _seen_before(problem, frame, like)
+        kept = _learned(problem, *_places(frame.first_x[:1], frame.first_y[:1], like))
+        own = local.look(problem, state.x, solved, kept)
+        last = _seen_before(problem, frame, like, kept)
         _SEEN[problem] = own
         alike = local.same_valley(problem, state.x, state.y, solved)
         good = (_finite(own) & _finite(last) & alike).nonzero().flatten()
@@ -171,7 +151,7 @@ def renew(problem: Problem, state: Any) -> Any:
         # so that they leave lower maxima; a metric from a place where g happens to be flat would
         # stretch them beyond that.
         convex = abs(gamma * largest(alpha, gamma) - 4) < 0.01
-        found = local.fit(
+        found = fit(
             local.rows(own, good),
             [local.rows(last, good)],
             extent=state.extent[first].double(),
@@ -180,15 +160,20 @@ def renew(problem: Problem, state: Any) -> Any:
             largest=largest(alpha, gamma),
             penalty=penalty[good],
             pace=float(knobs.alpha_x(zero)[first]),
-            floor=local.FLOOR[tree.first_leaf(like).dtype],
             kept=None if convex else frame.y.double()[good],
         )
     except RuntimeError:  # a decomposition that does not converge
         return state
-    made = Coordinates(found.x, found.y, found.follow, own.x[good], own.y[good])
-    frame = Coordinates(
-        *(old.index_copy(0, good, new.to(old)) for old, new in zip(frame, made, strict=True))
-    )
+    parts = {
+        "x": found.x, "y": found.y, "follow": found.follow,
+        "made_x": own.x[good], "made_y": own.y[good],
+    }  # fmt: skip
+    made = {
+        name: old.index_copy(0, good, parts[name].to(old))
+        for name, old in frame._asdict().items()
+        if name in parts
+    }
+    frame = frame._replace(**made)
     state = state._replace(coordinates=frame)
     if not power:
         return state
@@ -196,15 +181,24 @@ def renew(problem: Problem, state: Any) -> Any:
     return state._replace(knobs=knobs._replace(c=knobs.c._replace(scale=scale)))
 
 
-def _seen_before(problem: Problem, frame: Coordinates, like: tuple[Tree, Tree]) -> Local:
+def _seen_before(
+    problem: Problem, frame: Coordinates, like: tuple[Tree, Tree], kept: Kept
+) -> Local:
     """The picture where the coordinates were made."""
-    kept = _SEEN.get(problem)
-    made = frame.made_x.double(), frame.made_y.double()
-    if kept is not None and torch.equal(kept.x, made[0]) and torch.equal(kept.y, made[1]):
-        return kept
-    return local.look(
-        problem, *(local.as_trees(at, part) for at, part in zip(made, like, strict=True))
-    )
+    seen = _SEEN.get(problem)
+    x, y = frame.made_x, frame.made_y
+    if seen is not None and torch.equal(seen.x, x.double()) and torch.equal(seen.y, y.double()):
+        return seen
+    count = len(x)
+    if bool((x == x[:1]).all()) and bool((y == y[:1]).all()):  # runs that have begun together
+        x, y = x[:1], y[:1]
+    at = local.look(problem, *_places(x, y, like), kept)
+    return local.rows(at, [0] * count) if len(x) < count else at
+
+
+def _places(x: Tensor, y: Tensor, like: tuple[Tree, Tree]) -> tuple[Tree, Tree]:
+    """Rows of flat points as trees."""
+    return local.as_trees(x, like[0]), local.as_trees(y, like[1])
 
 
 def _finite(at: Local) -> Tensor:
@@ -242,7 +236,7 @@ def tune_momeha(
     steps = steps or rules.STEPS
     found = _surveyed(problem, x, y)
     if found and problem.sampler is None:
-        return _in_coordinates(found, steps, seed, local.FLOOR[tree.first_leaf(x).dtype])
+        return _in_coordinates(problem, found, steps, seed)
     return _in_plain_ones(rules.tune_momeha, problem, found, x, y, steps, seed)
 
 
@@ -323,41 +317,25 @@ def _measured(found: Survey) -> Question:
     return Question(4.0 * len(found.extent), found.ideal, found.extent)
 
 
-def _in_coordinates(found: Survey, steps: int, seed: int, floor: float) -> dict[str, Any]:
-    spots = [
-        (view.problem, view.given.new_zeros(view.at.x.shape[1]), torch.zeros_like(view.given), view)
-        for view in found.views
-    ]
-    # Curvatures around y* as far as y travels (the rule looks three times as far), and where y was
-    # given.
-    curvatures = [
-        rules._curvature(problem, u, [view.given, v], seed, view.scale / 3)
-        for problem, u, v, view in spots
-    ]
-    L = max(seen.largest for seen in curvatures)
-    rho = max(-min(seen.smallest for seen in curvatures), 0.0)
+def _in_coordinates(problem: Problem, found: Survey, steps: int, seed: int) -> dict[str, Any]:
+    seen_from = found.views
+    curvatures = [views.curvatures(problem, view, found.kept, seed) for view in seen_from]
+    L = max(high for _, high in curvatures)
+    rho = max(-min(low for low, _ in curvatures), 0.0)
     if rho > 0.01:
         # Not convex: y keeps the metric of the start, so that alone counts.
-        L, rho = curvatures[0].largest, max(-curvatures[0].smallest, 0.0)
-        spots = spots[:1]
+        L, rho = curvatures[0][1], max(-curvatures[0][0], 0.0)
+        seen_from = seen_from[:1]
     gamma, alpha = rules.envelope_steps(L, rho, unit=1.0)
-    c0 = 0.0
-    for problem, u, v, view in spots:
-        alone = rules._separability(problem, u, v, seed)
-        for row in rules._gradients(problem, u, v):
-            tilt = row[u.numel() :]
-            force = rules._restoring_force(
-                problem, u, v, gamma, view.scale, tilt, seed, batched=True
-            )
-            c0 = max(c0, rules._size(tilt, alone) / force)
+    c0 = max(views.first_penalty(view, gamma, found.extent, seed) for view in seen_from)
     mu, ideal, extent = _measured(found)
     # As fast as y can follow, and not slower than the budget asks for.
     pace = min(0.25, max(200 / steps, 0.02))
     # Runs that come where a stronger penalty is asked for raise it there.
     fits = [
-        local.fit(
+        fit(
             view.at, [], extent=extent, mu=mu, gamma=gamma, largest=largest(alpha, gamma),
-            penalty=extent.new_tensor([c0]), pace=pace, floor=floor,
+            penalty=extent.new_tensor([c0]), pace=pace,
         )
         for view in found.views
     ]  # fmt: skip

@@ -1,5 +1,4 @@
-"""Second-order pictures of points at lower solutions, and what follows from them: the ends of a
-front, and coordinates for a run.
+"""Second-order pictures of points at lower solutions, and the ends of a front by them.
 
 For problems small enough that Hessians can be written down.  All of it is float64, with points side
 by side on a first axis R.  None of it depends on units: a matrix is divided by its diagonal before
@@ -8,20 +7,18 @@ its eigenvalues are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bipareto.methods.parts import envelope
+from bipareto.methods.tuning import hessians
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
 #: eigenvalues of an equilibrated matrix below this share of the largest are rounding
 FLOOR = {torch.float64: 1e-10, torch.float32: 1e-4}
-#: the penalty's curvature in y over that of the scalarized objectives
-STRONGER = 5.0
 
 
 class Local(NamedTuple):
@@ -32,6 +29,7 @@ class Local(NamedTuple):
         f: objectives (R, m).
         f_x, f_y: their gradients (R, m, n_x) and (R, m, n_y).
         g_yy, g_yx: (R, n_y, n_y) and (R, n_y, n_x).
+        root: B with B B' = |g_yy|^-1, (R, n_y, n_y); flat directions are not stretched.
         follow: dy*/dx = -g_yy^-1 g_yx, (R, n_y, n_x).
         slope: gradients of f_i(x, y*(x)), (R, m, n_x).
         bend: curvature of f_i along (v, follow v), (R, m, n_x, n_x); the bending of y* is left out.
@@ -45,6 +43,7 @@ class Local(NamedTuple):
     f_y: Tensor
     g_yy: Tensor
     g_yx: Tensor
+    root: Tensor
     follow: Tensor
     slope: Tensor
     bend: Tensor
@@ -56,45 +55,119 @@ def settle(problem: Problem, x: Tree, y: Tree, tol: float = 1e-9, max_iter: int 
     return envelope.solve_lower(problem, x, y, tol=tol, max_iter=max_iter).y
 
 
-def look(problem: Problem, x: Tree, y: Tree) -> Local:
+class Kept(NamedTuple):
+    """What is known of the Hessians of both levels: all of f's, and g's columns of y."""
+
+    upper: hessians.Known | None = None
+    lower: hessians.Known | None = None
+
+
+NOTHING = Kept()
+
+
+def look(problem: Problem, x: Tree, y: Tree, kept: Kept = NOTHING) -> Local:
     """The picture at (x, y), trees with a first axis R; y is taken as it is."""
+    levels, both, n = _levels(problem, x, y)
+    floor, total = FLOOR[both.dtype], both.shape[1]
+    f, g = (
+        hessians.see(fn, both, columns, known, floor)
+        for fn, columns, known in zip(levels, (total, total - n), kept, strict=True)
+    )
+    return _picture(both, n, f, g)
+
+
+def try_derivatives(problem: Problem, x: Tree, y: Tree) -> None:
+    """Take the derivatives that a picture takes, in one direction: fails where `look` would."""
+    levels, both, _ = _levels(problem, x, y)
+    for fn in levels:
+        with torch.no_grad():
+            count = len(fn(both[0]))
+        hessians.products(fn, both, torch.ones_like(both[:1]).expand(count, 1, -1))
+
+
+def learn(problem: Problem, x: Tree, y: Tree) -> Kept:
+    """What is known of Hessians from one point (R = 1), and from where a Newton step with equal
+    weights leads, each objective in units of what its own step promises.
+    """
+    levels, both, n = _levels(problem, x, y)
+    floor, total = FLOOR[both.dtype], both.shape[1]
+    seen = [
+        hessians.see(fn, both, columns, None, floor)
+        for fn, columns in zip(levels, (total, total - n), strict=True)
+    ]
+    at = _picture(both, n, *seen)
+    bend = absolute(at.bend[0])
+    promise = torch.einsum("mi,mij,mj->m", at.slope[0], inverse(bend, 1e-6)[0], at.slope[0])
+    share = torch.where(promise > 0, promise, torch.ones_like(promise)).reciprocal()
+    metric, root = inverse(torch.einsum("m,mij->ij", share, bend), 1e-6)
+    step = -metric @ (share @ at.slope[0])
+    # As far again in a random direction, of x and of y: a straight way may leave coordinates still.
+    stream = torch.Generator().manual_seed(0)
+
+    def beside(share: float) -> Tensor:
+        way = share * (step + 0.3 * _random_like(step, root, stream))
+        move = at.follow[0] @ way
+        return torch.cat([way, move + 0.3 * _random_like(move, at.root[0], stream)])
+
+    others = both + torch.stack([beside(1.0), beside(-0.7)]).to(both)
+    f, g = seen
+    return Kept(
+        hessians.compare(levels[0], f, others, floor),
+        hessians.compare(levels[1], g, others, floor, at.follow[0]),
+    )
+
+
+def _random_like(step: Tensor, root: Tensor, stream: torch.Generator) -> Tensor:
+    """A random step as long as the given one, in the metric (R R')^-1 of a root R."""
+    size = torch.linalg.solve(root, step[:, None]).square().mean().sqrt()
+    noise = torch.randn(len(step), generator=stream, dtype=torch.float64)
+    return size * (root @ noise.to(step))
+
+
+def _levels(problem: Problem, x: Tree, y: Tree) -> tuple[list[hessians.Values], Tensor, int]:
+    """f and g (as one value) as functions of the flat (x, y), the points (R, N), and n_x."""
     like = tree.select(x, 0), tree.select(y, 0)
     flat_x, flat_y = tree.ravel(x, batch_dims=1), tree.ravel(y, batch_dims=1)
-    n = flat_x.shape[1]
     lower_batch, upper_batch = problem.batch("lower", "full"), problem.batch("upper", "full")
 
     def lower(v: Tensor) -> Tensor:
         a, b = tree.unravel(v, like)
-        return problem.lower(a, b, lower_batch)
+        return problem.lower(a, b, lower_batch)[None]
 
     def upper(v: Tensor) -> Tensor:
         a, b = tree.unravel(v, like)
         return problem.upper(a, b, upper_batch)
 
-    jacrev, vmap = torch.func.jacrev, torch.func.vmap
-    both = torch.cat([flat_x, flat_y], 1)
-    with torch.no_grad():
-        f = vmap(upper)(both).double()
-        J = vmap(jacrev(upper))(both).double()
-        curvature = vmap(jacrev(jacrev(upper)))(both).double()
-        g = vmap(jacrev(torch.func.grad(lower)))(both).double()
-    g_yy, g_yx = g[:, n:, n:], g[:, n:, :n]
-    follow = -inverse(g_yy, FLOOR[flat_x.dtype], flat=True)[0] @ g_yx
-    eye = torch.eye(n, dtype=torch.float64, device=both.device).expand(len(both), n, n)
-    along = torch.cat([eye, follow], 1)[:, None]
+    return [upper, lower], torch.cat([flat_x, flat_y], 1), flat_x.shape[1]
+
+
+def _picture(both: Tensor, n: int, f: hessians.Seen, g: hessians.Seen) -> Local:
+    g_yy, g_yx = g.columns[:, 0, n:], g.columns[:, 0, :n].mT
+    inverted, root = inverse(g_yy, FLOOR[both.dtype], flat=True)
+    follow = -inverted @ g_yx
+    J, H, W = f.slope, f.columns, follow[:, None]
+    across = H[..., :n, n:] @ W
     return Local(
-        x=flat_x.double(),
-        y=flat_y.double(),
-        f=f,
+        x=both[:, :n].double(),
+        y=both[:, n:].double(),
+        f=f.value,
         f_x=J[..., :n],
         f_y=J[..., n:],
         g_yy=g_yy,
         g_yx=g_yx,
+        root=root,
         follow=follow,
         slope=J[..., :n] + J[..., n:] @ follow,
-        bend=along.mT @ curvature @ along,
-        f_yy=curvature[..., n:, n:],
+        bend=H[..., :n, :n] + across + across.mT + W.mT @ (H[..., n:, n:] @ W),
+        f_yy=H[..., n:, n:],
     )
+
+
+def lower_curvature(problem: Problem, x: Tree, y: Tree, kept: Kept) -> Tensor:
+    """g_yy (R, n_y, n_y) at (x, y), trees with a first axis R."""
+    levels, both, n = _levels(problem, x, y)
+    columns = both.shape[1] - n
+    return hessians.see(levels[1], both, columns, kept.lower, FLOOR[both.dtype]).columns[:, 0, n:]
 
 
 def same_valley(problem: Problem, x: Tree, y: Tree, solved: Tree) -> Tensor:
@@ -162,22 +235,40 @@ def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (..., n) and eigenvectors; NaN for a matrix that is not finite, which LAPACK is
     not to see.
     """
+    if _alike(A):
+        values, vectors = _eigh(A[0])
+        return values.expand(len(A), *values.shape), vectors.expand(len(A), *vectors.shape)
     good = A.isfinite().all(-1).all(-1)
     eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
     values, vectors = torch.linalg.eigh(torch.where(good[..., None, None], A, eye))
     return torch.where(good[..., None], values, torch.nan), vectors
 
 
+def _alike(A: Tensor) -> bool:
+    """Whether the first axis of (R, ..., n, n) repeats one entry, as where losses are quadratic."""
+    return A.dim() > 2 and len(A) > 1 and bool((A[:1] == A).all())
+
+
 def absolute(A: Tensor) -> Tensor:
-    """|A| of symmetric matrices (..., n, n) in equilibrated units."""
+    """|A| of symmetric matrices (..., n, n) in equilibrated units; A itself where it is positive
+    definite.
+    """
     scale = _equilibrator(A)
-    values, vectors = _eigh(scale[..., :, None] * A * scale[..., None, :])
+    B = scale[..., :, None] * A * scale[..., None, :]
+    if not bool(torch.linalg.cholesky_ex(B).info.any()) and bool(B.isfinite().all()):
+        return A
+    values, vectors = _eigh(B)
     vectors = vectors / scale[..., :, None]
     return (vectors * values.abs()[..., None, :]) @ vectors.mT
 
 
 def minimise(
-    problem: Problem, weights: Tensor, at: Local, like: tuple[Tree, Tree], iterations: int = 25
+    problem: Problem,
+    weights: Tensor,
+    at: Local,
+    like: tuple[Tree, Tree],
+    kept: Kept = NOTHING,
+    iterations: int = 25,
 ) -> Local:
     """sum_i weights_i f_i(x, y*(x)) descended from R points, weights (R, m), by Newton steps with
     |curvature|.
@@ -213,7 +304,7 @@ def minimise(
             length = torch.where(done, length, 0.4 * length)
         if not bool((x != at.x).any()):
             break
-        at = look(problem, as_trees(x, like[0]), as_trees(y, like[1]))
+        at = look(problem, as_trees(x, like[0]), as_trees(y, like[1]), kept)
     return at
 
 
@@ -233,7 +324,9 @@ def _values(problem: Problem, x: Tree, y: Tree) -> Tensor:
         )
 
 
-def extremes(problem: Problem, at: Local, like: tuple[Tree, Tree]) -> tuple[Local, Tensor, Tensor]:
+def extremes(
+    problem: Problem, at: Local, like: tuple[Tree, Tree], kept: Kept
+) -> tuple[Local, Tensor, Tensor]:
     """The ends of the front seen from one point: a minimiser of each f_i (m of them), the ideal
     point and the extent (m,).
 
@@ -242,9 +335,9 @@ def extremes(problem: Problem, at: Local, like: tuple[Tree, Tree]) -> tuple[Loca
     """
     m = at.f.shape[1]
     eye = torch.eye(m, dtype=torch.float64, device=at.f.device)
-    ends = minimise(problem, eye, rows(at, [0] * m), like)
+    ends = minimise(problem, eye, rows(at, [0] * m), like, kept)
     extent = _extent(ends, at)
-    ends = minimise(problem, eye / extent + 2e-3 / extent, ends, like)
+    ends = minimise(problem, eye / extent + 2e-3 / extent, ends, like, kept)
     return ends, ends.f.amin(0), _extent(ends, at)
 
 
@@ -260,92 +353,15 @@ def _extent(ends: Local, start: Local) -> Tensor:
     return torch.where(extent > 0, extent, torch.ones_like(extent))
 
 
-class Fit(NamedTuple):
-    """Coordinates of R runs, P_x, P_y and W, and the penalty (R,) they are made for."""
-
-    x: Tensor
-    y: Tensor
-    follow: Tensor
-    penalty: Tensor
-
-
-def fit(
-    own: Local,
-    others: Sequence[Local],
-    *,
-    extent: Tensor,
-    mu: float,
-    gamma: float,
-    largest: float,
-    penalty: Tensor,
-    pace: float,
-    floor: float,
-    kept: Tensor | None = None,
-) -> Fit:
-    """Coordinates for runs at `own` that pass by `others`.
-
-    - P_y makes g_yy at `own` the identity, and is shrunk where a curvature met at `others` exceeds
-      `largest`.
-    - The penalty c is at least so strong that F/c curves g's valley by no more than a fifth.
-    - P_x = (pace K sum E'E + M/c)^-1.  M is the curvature of F along the lower solutions; E = g_yx
-      + g_yy W is what is left of the coupling when y goes along with x, zero at `own`; and K =
-      gamma/(1 + gamma L) is what the envelope makes of it.  A step of length `pace` then goes that
-      share of x's way, and less where y could not follow.
-
-    Args:
-        extent: of the objectives, (m,).
-        mu, gamma: smoothing, and the envelope's gamma in these coordinates.
-        largest: L, the curvature in these coordinates that the steps of y allow for.
-        penalty: c (R,) at which the coordinates are used.
-        floor: eigenvalues of g_yy below this share of the largest are rounding.
-        kept: P_y (R, n_y, n_y) that is not to be made anew.
-    """
-    places = [own, *others]
-    m, unit = own.f.shape[1], extent[:, None]
-    if kept is None:
-        root = inverse(own.g_yy, floor, flat=True)[1]
-        met = torch.stack([_spectrum(root, at.g_yy).abs().amax(-1) for at in places]).amax(0)
-        root = root / (met / largest).clamp_min(1.0).sqrt()[:, None, None]
-    else:
-        root = torch.linalg.cholesky(kept)
-
-    def sharp(slopes: Tensor) -> Tensor:
-        """mu/4 times the outer products of differences: what the softmax adds to F's curvature."""
-        rest = _differences(slopes)
-        return 0.25 * mu / m**2 * rest.mT @ rest
-
-    tilts = [
-        _spectrum(root[:, None], at.f_yy / unit[..., None]).abs().amax((-1, -2))
-        + sharp((at.f_y / unit) @ root).diagonal(dim1=-2, dim2=-1).sum(-1)
-        for at in places
-    ]
-    penalty = torch.maximum(penalty, STRONGER * torch.stack(tilts).amax(0))
-    left = torch.stack([root.mT @ (at.g_yx + at.g_yy @ own.follow) for at in places])
-    stiff = pace * gamma / (1 + gamma * largest) * (left.mT @ left).sum(0)
-    bends = torch.stack(
-        [
-            (absolute(at.bend) / unit[..., None]).mean(1)
-            + sharp((at.f_x + at.f_y @ own.follow) / unit)
-            for at in places
-        ]
-    )
-    c = penalty[:, None, None]
-    metric, root_x = inverse(stiff + bends.mean(0) / c, 1e-9)
-    top = torch.stack([_spectrum(root_x, stiff + M / c).amax(-1) for M in bends]).amax(0)
-    top = torch.where(top > 0, top, torch.ones_like(top))
-    return Fit(metric / top[:, None, None], root @ root.mT, own.follow, penalty)
-
-
-def _spectrum(root: Tensor, A: Tensor) -> Tensor:
+def spectrum(root: Tensor, A: Tensor) -> Tensor:
     """Eigenvalues of R' A R, (..., n)."""
-    B = root.mT @ A @ root
+    return _spectrum(root.mT @ A @ root)
+
+
+def _spectrum(B: Tensor) -> Tensor:
+    if _alike(B):
+        values = _spectrum(B[0])
+        return values.expand(len(B), *values.shape)
     good = B.isfinite().all(-1).all(-1)
     values = torch.linalg.eigvalsh(torch.where(good[..., None, None], B, 0.0))
     return torch.where(good[..., None], values, torch.nan)
-
-
-def _differences(values: Tensor) -> Tensor:
-    """values_i - values_j for all i < j of (R, m, n), shape (R, pairs, n); zeros for m = 1."""
-    m = values.shape[1]
-    i, j = torch.triu_indices(m, m, 1)
-    return values[:, i] - values[:, j] if m > 1 else torch.zeros_like(values)
