@@ -271,6 +271,7 @@ def default(judge: Judge, budget: int, seed: int) -> tuple[Answers, dict[str, An
         "winner": list(front.race.winner[:3]),
         "race": str(front.race).splitlines(),
         "training": front.race.training,
+        "longer": front.race.longer,
         "own": front.objectives.tolist(),
         "returned": judge.objectives(front.x, front.y, problem.test).tolist(),
         "warnings": said,
@@ -381,7 +382,7 @@ def together(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "validation": round(below(part["validation"][0]), 4),
                 "own": round(below(part["own"]), 4),
                 "returned": round(below(part["returned"]), 4),
-                **{key: part[key] for key in ("race_share", "winner", "training")},
+                **{key: part[key] for key in ("race_share", "winner", "training", "longer")},
             }
     for place, row in rows.items():
         here = [part for part in parts if (part["problem"], part["seed"]) == place]

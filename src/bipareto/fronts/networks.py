@@ -197,8 +197,7 @@ def _refined(
     trainings: int,
 ) -> tuple[list[_Trained], Units]:
     """For each preference the best of the race, the runs (`ends`) and of `trainings` at points that
-    a model of all of them proposes, and what objectives are measured by: as they are, or by their
-    range where else one point would answer all preferences.
+    a model of all of them proposes, and the range that objectives are measured by.
     """
     rows, device = preferences.cpu().double(), tree.first_leaf(y0).device
     pools, expected = [], []
@@ -206,31 +205,9 @@ def _refined(
         pool, model = _searched(problem, end, y0, rows, seed, raced, trainings)
         pools.append(pool)
         expected.append(pool.objectives.cpu().double() if model is None else model.expected())
-    units = Units.plain(rows.shape[1])
+    units = Units.of_front(torch.cat(expected))
     best = [best_for(f, rows, units) for f in expected]
-    ranged = Units.of_front(torch.cat(expected))
-    other = [best_for(f, rows, ranged) for f in expected]
-    if _alike(best) and not _alike(other):
-        warnings.warn(
-            "one point would answer every preference, because objectives are of very different "
-            f"size (their best values: {_shown(ranged.best())}, their ranges: "
-            f"{_shown(ranged.extent)}); answers are chosen by shares of the ranges instead, but "
-            "runs follow objectives as they are: write them on scales that can be compared, such "
-            "as (f - best) / range",
-            BiparetoWarning,
-            stacklevel=5,
-        )
-        units, best = ranged, other
     return [p.at(index).with_y_on(device) for p, index in zip(pools, best, strict=True)], units
-
-
-def _alike(answers: list[list[int]]) -> bool:
-    """Whether in every seed all preferences have the same point."""
-    return all(len(set(rows)) == 1 for rows in answers)
-
-
-def _shown(values: Tensor) -> str:
-    return ", ".join(f"{value:.3g}" for value in values.tolist())
 
 
 def _searched(

@@ -5,6 +5,9 @@ answers.  A Gaussian process per objective (Matérn 5/2, one length per coordina
 is drawn from, and for each preference the best point of the draw is trained next: Thompson sampling
 of the scalarized front.  In the end the model's mean takes the place of draws: what is trained last
 is to be the answer, and no later point will profit from what a draw explores.
+
+Points are proposed for objectives as they are; which of them answers a preference is decided in
+units of the front's range (`Units.of_front`).  Proposals in those units were no better.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What preferences measure objectives by: F is taken of (f_i - z_i)/s_i.
 
-Objectives are taken as they are, z = 0 and s = 1, by runs, by proposals of points to train, and
-by the choice among trainings.  Where their levels leave that no choice, z lies a little below the
-best values of the front and s is its range, as in `MOMEHA.tuned`: preferences then ask for shares
-of what can be had of each objective.
+Runs take objectives as they are, and so do proposals of points to train.  Where many trainings have
+told the front, z lies a little below its best values and s is its range, as in `MOMEHA.tuned`:
+preferences then ask for shares of what can be had of each objective, whatever its level.
 """
 
 from __future__ import annotations
@@ -53,10 +52,6 @@ class Units(NamedTuple):
         extent = torch.maximum(high - low, LEAST_EXTENT * size)
         extent = torch.where(extent > 0, extent, 1.0)
         return cls(low - MARGIN * extent, extent, 4.0 * m)
-
-    def best(self) -> Tensor:
-        """The best values (m,) of the front that the units were taken from."""
-        return self.ideal + MARGIN * self.extent
 
     def value(self, objectives: Tensor, preference: Tensor) -> Tensor:
         """F (...,) of objectives (..., m), the smooth Tchebycheff scalarization in these units."""
