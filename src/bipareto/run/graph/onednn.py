@@ -23,7 +23,7 @@ SIDE = 4
 
 _aten = torch.ops.aten
 
-LIBRARY.define("product(Tensor a, Tensor b) -> Tensor", tags=(torch.Tag.flexible_layout,))
+LIBRARY.define("product(Tensor a, Tensor b) -> Tensor", tags=(torch.Tag.needs_exact_strides,))
 
 
 @torch.library.impl(LIBRARY, "product", "CPU")
@@ -47,14 +47,21 @@ def hand_over(graph: fx.Graph) -> None:
     if not available():
         return
     for node in list(graph.nodes):
-        if node.target == _aten.mm.default and _pays(node, *node.args):
-            node.target = torch.ops.bipareto.product.default
-        elif node.target == _aten.addmm.default and _pays(node, *node.args[1:]) and not node.kwargs:
-            added, a, b = node.args
-            with graph.inserting_before(node):
-                product = call(graph, torch.ops.bipareto.product.default, a, b)
-                node.replace_all_uses_with(call(graph, _aten.add.Tensor, product, added))
-            graph.erase_node(node)
+        plain = node.target == _aten.mm.default
+        if not (plain or node.target == _aten.addmm.default) or node.kwargs:
+            continue
+        a, b = node.args if plain else node.args[1:]
+        if not _pays(node, a, b):
+            continue
+        with graph.inserting_before(node):
+            if not a.meta["val"].is_contiguous():
+                # No copy: Inductor computes it as it shall lie.
+                a = call(graph, _aten.clone.default, a, memory_format=torch.contiguous_format)
+            made = call(graph, torch.ops.bipareto.product.default, a, b)
+            if not plain:
+                made = call(graph, _aten.add.Tensor, made, node.args[0])
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
 
 
 @cache

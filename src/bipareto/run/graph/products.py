@@ -81,8 +81,8 @@ def _shared(factor: Any) -> bool:
     return bool(factor.meta["val"].stride(0) == 0)
 
 
-def call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
+def call(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
     """A node and what it looks like, which Inductor asks for."""
-    made = graph.call_function(target, args)
-    made.meta["val"] = target(*fx.node.map_arg(args, lambda node: node.meta["val"]))
+    made = graph.call_function(target, args, kwargs)
+    made.meta["val"] = target(*fx.node.map_arg(args, lambda node: node.meta["val"]), **kwargs)
     return made
