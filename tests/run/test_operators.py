@@ -7,6 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bipareto as bp
@@ -14,7 +17,8 @@ from bipareto.errors import BiparetoWarning
 from bipareto.methods import METHODS
 from bipareto.methods.base import State
 from bipareto.problem import Problem, tree
-from bipareto.run.compiled import CompiledStepper
+from bipareto.run.compiled import CompiledStepper, _shared_work
+from bipareto.run.graph import onednn, products
 
 PROBLEM = bp.problems.get("pl-sin2", dim=4)
 #: Operators of one eager step on PL-SIN2 at most.  A change that lowers one lowers it here; one
@@ -83,3 +87,41 @@ def test_a_batched_step_is_one_graph_without_breaks(name: str) -> None:
         packed, _ = step.advance(packed, batches)
     assert not step.broken
     assert len(graphs) == 1
+
+
+def test_a_step_of_a_linear_classifier_has_eight_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the twelve that are written: g and f are evaluated once per point, g at y and at theta by
+    one product.
+    """
+    monkeypatch.setattr(products, "intel", lambda: False)
+    monkeypatch.setattr(onednn, "available", lambda: True)
+    stream = torch.Generator().manual_seed(0)
+    images = [torch.randn(size, 80, generator=stream) for size in (320, 330, 340)]
+    labels = [torch.randint(10, (len(part),), generator=stream) for part in images]
+
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([cross_entropy(images[i] @ y.T, labels[i]) for i in (1, 2)])
+
+    def g(x: Tensor, y: Tensor) -> Tensor:
+        each = cross_entropy(images[0] @ y.T, labels[0], reduction="none")
+        return (torch.sigmoid(x) * each).mean() + y.square().sum()
+
+    shapes: list[list[tuple[int, ...]]] = []
+
+    def look(module: torch.fx.GraphModule, _: Any) -> Any:
+        _shared_work()(module.graph)
+        module.recompile()
+        targets = (torch.ops.aten.mm.default, torch.ops.bipareto.product.default)
+        found = [node for node in module.graph.nodes if node.target in targets]
+        shapes.append(sorted(tuple(node.meta["val"].shape) for node in found))
+        return module.forward
+
+    problem, method = Problem(f, g), bp.MOMEHA()
+    state = method.init(problem, torch.zeros(320), torch.zeros(10, 80), torch.tensor([0.4, 0.6]))
+    step = CompiledStepper(problem, method, False, True, aot_autograd(fw_compiler=look))  # type: ignore[arg-type]
+    after, _ = step(state, {})
+    plain, _ = method.step(problem, state, {})
+    assert not step.broken
+    assert shapes == [[(10, 80)] * 4 + [(10, 320), (10, 330), (10, 340), (20, 320)]]
+    torch.testing.assert_close(after.y, plain.y)
+    torch.testing.assert_close(after.x, plain.x)

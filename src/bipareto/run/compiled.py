@@ -17,9 +17,7 @@ from bipareto.errors import BiparetoWarning
 from bipareto.methods import Method
 from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree
-from bipareto.run.graph import cse, products
-from bipareto.run.graph.cse import share
-from bipareto.run.graph.products import turn
+from bipareto.run.graph import cse, merge, onednn, products
 from bipareto.run.stepping import Step, Stepper
 
 __all__ = ["CompiledStepper"]
@@ -86,18 +84,25 @@ class _Form:
 @cache
 def _shared_work() -> Callable[..., Any]:
     """What Inductor does to a step's graph first: f and g, which a step evaluates at the same point
-    for several gradients, are evaluated once, and narrow products are turned.
+    for several gradients, are evaluated once, and matrix products are taken as a CPU takes them
+    fastest.
     """
     # Loading Inductor takes a while; here it is about to be used.
     from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 
     class Shared(CustomGraphPass):
         def __call__(self, graph: fx.Graph) -> None:
-            share(graph)
-            turn(graph)
+            cse.share(graph)
+            products.turn(graph)
+            cse.share(graph)  # a matrix that several products were turned with
+            merge.merge(graph)
+            onednn.hand_over(graph)
 
         def uuid(self) -> bytes:
-            return get_hash_for_files((cse.__file__, products.__file__))
+            # Graphs may be kept on a disk that machines with other processors read too.
+            processor = f"{products.intel()} {onednn.available()}"
+            files = cse.__file__, products.__file__, merge.__file__, onednn.__file__
+            return get_hash_for_files(files, processor)
 
     return Shared()
 

@@ -21,7 +21,7 @@ def _products(graph: fx.Graph) -> list[tuple[int, ...]]:
 def test_narrow_products_are_turned_and_others_are_not(
     monkeypatch: pytest.MonkeyPatch, intel: bool
 ) -> None:
-    monkeypatch.setattr(products, "_intel", lambda: intel)
+    monkeypatch.setattr(products, "intel", lambda: intel)
     stream = torch.Generator().manual_seed(0)
     a, b, c = (torch.randn(n, 30, generator=stream) for n in (400, 5, 300))
 

@@ -37,39 +37,41 @@ def turn(graph: fx.Graph) -> None:
 
 def _turned(graph: fx.Graph, node: Any) -> fx.Node | None:
     long, short = node.meta["val"].shape
-    if not _on_cpu(node) or short < 2 or RATIO * short > long or _intel():
+    if not on_cpu(node) or short < 2 or RATIO * short > long or intel():
         return None
-    a, b = (_call(graph, _aten.permute.default, factor, [1, 0]) for factor in node.args)
-    return _call(graph, _aten.permute.default, _call(graph, _aten.mm.default, b, a), [1, 0])
+    a, b = (call(graph, _aten.permute.default, factor, [1, 0]) for factor in node.args)
+    return call(graph, _aten.permute.default, call(graph, _aten.mm.default, b, a), [1, 0])
 
 
 def _together(graph: fx.Graph, node: Any) -> fx.Node | None:
     """a_i B of all i, or A b_i as (b_i' A')'."""
     left, right = node.args
     batch, rows, columns = node.meta["val"].shape
-    if not _on_cpu(node) or batch < 2 or _shared(left) == _shared(right):
+    if not on_cpu(node) or batch < 2 or _shared(left) == _shared(right):
         return None
-    whole = _call(graph, _aten.select.int, left if _shared(left) else right, 0, 0)
+    whole = call(graph, _aten.select.int, left if _shared(left) else right, 0, 0)
     own = right if _shared(left) else left
     if _shared(left):
         rows, columns = columns, rows
-        own = _call(graph, _aten.permute.default, own, [0, 2, 1])
-        whole = _call(graph, _aten.permute.default, whole, [1, 0])
-    flat = _call(graph, _aten.reshape.default, own, [batch * rows, own.meta["val"].shape[2]])
-    product = _call(graph, _aten.mm.default, flat, whole)
-    made = _call(graph, _aten.reshape.default, product, [batch, rows, columns])
-    return _call(graph, _aten.permute.default, made, [0, 2, 1]) if _shared(left) else made
+        own = call(graph, _aten.permute.default, own, [0, 2, 1])
+        whole = call(graph, _aten.permute.default, whole, [1, 0])
+    flat = call(graph, _aten.reshape.default, own, [batch * rows, own.meta["val"].shape[2]])
+    product = call(graph, _aten.mm.default, flat, whole)
+    made = call(graph, _aten.reshape.default, product, [batch, rows, columns])
+    return call(graph, _aten.permute.default, made, [0, 2, 1]) if _shared(left) else made
 
 
 @cache
-def _intel() -> bool:
+def intel() -> bool:
+    """Whether the processor is Intel's, or may be."""
     try:
         return "GenuineIntel" in Path("/proc/cpuinfo").read_text("utf-8")
     except OSError:
         return True  # nothing is known: products stay as they are written
 
 
-def _on_cpu(node: fx.Node) -> bool:
+def on_cpu(node: fx.Node) -> bool:
+    """Whether a node is a tensor of real numbers on a CPU."""
     shown = node.meta["val"]
     return bool(shown.device.type == "cpu" and shown.dtype.is_floating_point)
 
@@ -79,8 +81,8 @@ def _shared(factor: Any) -> bool:
     return bool(factor.meta["val"].stride(0) == 0)
 
 
-def _call(graph: fx.Graph, target: Any, *args: Any) -> fx.Node:
+def call(graph: fx.Graph, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
     """A node and what it looks like, which Inductor asks for."""
-    made = graph.call_function(target, args)
-    made.meta["val"] = target(*(a.meta["val"] if isinstance(a, fx.Node) else a for a in args))
+    made = graph.call_function(target, args, kwargs)
+    made.meta["val"] = target(*fx.node.map_arg(args, lambda node: node.meta["val"]), **kwargs)
     return made
