@@ -1,8 +1,8 @@
 """Products of single precision by oneDNN, where torch's own library holds the processor back.
 
 torch takes products from Intel's MKL, which on AMD's processors leaves their AVX-512 unused.
-oneDNN, which is part of torch too, uses it: on an AMD EPYC (Zen 5) it took half as long from some
-hundred thousand multiplications on, be the factors narrow or square.
+oneDNN, which is part of torch too, uses it: on an AMD EPYC (Zen 5) it took half as long from a
+million multiplications on, be the factors narrow or square.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIBRARY.define("product(Tensor a, Tensor b) -> Tensor", tags=(torch.Tag.needs_ex
 
 @torch.library.impl(LIBRARY, "product", "CPU")
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    # A matrix with gaps would be taken by oneDNN's reference, a thousand times slower.
+    # A matrix with gaps would be taken by oneDNN's reference, hundreds of times slower.
     if not (b.is_contiguous() or b.t().is_contiguous()):
         return torch.mm(a, b)
     found: Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), None, "none", [], "")
