@@ -220,9 +220,10 @@ class MOMEHA(Method[MomehaState]):
 
     def _rest(self, frame: Coordinates | Plain, y: Tree) -> float | None:
         """The squared length of a move of y that is rounding, beside y* or the way there; None in
-        plain coordinates, where y may be as slow as it likes.
+        plain coordinates, where y may be as slow as it likes, and in single precision, where what
+        counts as rounding has left y short of y* for a run to fail by.
         """
-        if not isinstance(frame, Coordinates):
+        if not isinstance(frame, Coordinates) or frame.y.dtype != torch.float64:
             return None
         there = tree.unravel(frame.made_y, y)
         size = max(float(frame.squared_y(there)), float(frame.squared_y(tree.sub(there, y))))
