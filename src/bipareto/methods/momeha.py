@@ -331,8 +331,12 @@ class MOMEHA(Method[MomehaState]):
         return state._replace(x=x, y=y, theta=theta, ideal=ideal, t=t + 1), {"objectives": f}
 
     def renewals(self, steps: int) -> tuple[int, ...]:
-        shares = functions.RENEWALS if self.coordinates == "fitted" else ()
-        return tuple(sorted({max(int(share * steps), 1) for share in shares}))
+        marks: list[int] = []
+        for share in functions.RENEWALS if self.coordinates == "fitted" else ():
+            mark = max(int(share * steps), 1)
+            if not marks or mark >= marks[-1] + functions.APART:
+                marks.append(mark)
+        return tuple(marks)
 
     def renewed(self, problem: Problem, state: MomehaState) -> MomehaState:
         return functions.renew(problem, state)

@@ -46,6 +46,8 @@ MARGIN = 0.02
 MOST = 256
 #: shares of a run after which coordinates are made anew: often while x travels, seldom later
 RENEWALS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
+#: steps between two renewals at least, for one takes about as long as ten steps
+APART = 5
 
 #: the last picture of each problem's runs: the next renewal looks at it again
 _SEEN: WeakKeyDictionary[Problem, Local] = WeakKeyDictionary()
