@@ -20,13 +20,17 @@ from bipareto.methods import MOMEHA
 from bipareto.problem import Problem
 
 DECAY = 1e-3
+#: upright and transposed images, and their labels
+Images = tuple[tuple[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Cleaning:
     """The problem, its start, its parts as functions, and data that neither level sees.
 
-    g(x, y) and f(x, y) are the losses; `test(y)` (2,) is f on unseen images.
+    g(x, y) and f(x, y) are the losses; `test(y)` (2,) is f on unseen images.  `seen` (N, 785) and
+    `target` (N,) are the training images and labels, `valid` those of f: two sets of images for one
+    set of labels.
     """
 
     problem: Problem
@@ -35,6 +39,9 @@ class Cleaning:
     f: Callable[[Tensor, Tensor], Tensor]
     g: Callable[[Tensor, Tensor], Tensor]
     test: Callable[[Tensor], Tensor]
+    seen: Tensor
+    target: Tensor
+    valid: Images
 
 
 def cleaning(seed: int = 0, train: int = 1000) -> Cleaning:
@@ -61,7 +68,7 @@ def cleaning(seed: int = 0, train: int = 1000) -> Cleaning:
     target[wrong] = (target[wrong] + torch.randint(1, 10, (half,), generator=stream)) % 10
     valid, test = (((flat(images[part]), flat(images[part].mT)), labels[part]) for part in rows[1:])
 
-    def losses(y: Tensor, data: tuple[tuple[Tensor, Tensor], Tensor]) -> Tensor:
+    def losses(y: Tensor, data: Images) -> Tensor:
         return torch.stack([cross_entropy(linear(pixels, y), data[1]) for pixels in data[0]])
 
     def f(x: Tensor, y: Tensor) -> Tensor:
@@ -73,8 +80,28 @@ def cleaning(seed: int = 0, train: int = 1000) -> Cleaning:
 
     return Cleaning(
         Problem(f, g), torch.zeros(train), torch.zeros(10, 785), f, g,
-        lambda y: losses(y, test),
+        lambda y: losses(y, test), seen, target, valid,
     )  # fmt: skip
+
+
+def in_jax(case: Cleaning, scalarized: Callable[[Any], Any]) -> tuple[Any, Any]:
+    """g(x, y) and scalarized(f(x, y)) on JAX's arrays."""
+    import jax
+    import jax.numpy as jnp
+
+    seen, target, labels = (jnp.asarray(t.numpy()) for t in (case.seen, case.target, case.valid[1]))
+    kinds = [jnp.asarray(pixels.numpy()) for pixels in case.valid[0]]
+
+    def each(y: Any, pixels: Any, wanted: Any) -> Any:
+        return -jnp.take_along_axis(jax.nn.log_softmax(pixels @ y.T), wanted[:, None], 1)[:, 0]
+
+    def g(x: Any, y: Any) -> Any:
+        return (jax.nn.sigmoid(x) * each(y, seen, target)).mean() + DECAY * jnp.square(y).sum()
+
+    def upper(x: Any, y: Any) -> Any:
+        return scalarized(jnp.stack([each(y, pixels, labels).mean() for pixels in kinds]))
+
+    return g, upper
 
 
 def plain_method() -> MOMEHA:

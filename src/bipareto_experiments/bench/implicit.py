@@ -1,4 +1,6 @@
-"""TorchOpt's implicit gradients on two functions of tensors."""
+"""Implicit gradients of other libraries: TorchOpt's on two functions of tensors, JAXopt's on two
+functions of JAX's arrays.
+"""
 
 from __future__ import annotations
 
@@ -42,3 +44,26 @@ def hypergradient(
         return d, new.detach()
 
     return along
+
+
+def jax_hypergradient(
+    jax: Any, jaxopt: Any, g: Loss, upper: Loss, *, inner: int, rate: float, iterations: int
+) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """The same by `jaxopt.GradientDescent` with its implicit differentiation, compiled by JAX; g
+    and upper are functions of JAX's arrays.
+    """
+
+    def solve(matvec: Any, b: Any, **given: Any) -> Any:
+        return jaxopt.linear_solve.solve_cg(matvec, b, maxiter=iterations, tol=0.0, **given)
+
+    solver = jaxopt.GradientDescent(
+        lambda y, x: g(x, y), maxiter=inner, stepsize=rate, acceleration=False, tol=0.0,
+        implicit_diff_solve=solve,
+    )  # fmt: skip
+
+    def value(x: Any, y: Any) -> tuple[Any, Any]:
+        new = solver.run(y, x).params
+        return upper(x, new), new
+
+    along = jax.jit(jax.grad(value, has_aux=True))
+    return lambda x, y: jax.block_until_ready(along(x, y))

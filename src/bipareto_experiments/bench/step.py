@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,7 +18,7 @@ from bipareto.problem import Problem
 from bipareto.run.steppers import stepper
 from bipareto_experiments.bench import rivals
 from bipareto_experiments.bench.boat import Boat
-from bipareto_experiments.bench.cleaning import Cleaning, by_hand, cleaning, plain_method
+from bipareto_experiments.bench.cleaning import Cleaning, by_hand, cleaning, in_jax, plain_method
 from bipareto_experiments.bench.figures import Claim, Figures, Times, interleaved
 from bipareto_experiments.bench.twin import twin_by_hand, twin_start
 
@@ -209,7 +210,33 @@ def _implicit(case: Cleaning, w: Tensor, seconds: float, figures: Figures) -> Ti
 
         along = hypergradient(torchopt, case.g, upper, inner=1, rate=0.1, iterations=10)
         functions["TorchOpt, implicit"] = lambda: along(case.x0, case.y0)
+    jaxopt = rivals.load("jaxopt", figures.missing)
+    if jaxopt is not None:
+        functions["JAXopt, implicit, compiled"] = _jaxopt(jaxopt, case, w)
+    if torchopt is not None and jaxopt is not None:
+        one, other = (
+            np.array(functions[name]()[0])  # type: ignore[index]
+            for name in ("TorchOpt, implicit", "JAXopt, implicit, compiled")
+        )
+        distance = np.linalg.norm(one - other) / np.linalg.norm(one)
+        figures.data["JAXopt's implicit gradient, distance from TorchOpt's"] = float(distance)
     return interleaved(functions, seconds / 2)
+
+
+def _jaxopt(jaxopt: Any, case: Cleaning, w: Tensor) -> Callable[[], object]:
+    import jax
+
+    from bipareto_experiments.bench.implicit import jax_hypergradient
+
+    mu, weights = plain_method().mu, w.numpy()
+
+    def scalarized(values: Any) -> Any:
+        return jax.scipy.special.logsumexp(mu * weights * values) / mu
+
+    along = jax_hypergradient(
+        jax, jaxopt, *in_jax(case, scalarized), inner=1, rate=0.1, iterations=10
+    )
+    return lambda: along(case.x0.numpy(), case.y0.numpy())
 
 
 def _weights(seconds: float, figures: Figures) -> None:
