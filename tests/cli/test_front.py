@@ -150,6 +150,9 @@ def test_the_command_races_as_front_does_and_builds_the_problem_once(
     )  # fmt: skip
     assert shown["method"]["name"] == "twin"
     assert shown["hypervolume"] == expected.hypervolume(shown["reference"])
+    assert expected.remaining is not None
+    assert shown["remaining"] == float(expected.remaining.max())
+    assert shown["unseen"] is None
     if folder:
         kept = bp.ParetoFront.load("run/front.npz")
         assert torch.equal(kept.y, expected.y)

@@ -162,8 +162,8 @@ def _curvatures(at: Point, T: Tensor) -> Tensor:
     return torch.stack([T @ row.T for row in rows])
 
 
-#: variables up to which curvature is written down, and up to which points are looked at unasked
-DENSE, MOST = 256, 20_000
+#: variables up to which points are looked at unasked
+MOST = 20_000
 #: directions that are followed, one after the other, and lengths that are tried along each
 ROUNDS, LENGTHS = 4, (1.0, 0.3, 0.1, 0.02)
 #: products of a linear solve where curvature is not written down

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bipareto.certificate.remaining import DENSE
 from bipareto.errors import BiparetoWarning
 from bipareto.fronts import measures
 from bipareto.fronts.pareto import ParetoFront
@@ -18,7 +19,7 @@ from bipareto.fronts.tables import write_csv
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 from bipareto.problems import KnownProblem
-from bipareto.run.arrival import ONE_BY_ONE, OWN_METHOD, arrival, warn_of_missing
+from bipareto.run.arrival import ONE_BY_ONE, OWN_METHOD, TRAINED, arrival, warn_of_missing
 from bipareto.run.results import Failure, Run
 from bipareto.sweep.durable import write_atomic
 from bipareto.sweep.plan import Plan, read_plan
@@ -124,12 +125,19 @@ def collect(folder: RunFolder) -> ParetoFront:
     )
     measured: dict[str, Any] = {name: tensors.get(name) for name in _MEASURED}
     found = replace(found, objectives=tensors["objectives"], **measured)
-    if getattr(plan.method, "coordinates", "plain") == "fitted" and found.batched:
-        seen = arrival(plan.setup.problem, plan.method, x, y, failure, found.preference)
+    # As `front` looks at them, whether in a folder or not.
+    raced = "race" in plan.manifest
+    small = tree.ravel(start).numel() <= DENSE
+    fitted = getattr(plan.method, "coordinates", "plain") == "fitted"
+    if found.batched and (small if raced else fitted):
+        seen = arrival(
+            plan.setup.problem, plan.method, x, y, failure, found.preference, trained=raced
+        )
         warn_of_missing(seen.said)
         found = replace(found, remaining=seen.remaining, unseen=seen.unseen)
     else:
-        found = replace(found, unseen=OWN_METHOD if found.batched else ONE_BY_ONE)
+        own = OWN_METHOD if found.batched else ONE_BY_ONE
+        found = replace(found, unseen=TRAINED if raced else own)
     known = plan.setup.known
     distance = None if known is None else known.distance_to_front(found.objectives)
     write_atomic(folder.path / "front.csv", lambda partial: write_csv(found, partial, distance))

@@ -194,7 +194,7 @@ def collect(figures: Figures, place: Path) -> None:
             for by in (0, 1):
                 _draw(axes[2 * i + by], name, curves[name], by)
 
-    figures.draw = (2 * len(names), draw)
+    figures.draw, figures.columns = (2 * len(names), draw), 4
 
 
 Curve = list[tuple[float, float, float]]

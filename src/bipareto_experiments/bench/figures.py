@@ -103,6 +103,7 @@ class Figures:
     data: everything that was measured, for the JSON file.
     missing: rivals that could not be measured, with the reason.
     draw: puts the picture on axes, and how many of them there are.
+    columns: panels in a row of the picture, at most.
     """
 
     suite: str
@@ -111,6 +112,7 @@ class Figures:
     data: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     draw: tuple[int, Callable[[Sequence[Axes]], None]] | None = None
+    columns: int = 3
 
     def timed(self, title: str, times: Times, ours: str) -> None:
         """Add a table of times, each with its ratio to `ours`, and its bars to the picture."""
@@ -163,7 +165,7 @@ class Figures:
         count, draw = self.draw or (len(bars), lambda axes: _bars(bars, axes))
         if not count:
             return
-        columns = min(count, 3)
+        columns = min(count, self.columns)
         lines = math.ceil(count / columns)
         figure = Figure(figsize=(4.6 * columns, 3.2 * lines), layout="constrained")
         axes = list(figure.subplots(lines, columns, squeeze=False).flat)
