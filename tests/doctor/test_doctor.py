@@ -416,6 +416,31 @@ class TestNetworks:
     def test_leak(self) -> None:
         assert "leak" in self.names(secret=True, c=0.3)
 
+    @pytest.mark.parametrize(("coordinates", "name"), [(2, "other-data"), (40, "leak")])
+    def test_test_data_of_another_kind(self, coordinates: int, name: str) -> None:
+        plain = self.problem()
+        rows, right, _ = plain.batch("lower", "full")
+
+        class Sampler(bp.sampler.Minibatches):
+            def __call__(self, role: bp.sampler.Role, t: int, seed: int) -> Any:
+                return (
+                    (rows, -2 * right) if role.level == "test" else super().__call__(role, t, seed)
+                )
+
+        sampler = Sampler(plain.batch("lower", "full"), plain.batch("upper", "full"), size=10)
+        problem = bp.Problem(
+            plain.upper,
+            lambda x, y, b: plain.lower(x[:2], y, b) + 0.01 * x.square().sum(),
+            sampler=sampler,
+        )
+        problem.has_test = True
+        start = torch.full((coordinates,), 0.1), self.Y0
+        method = bp.Twin(rho=0.1, alpha_x=0.01, alpha_y=0.03)
+        front = bp.front(
+            problem, *start, preferences=[[0.8, 0.2]], method=method, steps=100, progress=False
+        )
+        assert {found.name for found in bp.diagnose(front, start)} == {name}
+
     def test_a_corner(self) -> None:
         assert "corner" in self.names(alpha_x=3e4)
 

@@ -1,4 +1,5 @@
-"""Looks at runs whose lower level is a training: drift, leak, and an x that has run to a corner.
+"""Looks at runs whose lower level is a training: drift, leak, test data of another kind, and an x
+that has run to a corner.
 
 Such a y is not solved for, it is trained, and ends on a slope among saddles; the looks that solve
 the lower level by Newton steps say nothing about it and leave it out (`Case.network`).
@@ -12,6 +13,7 @@ from torch import Tensor
 from bipareto.doctor.evidence import Case, Diagnosis, diagnosed, look
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
+from bipareto.run.race import FEW
 from bipareto.run.training import judged
 
 #: y has grown by this factor, and would wander this many times as far as by SGD's noise alone
@@ -86,16 +88,42 @@ def _leak(case: Case) -> list[Diagnosis]:
             f"has learned the upper level's data{much}",
             "raise c tenfold, or leave the method out: with Twin y never sees that data",
         )
-    _, test = judged(case.problem, case.x, case.y, case.batched)
-    if test is None:
-        return []
     return diagnosed(
         "leak",
-        _worse(case, test.double()),
+        {r: change for r, change in _worse_on_test(case).items() if _may_have_learned(case, r)},
         "an objective is worse by {change:.3g} % on test data: x has learned the upper "
         "level's data by heart",
         "give the upper level more data, x fewer coordinates or smaller steps, or take fewer steps",
     )
+
+
+@look("other-data")
+def _other_data(case: Case) -> list[Diagnosis]:
+    """An objective is much worse on test data though x has not moved, or has too few coordinates to
+    have learned the upper level's data: the two are data of different kinds, or one is small.
+    """
+    if not case.network or not case.alive:
+        return []
+    return diagnosed(
+        "other-data",
+        {r: change for r, change in _worse_on_test(case).items() if not _may_have_learned(case, r)},
+        "an objective is worse by {change:.3g} % on test data, and x has hardly had the means to "
+        "learn the upper level's data: test data is harder, or of another kind",
+        "draw both from one source (shuffle before you split), and enough of each",
+    )
+
+
+def _may_have_learned(case: Case, run: int) -> bool:
+    """Whether x has moved, and has coordinates enough to fit the upper level's data."""
+    x, _ = case.point(run)
+    flat = tree.ravel(x)
+    moved = case.start is None or not torch.equal(flat, tree.ravel(case.start[0]).to(flat))
+    return moved and flat.numel() > FEW
+
+
+def _worse_on_test(case: Case) -> dict[int, dict[str, float]]:
+    _, test = judged(case.problem, case.x, case.y, case.batched)
+    return {} if test is None else _worse(case, test.double())
 
 
 def _worse(case: Case, other: Tensor) -> dict[int, dict[str, float]]:
