@@ -129,7 +129,10 @@ def test_list_names_everything(run: Callable[..., Done]) -> None:
     data = run("list", "--json").json
     assert [entry["name"] for entry in data["problems"]] == list(bp.problems.names())
     assert [entry["name"] for entry in data["methods"]] == list(METHODS)
-    assert all(entry["summary"] for entry in [*data["problems"], *data["methods"]])
+    assert all(entry["summary"] for entry in data["problems"])
+    assert all(entry["summary"].endswith(".") for entry in data["methods"])
+    marked = {entry["name"] for entry in data["methods"] if "RECONSTRUCTED" in entry["summary"]}
+    assert marked == {"gmoba", "moco", "wc-mhgd", "wc-penalty"}
     shown = run("list")
     assert shown.code == 0
     assert all(name in shown.stdout for name in (*bp.problems.names(), *METHODS))

@@ -25,6 +25,7 @@ def list_(
       bipareto list --json
     """
     from bipareto.doctor import looks
+    from bipareto.doctor.evidence import sentence
     from bipareto.methods import METHODS
     from bipareto.methods.parts.scalarization import SCALARIZATIONS
     from bipareto.problem.plugins import declared
@@ -37,7 +38,7 @@ def list_(
         for name, cls in PROBLEMS.items()
     ]
     methods = [
-        {"name": name, "summary": _first_line(cls), "hyperparameters": _plain(_defaults(cls))}
+        {"name": name, "summary": sentence(cls), "hyperparameters": _plain(_defaults(cls))}
         for name, cls in METHODS.items()
     ]
     diagnoses = [{"name": seen.name, "summary": seen.disease} for seen in looks()]
@@ -67,10 +68,6 @@ def list_(
         "docs/methods.md says which."
     )
     out.say("Try: bipareto front pl-sin2 --dim 20 --steps 20000 --out runs/pl-sin2")
-
-
-def _first_line(thing: Any) -> str:
-    return (thing.__doc__ or "").strip().splitlines()[0]
 
 
 def _defaults(method: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -231,11 +231,12 @@ def looks() -> list[Look]:
     """All of `LOOKS`, then those of other packages: entry points of the group bipareto.diagnoses,
     functions of a case whose docstring says what the trouble is.
     """
-    return LOOKS + [Look(name, _sentence(examine), examine) for name, examine in _OF_OTHERS.items()]
+    return LOOKS + [Look(name, sentence(examine), examine) for name, examine in _OF_OTHERS.items()]
 
 
-def _sentence(examine: Callable[[Case], list[Diagnosis]]) -> str:
-    return " ".join((examine.__doc__ or "").strip().split("\n\n")[0].split())
+def sentence(thing: Any) -> str:
+    """What a class or function is, by the first paragraph of its docstring."""
+    return " ".join((thing.__doc__ or "").strip().split("\n\n")[0].split())
 
 
 def look(
@@ -249,7 +250,7 @@ def look(
     """
 
     def enter(examine: Callable[[Case], list[Diagnosis]]) -> Callable[[Case], list[Diagnosis]]:
-        LOOKS.append(Look(name, _sentence(examine), examine, at_end))
+        LOOKS.append(Look(name, sentence(examine), examine, at_end))
         return examine
 
     return enter
