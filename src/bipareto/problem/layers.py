@@ -97,13 +97,19 @@ class Entries(nn.ParameterList):
         return super().__getitem__(index)
 
 
+def inside_transform() -> bool:
+    """Whether this runs inside a transform of torch.func that is not being compiled."""
+    compiling = torch.compiler.is_compiling()
+    return not compiling and torch._C._functorch.peek_interpreter_stack() is not None
+
+
 class TwiceLSTM(nn.LSTM):
     """An LSTM that is made of its operations inside transforms: torch's fused one on a processor
     can be neither batched there nor differentiated twice.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
+        if not inside_transform():
             return super().forward(*args, **kwargs)
         fused = torch._C._get_mkldnn_enabled()
         torch._C._set_mkldnn_enabled(False)
