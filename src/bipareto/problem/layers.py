@@ -163,24 +163,18 @@ _REPLACED: dict[type[nn.Module], type[nn.Module]] = {
 
 def drawn_layers(module: nn.Module | None) -> list[KeyedDropout]:
     """The dropout layers that are drawn by key."""
-    return (
-        []
-        if module is None
-        else [
-            layer
-            for layer in module.modules()
-            if isinstance(layer, KeyedDropout) and layer.training and layer.p > 0
-        ]
-    )
+    layers = module.modules() if module is not None else ()
+    return [
+        layer
+        for layer in layers
+        if isinstance(layer, KeyedDropout) and layer.training and layer.p > 0
+    ]
 
 
 def norm_layers(module: Any) -> list[_NormBase]:
     """The layers that normalise by statistics of a batch."""
-    return (
-        [layer for layer in module.modules() if isinstance(layer, _NormBase)]
-        if isinstance(module, nn.Module)
-        else []
-    )
+    layers = module.modules() if isinstance(module, nn.Module) else ()
+    return [layer for layer in layers if isinstance(layer, _NormBase)]
 
 
 def make_pure(name: str, module: nn.Module) -> None:

@@ -124,7 +124,7 @@ class Slots:
 
 
 def computed(value: Any) -> bool:
-    """Whether a value is a tensor that others were differentiably computed into."""
+    """Whether a value is a tensor that was computed from others, with a graph."""
     return isinstance(value, Tensor) and value.grad_fn is not None
 
 
