@@ -297,7 +297,7 @@ def _improvement(
     """`improvement` and `common_descent`, and what was not looked at for them."""
     gain, notes = None, []
     if at.flat.numel() <= DENSE:
-        x, y = (tree.map_(lambda leaf: leaf[None], part) for part in (at.x, at.y))
+        x, y = tree.expand((at.x, at.y), 1)
         if why := unseeable(at.problem, x, y):
             notes.append(
                 f"improvement was not looked at beyond the span of the gradients, because {why}"

@@ -121,14 +121,14 @@ def along_lower(at: Point, degenerate: bool) -> Gain:
     Args:
         degenerate: g_yy vanishes in a direction; dy*/dx is then read off beside the point.
     """
-    x, y = (tree.map_(lambda leaf: leaf[None], part) for part in (at.x, at.y))
+    x, y = tree.expand((at.x, at.y), 1)
     here = local.look(at.problem, x, y)
     h, H = here.slope[0], here.bend[0]
     if degenerate:
         noise = curvature.normal(at.y_flat, torch.Generator().manual_seed(0))
         size = BESIDE * at.y_size / max(float(noise.norm()), 1e-300)
         beside = tree.unravel(at.y_flat + size * noise, at.y)
-        follow = local.look(at.problem, x, tree.map_(lambda leaf: leaf[None], beside)).follow[0]
+        follow = local.look(at.problem, x, tree.expand(beside, 1)).follow[0]
         eye = torch.eye(at.split, dtype=h.dtype, device=h.device)
         tangents = torch.cat([eye, follow])
         h, H = at.J @ tangents, _curvatures(at, tangents.T)

@@ -39,11 +39,7 @@ def write_result(plan: Plan, folder: RunFolder, index: int, run: Run, *, stacked
         stacked: whether its tensors have a run axis.
     """
     runs = plan.runs(index)
-    state = (
-        tree.select(run.state, slice(len(runs)))
-        if stacked
-        else tree.map_(lambda leaf: leaf[None], run.state)
-    )
+    state = tree.select(run.state, slice(len(runs))) if stacked else tree.expand(run.state, 1)
     found = _front(
         plan, state.x, state.y, runs, run.reason[: len(runs)], run.failure[: len(runs)], run.seconds
     )

@@ -88,7 +88,7 @@ def survey(problem: Problem, x: Tree, y: Tree) -> Survey:
 
 def _start(problem: Problem, x: Tree, y: Tree) -> tuple[Local, Kept]:
     """The picture at the lower solution near a start, and what is known of Hessians from there."""
-    x, y = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
+    x, y = tree.expand((x, y), 1)
     y = local.settle(problem, x, y)
     kept = _learned(problem, x, y)
     # Seen as any other place is, so that it makes no difference in bits who learned it.
