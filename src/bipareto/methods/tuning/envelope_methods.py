@@ -45,6 +45,8 @@ STEPS = 20_000
 TRAVEL = 8.0
 #: products of a Hessian from which its extreme eigenvalues are estimated
 LANCZOS = 12
+#: products of the linear solves, at most
+SOLVER_ITERATIONS = 15
 #: distances at which the envelope's restoring force is looked at, in units of how far y travels
 RADII = torch.logspace(-1.5, 0.5, 12, dtype=torch.float64)
 
@@ -192,11 +194,13 @@ def _reduced_curvature(problem: Problem, x: Tree, y: Tree, rows: list[Tensor], L
     return min(found, default=0.0)
 
 
-def _conjugate_gradients(product: curvature.Product, b: Tensor, count: int = 15) -> Tensor:
-    """An approximate solution of product(w) = b; stops early at negative curvature."""
+def _conjugate_gradients(product: curvature.Product, b: Tensor) -> Tensor:
+    """An approximate solution of product(w) = b, by `SOLVER_ITERATIONS` products at most; stops
+    early at negative curvature.
+    """
     w, r = torch.zeros_like(b), b
     p, rr = b, float(b @ b)
-    for _ in range(min(count, b.numel())):
+    for _ in range(min(SOLVER_ITERATIONS, b.numel())):
         hp = product(p)
         curvature = float(p @ hp)
         if rr <= 1e-20 or curvature <= 0:

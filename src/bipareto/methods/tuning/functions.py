@@ -160,7 +160,7 @@ def renew(problem: Problem, state: Any) -> Any:
             largest=largest(alpha, gamma),
             penalty=penalty[good],
             pace=float(knobs.alpha_x(zero)[first]),
-            kept=None if convex else frame.y.double()[good],
+            metric=None if convex else frame.y.double()[good],
         )
     except RuntimeError:  # a decomposition that does not converge
         return state
