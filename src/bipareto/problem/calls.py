@@ -178,11 +178,11 @@ class ModuleCalls(Calls):
         """The values of a loss at x and each y, on one evaluation of what is `shared`."""
 
         def values(x_: Tree, *ys_: Tree) -> list[Tensor]:
-            arguments = self._arguments(x_, batch)
-            return [
-                self._begun(loss, self._view_x(x_, batch), self._view_y(x_, y, batch), *arguments)
-                for y in ys_
-            ]
+            key, given = self._key(batch), self._data(batch)
+            of_x = self._x.view(x_, x_, key)
+            if self._shared is not None:
+                given = (self._begun(self._shared, of_x, *given, calls=_IN_SHARED),)
+            return [self._begun(loss, of_x, self._y.view(y, x_, key), *given) for y in ys_]
 
         with self._precision(x):
             found = evaluated(values, x, *ys)
@@ -255,24 +255,11 @@ class ModuleCalls(Calls):
                 *(data if self._shared is None else (self._shared(module_x, *data),)),
             )
 
-    def _view_x(self, x: Tree, batch: Any) -> Any:
-        return self._x.view(x, x, self._key(batch))
-
-    def _view_y(self, x: Tree, y: Tree, batch: Any) -> Any:
-        return self._y.view(y, x, self._key(batch))
-
     def _key(self, batch: Any) -> Tensor | None:
         return batch["key"] if self._has_keys else None
 
     def _data(self, batch: Any) -> tuple[Any, ...]:
         return (batch["batch"] if self._has_keys else batch,) if self._has_data else ()
-
-    def _arguments(self, x: Tree, batch: Any) -> tuple[Any, ...]:
-        """What a loss takes beside x and y: nothing, the batch, or what the shared part made."""
-        data = self._data(batch)
-        if self._shared is None:
-            return data
-        return (self._begun(self._shared, self._view_x(x, batch), *data, calls=_IN_SHARED),)
 
     def _precision(self, x: Tree) -> AbstractContextManager[object]:
         if self._autocast is None:
