@@ -124,6 +124,10 @@ WAYS = {
         net.stack(net.encode(data)) @ net.last.T + net.values.bias
     ),
     "a private dict": lambda net, data: net._modules["values"](net.stack(net.encode(data))),
+    "a private dict of parameters": lambda net, data: (
+        net.stack(net.encode(data)) @ net.values._parameters["weight"].T
+        + net.tied._parameters["bias"]
+    ),
     "what a call leaves behind": lambda net, data: 0 * net(data) + net.values(net.stack(net.seen)),
     "a list's slices": lambda net, data: net.values(
         net.stack(

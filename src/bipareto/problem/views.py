@@ -146,7 +146,6 @@ class View:
     _slots: Slots
     _run: Mapping[str, Tensor]
     _tensors: Mapping[str, Tensor]
-    _parameters: Mapping[str, Tensor]
 
     def __init__(self, module: nn.Module, slots: Slots, run: Mapping[str, Tensor]) -> None:
         places = [place for place in slots.places(module) if place[1] in run]
@@ -155,9 +154,6 @@ class View:
             _slots=slots,
             _run=run,
             _tensors={place: run[name] for place, name, _ in places},
-            _parameters={
-                place: run[name] for place, name, first in places if first and name != KEY
-            },
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -169,6 +165,8 @@ class View:
             raise AttributeError(f"a view of {type(module).__name__} has no {name}")
         if name in self._tensors:
             return self._tensors[name]
+        if name == "_parameters":
+            return dict(self.named_parameters(recurse=False, remove_duplicate=False))
         for held in (module._modules, module._buffers, vars(module)):
             if name in held:
                 return self._viewed(held[name])
