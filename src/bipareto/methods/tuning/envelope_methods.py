@@ -297,8 +297,8 @@ def _direct_curvature(problem: Problem, x: Tree, y: Tree, m: int, seed: int) -> 
 
 
 def tilt_size(part: Tensor, alone: float) -> float:
-    """Of a tilt per coordinate: the root mean square; with coordinates on their own four times the
-    largest, that at most four times the mean.
+    """The size of a tilt per coordinate: the root mean square; with coordinates on their own four
+    times the largest, that at most four times the mean.
     """
     mean = float(part.pow(2).mean().sqrt())
     return (1 - alone) * mean + alone * 4 * min(float(part.abs().max()), 4 * mean)
