@@ -34,14 +34,21 @@ from bipareto.methods.tuning import local
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-#: variables up to which second derivatives are written down
-DENSE = 256
+#: variables up to which second derivatives are written down, and up to which points are looked at
+#: unasked
+DENSE, MOST = 256, 20_000
 #: how far y is moved, beside its size, where g_yy vanishes and says nothing of y*
 BESIDE = 1e-3
 #: the length of a convex combination of straight objectives' unit slopes that counts as zero
 STRAIGHT = 1e-6
 #: alternations between multipliers and metric
-ROUNDS = 30
+ALTERNATIONS = 30
+#: directions that are followed, one after the other, and lengths that are tried along each
+ROUNDS, LENGTHS = 4, (1.0, 0.3, 0.1, 0.02)
+#: products of a linear solve where curvature is not written down
+PRODUCTS = 30
+#: points whose linear systems are solved at once
+TOGETHER = 32
 
 
 class Gain(NamedTuple):
@@ -80,7 +87,7 @@ def left_to_gain(h: Tensor, H: Tensor, x: Tensor | None = None) -> Gain:
     m = len(h)
     weights = h.new_full((m,), 1 / m)
     best = Gain(0.0, float("inf"))
-    for turn in range(ROUNDS):
+    for turn in range(ALTERNATIONS):
         inverse = local.inverse(torch.einsum("i,ijk->jk", weights, H), 1e-9)[0]
         step = -inverse @ (weights @ h)
         change = h @ step + 0.5 * torch.einsum("j,ijk,k->i", step, H, step)
@@ -160,16 +167,6 @@ def _curvatures(at: Point, T: Tensor) -> Tensor:
     ]
     at.spent += 2 * len(products) * len(T)
     return torch.stack([T @ row.T for row in rows])
-
-
-#: variables up to which curvature is written down, and up to which points are looked at unasked
-DENSE, MOST = 256, 20_000
-#: directions that are followed, one after the other, and lengths that are tried along each
-ROUNDS, LENGTHS = 4, (1.0, 0.3, 0.1, 0.02)
-#: products of a linear solve where curvature is not written down
-PRODUCTS = 30
-#: points whose linear systems are solved at once
-TOGETHER = 32
 
 
 def remaining(problem: Problem, x: Tree, y: Tree, extent: Tensor) -> Tensor:
