@@ -32,7 +32,6 @@ from torch import Tensor
 from bipareto.certificate.inspection import SETTLED, Curvature, Point, Subspace, conic_minimum
 from bipareto.certificate.proximal import constraint_gradient, gap_of, proximal_point
 from bipareto.certificate.remaining import (
-    DENSE,
     Gain,
     along_lower,
     on_tangents,
@@ -43,6 +42,7 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.methods.parts.scalarization import as_ideal
+from bipareto.methods.tuning.local import DENSE
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.notebook import html_table

@@ -31,12 +31,12 @@ from bipareto.certificate.inspection import Point, Subspace
 from bipareto.methods.parts import curvature, simplex
 from bipareto.methods.parts.hypergradient import CG
 from bipareto.methods.tuning import local
+from bipareto.methods.tuning.local import DENSE
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-#: variables up to which second derivatives are written down, and up to which points are looked at
-#: unasked
-DENSE, MOST = 256, 20_000
+#: variables up to which points are looked at unasked
+MOST = 20_000
 #: how far y is moved, beside its size, where g_yy vanishes and says nothing of y*
 BESIDE = 1e-3
 #: the length of a convex combination of straight objectives' unit slopes that counts as zero

@@ -42,8 +42,6 @@ from bipareto.problem.wrapped import Wrapped
 
 #: the ideal point's distance below the best values seen, as a share of the extent
 MARGIN = 0.02
-#: variables up to which Hessians are written down
-MOST = 256
 #: shares of a run after which coordinates are made anew: often while x travels, seldom later
 RENEWALS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
 
@@ -55,7 +53,7 @@ _KNOWN: WeakKeyDictionary[Problem, tuple[Tensor, Kept]] = WeakKeyDictionary()
 
 def affordable(x: Tree, y: Tree) -> bool:
     """Whether Hessians of this size can be written down, on all the data."""
-    return tree.ravel((x, y)).numel() <= MOST
+    return tree.ravel((x, y)).numel() <= local.DENSE
 
 
 class Survey(NamedTuple):

@@ -17,6 +17,8 @@ from bipareto.methods.tuning import hessians
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
+#: variables up to which Hessians are written down
+DENSE = 256
 #: eigenvalues of an equilibrated matrix below this share of the largest are rounding
 FLOOR = {torch.float64: 1e-10, torch.float32: 1e-4}
 
