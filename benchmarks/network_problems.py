@@ -21,6 +21,7 @@ __all__ = ["DEVELOPMENT", "PROBLEMS", "UNTOUCHED", "NetworkProblem"]
 
 Batch = tuple[Tensor, ...]
 Rows = Tensor
+Loss = Callable[[Tensor, Tensor, Batch], Tensor]
 
 
 @dataclass
@@ -31,8 +32,8 @@ class NetworkProblem:
     m: int
     x0: Tensor
     y0: Tensor
-    g: Callable[[Tensor, Tensor, Batch], Tensor]
-    f: Callable[[Tensor, Tensor, Batch], Tensor]
+    g: Loss
+    f: Loss
     lower: Batch
     upper: Batch
     test: Batch
@@ -89,6 +90,11 @@ def noise_like(images: Tensor, stream: torch.Generator) -> Tensor:
     return torch.randn(images.shape, generator=stream)
 
 
+def mislabel(target: Tensor, chosen: Tensor, stream: torch.Generator) -> None:
+    """Draw the chosen labels anew, in place."""
+    target[chosen] = torch.randint(10, (int(chosen.sum()),), generator=stream)
+
+
 def losses(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
 
@@ -135,11 +141,31 @@ def perceptron(hidden: int, norm: bool = False) -> tuple[Layout, Network]:
     return layout, network
 
 
-def groups_of(network: Network, m: int) -> Callable[[Tensor, Tensor, Batch], Tensor]:
+def groups_of(network: Network, m: int) -> Loss:
     def f(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
         return by_group(losses(network(y, batch[0]), batch[1]), batch[2], m)
 
     return f
+
+
+def samples_weighed(network: Network) -> Loss:
+    """g with a weight for each sample, whose place in x is the last of a batch."""
+
+    def g(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        weight = x[batch[3]].sigmoid() * 2
+        return (weight * losses(network(y, batch[0]), batch[1])).mean() + 1e-4 * y.square().sum()
+
+    return g
+
+
+def domains_weighed(network: Network) -> Loss:
+    """g with a logit for each domain of a mixture."""
+
+    def g(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
+        weight = x.softmax(0) * len(x)
+        return (weight[batch[2]] * losses(network(y, batch[0]), batch[1])).mean()
+
+    return g
 
 
 def box(low: Any, high: Any, like: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,8 +189,7 @@ def two_kinds(
         pixels = pixels + blur * noise_like(pixels, stream)
     target, kind = labels[rows].clone(), (torch.arange(len(rows)) >= half).long()
     if wrong:
-        chosen = torch.rand(len(target), generator=stream) < wrong
-        target[chosen] = torch.randint(10, (int(chosen.sum()),), generator=stream)
+        mislabel(target, torch.rand(len(target), generator=stream) < wrong, stream)
     return pixels, target, kind
 
 
@@ -189,12 +214,7 @@ def mixture(seed: int) -> NetworkProblem:
         return torch.cat(every[:count]), torch.cat(target[:count]), torch.cat(kind)
 
     data = [made(train, 4), made(valid, 3), made(test, 3)]
-
-    def g(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        weight = x.softmax(0) * 4
-        return (weight[batch[2]] * losses(network(y, batch[0]), batch[1])).mean()
-
-    x0 = torch.zeros(4)
+    g, x0 = domains_weighed(network), torch.zeros(4)
     return NetworkProblem(
         "mixture", 3, x0, layout.start(stream), g, groups_of(network, 3), *data,
         box(-4.0, 4.0, x0), 96,
@@ -232,11 +252,7 @@ def cleaning(seed: int) -> NetworkProblem:
     ]
     data[0] = (*data[0], torch.arange(600))
 
-    def g(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        weight = x[batch[3]].sigmoid() * 2
-        return (weight * losses(network(y, batch[0]), batch[1])).mean() + 1e-4 * y.square().sum()
-
-    start = layout.start(stream)
+    start, g = layout.start(stream), samples_weighed(network)
     return NetworkProblem("cleaning", 2, torch.zeros(600), start, g, groups_of(network, 2), *data)
 
 
@@ -270,8 +286,10 @@ def features(seed: int) -> NetworkProblem:
     return NetworkProblem("features", 2, trunk.start(stream), torch.zeros(195), g, f, *data)
 
 
-def turned_four_ways(images: Tensor) -> Tensor:
-    return torch.stack([images, flipped(images), transposed(images), 1 - images], 1)
+def turned(images: Tensor, way: Tensor) -> Tensor:
+    """Each image in its own of four ways."""
+    ways = torch.stack([images, flipped(images), transposed(images), 1 - images], 1)
+    return ways[torch.arange(len(images)), way]
 
 
 def groups(seed: int) -> NetworkProblem:
@@ -289,7 +307,7 @@ def groups(seed: int) -> NetworkProblem:
                 torch.tensor([0.4, 0.3, 0.2, 0.1]), count, True, generator=stream
             )
         )
-        pixels = turned_four_ways(images[rows])[torch.arange(count), group]
+        pixels = turned(images[rows], group)
         return pixels + 0.2 * noise_like(pixels, stream), labels[rows], group
 
     data = [made(train, False), made(valid, True), made(test, True)]
@@ -338,12 +356,7 @@ def cnnmix(seed: int) -> NetworkProblem:
         return torch.cat(every[:count]), torch.cat(target[:count]), torch.cat(kind)
 
     data = [made(train, 4), made(valid, 3), made(test, 3)]
-
-    def g(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        weight = x.softmax(0) * 4
-        return (weight[batch[2]] * losses(network(y, batch[0]), batch[1])).mean()
-
-    x0 = torch.zeros(4)
+    g, x0 = domains_weighed(network), torch.zeros(4)
     start = layout.start(stream, ones=(1, 4))
     return NetworkProblem(
         "cnnmix", 3, x0, start, g, groups_of(network, 3), *data, box(-4.0, 4.0, x0)
@@ -408,9 +421,8 @@ def initialisation(seed: int) -> NetworkProblem:
         return torch.tanh(pixels @ weight.T + bias) @ head.T + offset
 
     def made(rows: Rows) -> Batch:
-        every = turned_four_ways(images[rows])
         group = torch.randint(4, (len(rows),), generator=stream)
-        return every[torch.arange(len(rows)), group], labels[rows], group
+        return turned(images[rows], group), labels[rows], group
 
     data = [made(rows) for rows in (train, valid, test)]
 
@@ -444,8 +456,7 @@ def transformer(seed: int) -> NetworkProblem:
         for rows in (train, valid, test)
     ]
     target = data[0][1].clone()
-    wrong = torch.rand(len(target), generator=stream) < 0.15
-    target[wrong] = torch.randint(10, (int(wrong.sum()),), generator=stream)
+    mislabel(target, torch.rand(len(target), generator=stream) < 0.15, stream)
     data[0] = (data[0][0], target, data[0][2])
 
     def network(y: Tensor, pixels: Tensor) -> Tensor:
@@ -479,8 +490,7 @@ def weigher(seed: int) -> NetworkProblem:
     data = [two_kinds(rows, stream, transposed) for rows in (train,)]
     pixels, target, _ = data[0]
     bright = pixels.mean(1) > pixels.mean(1).median()
-    wrong = (torch.rand(len(target), generator=stream) < 0.6) & bright
-    target[wrong] = torch.randint(10, (int(wrong.sum()),), generator=stream)
+    mislabel(target, (torch.rand(len(target), generator=stream) < 0.6) & bright, stream)
     data += [two_kinds(rows, stream, transposed) for rows in (valid, test)]
 
     def g(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -510,8 +520,7 @@ def scorer(seed: int) -> NetworkProblem:
     layout, network = perceptron(20)
     pixels, target, kind = two_kinds(train, stream, flipped)
     bright = pixels[:, :32].mean(1) > pixels[:, :32].mean(1).median()
-    wrong = (torch.rand(len(target), generator=stream) < 0.5) & bright
-    target[wrong] = torch.randint(10, (int(wrong.sum()),), generator=stream)
+    mislabel(target, (torch.rand(len(target), generator=stream) < 0.5) & bright, stream)
     data = [(pixels, target, kind), *(two_kinds(rows, stream, flipped) for rows in (valid, test))]
 
     def g(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
@@ -540,10 +549,7 @@ def shortmix(seed: int) -> NetworkProblem:
 
     data = [made(train, 3), made(valid, 2), made(test, 2)]
 
-    def g(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        weight = x.softmax(0) * 3
-        return (weight[batch[2]] * losses(network(y, batch[0]), batch[1])).mean()
-
+    g = domains_weighed(network)
     x0, start = torch.zeros(3), layout.start(stream, ones=(2,))
     return NetworkProblem(
         "shortmix", 2, x0, start, g, groups_of(network, 2), *data, box(-4.0, 4.0, x0)
@@ -561,18 +567,13 @@ def quarters(seed: int) -> NetworkProblem:
     def made(rows: Rows, wrong: float) -> Batch:
         kind = torch.arange(len(rows)) % 4
         target = labels[rows].clone()
-        chosen = torch.rand(len(rows), generator=stream) < wrong * kind
-        target[chosen] = torch.randint(10, (int(chosen.sum()),), generator=stream)
-        return turned_four_ways(images[rows])[torch.arange(len(rows)), kind], target, kind
+        mislabel(target, torch.rand(len(rows), generator=stream) < wrong * kind, stream)
+        return turned(images[rows], kind), target, kind
 
     data = [made(train, 0.2), made(valid, 0.0), made(test, 0.0)]
     data[0] = (*data[0], torch.arange(600))
 
-    def g(x: Tensor, y: Tensor, batch: Batch) -> Tensor:
-        weight = x[batch[3]].sigmoid() * 2
-        return (weight * losses(network(y, batch[0]), batch[1])).mean() + 1e-4 * y.square().sum()
-
-    start = layout.start(stream)
+    start, g = layout.start(stream), samples_weighed(network)
     return NetworkProblem("quarters", 4, torch.zeros(600), start, g, groups_of(network, 4), *data)
 
 

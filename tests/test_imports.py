@@ -9,6 +9,7 @@ imports from it.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
@@ -146,6 +147,28 @@ def test_no_module_has_the_name_of_a_public_function() -> None:
 def test_the_ground_floor_is_small() -> None:
     entries = [path.name for path in (SOURCE / "bipareto").iterdir() if path.name != "__pycache__"]
     assert len(entries) <= 14, sorted(entries)
+
+
+def bound(text: str) -> list[str]:
+    """The names that a module's top level assigns, as often as it does."""
+    targets = [
+        target
+        for node in ast.parse(text).body
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    names = [node.id for t in targets for node in ast.walk(t) if isinstance(node, ast.Name)]
+    return [name for name in names if name != "_"]
+
+
+def test_no_constant_takes_the_place_of_another_of_its_name() -> None:
+    """As where two modules are joined that each have one."""
+    for name, path in modules().items():
+        twice = [
+            word for word, count in Counter(bound(path.read_text("utf-8"))).items() if count > 1
+        ]
+        assert not twice, f"{name} binds {twice} twice"
+    assert bound("A, B = 1, 2\nB: int = 3") == ["A", "B", "B"]
 
 
 def test_every_module_fits_a_readers_head() -> None:

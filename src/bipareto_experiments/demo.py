@@ -145,7 +145,7 @@ def _judge(task: DigitsTask, x: Tensor, y: Tree) -> dict[str, Tensor]:
 def _baseline(task: DigitsTask, method: MOMEHA) -> dict[str, Any]:
     """The network trained on all samples alike: same start and warm-up, same tolerance, x = x0."""
     x = task.x0[None]
-    begun = tree.map_(lambda leaf: leaf[None], method.prepare(task.problem, task.x0, task.y0).y)
+    begun = tree.expand(method.prepare(task.problem, task.x0, task.y0).y, 1)
     y = envelope.solve_lower(task.problem, x, begun, tol=TOLERANCE, max_iter=NEWTON_STEPS).y
     with torch.no_grad():
         objectives = task.problem.upper(task.x0, tree.select(y, 0))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bipareto.methods.parts.envelope import solve_lower
+from bipareto.methods.parts.envelope import solve_one
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.sweep.durable import read_tensors
@@ -62,9 +62,8 @@ def of_backbones(study: FewShotStudy) -> list[Ended]:
         end, meta = read_back(part, task.start(0)[:1])
         for i, trial in enumerate(meta["trials"]):
             x, y = tree.select(end.x, i), task.start(int(trial["seed"]))[1]
-            one = tree.map_(lambda leaf: leaf[None], (x, y))
-            solved = solve_lower(task.problem, *one, tol=1e-6, max_iter=50, batched=False)
-            found.append(Ended(_words(part, trial), task.problem, x, tree.select(solved.y, 0)))
+            y = solve_one(task.problem, x, y, tol=1e-6, max_iter=50)
+            found.append(Ended(_words(part, trial), task.problem, x, y))
     return found
 
 

@@ -90,6 +90,14 @@ def test_the_gain_of_two_balls_is_the_closed_one() -> None:
         assert gain.reached == pytest.approx(best, abs=2e-2 * max(height**2, 1e-3))
 
 
+def test_the_bounds_meet_where_metric_and_multipliers_have_to_agree() -> None:
+    """Each new metric asks for other multipliers: four rounds reach half of the gain."""
+    h = torch.tensor([[0, 6], [3, 4], [6, 6]], dtype=DOUBLE)
+    bends = torch.tensor([[0.1, 10], [100, 1], [10, 10]], dtype=DOUBLE)
+    gain = left_to_gain(h, torch.diag_embed(bends))
+    assert 0.03 < gain.reached <= gain.bound < 1.001 * gain.reached
+
+
 def test_one_objective_is_measured_by_the_size_of_x() -> None:
     problem = bp.Problem(lambda x, y: (y - 1).square().sum()[None], follows)
     for by, left in ((0.0, False), (1e-3, False), (0.5, True), (50.0, True)):

@@ -189,6 +189,9 @@ def test_with_many_coordinates_half_of_the_way_is_tried_too(
     assert front.race.gradients + stepped + trained <= 2 * 300 * 8
 
 
+# Any scale of the layer before BatchNorm gives the same network: lower solutions are a surface, and
+# rounding decides along which of its directions something is found to gain.
+@pytest.mark.filterwarnings("ignore:.* not converged")
 def test_modules_need_no_hyperparameter() -> None:
     torch.manual_seed(0)
     net_x, net_y = (
@@ -217,7 +220,18 @@ def test_modules_need_no_hyperparameter() -> None:
     front = bp.front(
         problem, x0, y0, preferences=[[0.2, 0.8], [0.8, 0.2]], steps=150, progress=False
     )
-    assert front.objectives[0, 0] > front.objectives[1, 0]
+
+    def exact(x: dict[str, Tensor]) -> Tensor:
+        """f at (x, y*(x)): the network is affine in its input, and so is what g is least for."""
+        rows = torch.cat([ROWS, torch.ones(len(ROWS), 1)], 1)
+        share = torch.func.functional_call(net_x, x, ROWS).sigmoid()[:, 0]
+        target = share * FIRST + (1 - share) * SECOND
+        out = rows @ torch.linalg.lstsq(rows, target[:, None]).solution[:, 0]
+        return torch.stack([(out - FIRST).square().mean(), (out - SECOND).square().mean()])
+
+    ends = torch.stack([exact(front.point(i)[0]) for i in range(2)])
+    assert ends[0, 1] < 0.5 * exact(x0)[1]
+    assert ends[1, 0] < 0.5 * exact(x0)[0]
     assert front.test is not None
     expected = problem.upper(front.point(1)[0], front.point(1)[1], problem.batch("test", "full"))
     torch.testing.assert_close(front.test[1], expected.detach())

@@ -387,6 +387,27 @@ def test_a_fused_lstm_in_single_precision_too() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["GRU", "LSTM, both ways", "attention, eval"])
+def test_losses_that_share_work_are_batched_too(name: str) -> None:
+    make, data = LAYERS[name]
+    g = lambda up, low, rows: number(low(rows)) * up.weight.sum()  # noqa: E731
+    problem, x, y = bp.Problem.from_modules(
+        x=nn.Linear(2, 2),
+        y=make(),
+        lower=g,
+        upper=[g, g],
+        lower_data=data,
+        upper_data=data,
+        shared=lambda up, rows: rows,
+    )
+    rows = problem.batch("lower", "full")
+    points = [y, tree.map_(lambda leaf: 2 * leaf, y)]
+    pairs = torch.func.vmap(lambda v: problem.lower_pair(x, v, y, rows))(tree.stack(points))
+    for i, values in enumerate(zip(*pairs, strict=True)):
+        expected = problem.lower(x, points[i], rows), problem.lower(x, y, rows)
+        torch.testing.assert_close(values, expected)
+
+
 @pytest.mark.parametrize("in_place", [False, True])
 def test_a_compiled_module_is_called_as_it_is(in_place: bool) -> None:
     graphs = []

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import bipareto as bp
+from bipareto.certificate.remaining import unseeable
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem import tree
 from bipareto.problem.layers import NO_DROPOUT, KeyedDropout, mixed
+from bipareto.problem.oracle import Counting
 
 DATA = torch.randn(24, 3, generator=torch.Generator().manual_seed(1)), torch.arange(24) % 2
 METHOD = bp.MOMEHA(gamma=0.5, alpha_theta=0.1, alpha_x=0.1, alpha_y=0.1, c=2.0)
@@ -348,6 +350,9 @@ def test_mixed_precision_keeps_the_runs_dtype() -> None:
     ]
     assert fronts[1].batched
     assert tree.first_leaf(fronts[1].y).dtype == torch.float32
+    why = unseeable(Counting(mixed), tree.expand(x0, 1), tree.expand(y0, 1))
+    assert why is not None
+    assert "mixed precision" in why
     torch.testing.assert_close(fronts[1].objectives, fronts[0].objectives, rtol=0.03, atol=0.03)
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.problem.oracle import Counting
 from bipareto.problem.views import KindView, Slots, View
 
 
@@ -123,6 +124,10 @@ WAYS = {
         net.stack(net.encode(data)) @ net.last.T + net.values.bias
     ),
     "a private dict": lambda net, data: net._modules["values"](net.stack(net.encode(data))),
+    "a private dict of parameters": lambda net, data: (
+        net.stack(net.encode(data)) @ net.values._parameters["weight"].T
+        + net.tied._parameters["bias"]
+    ),
     "what a call leaves behind": lambda net, data: 0 * net(data) + net.values(net.stack(net.seen)),
     "a list's slices": lambda net, data: net.values(
         net.stack(
@@ -353,7 +358,10 @@ def test_a_loss_may_differentiate_by_its_inputs(slope: Any) -> None:
 
 @pytest.mark.parametrize("side", ["x", "y"])
 @pytest.mark.parametrize("entry", ["check", "check_pure"])
-def test_the_module_itself_in_place_of_the_argument_is_refused(side: str, entry: str) -> None:
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_the_module_itself_in_place_of_the_argument_is_refused(
+    side: str, entry: str, wrapped: bool
+) -> None:
     modules = {"x": nn.Linear(1, 1), "y": nn.Linear(3, 1)}
     inner, outer = modules["y"], modules["x"]
 
@@ -364,7 +372,7 @@ def test_the_module_itself_in_place_of_the_argument_is_refused(side: str, entry:
 
     problem, x, y = bp.Problem.from_modules(**modules, lower=lower, upper=UPPER)
     with pytest.raises(InvalidInput, match=f"lower uses .* of the module that was given as {side}"):
-        getattr(problem, entry)(x, y)
+        getattr(Counting(problem) if wrapped else problem, entry)(x, y)
 
 
 def test_unknown_submodules_are_named() -> None:

@@ -32,7 +32,6 @@ from torch import Tensor
 from bipareto.certificate.inspection import SETTLED, Curvature, Point, Subspace, conic_minimum
 from bipareto.certificate.proximal import constraint_gradient, gap_of, proximal_point
 from bipareto.certificate.remaining import (
-    DENSE,
     Gain,
     along_lower,
     on_tangents,
@@ -43,6 +42,7 @@ from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts import scalarization as scalarizations
 from bipareto.methods.parts.preferences import as_preference
 from bipareto.methods.parts.scalarization import as_ideal
+from bipareto.methods.tuning.local import DENSE
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.notebook import html_table
@@ -297,7 +297,7 @@ def _improvement(
     """`improvement` and `common_descent`, and what was not looked at for them."""
     gain, notes = None, []
     if at.flat.numel() <= DENSE:
-        x, y = (tree.map_(lambda leaf: leaf[None], part) for part in (at.x, at.y))
+        x, y = tree.expand((at.x, at.y), 1)
         if why := unseeable(at.problem, x, y):
             notes.append(
                 f"improvement was not looked at beyond the span of the gradients, because {why}"

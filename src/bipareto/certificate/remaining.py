@@ -31,17 +31,24 @@ from bipareto.certificate.inspection import Point, Subspace
 from bipareto.methods.parts import curvature, simplex
 from bipareto.methods.parts.hypergradient import CG
 from bipareto.methods.tuning import local
+from bipareto.methods.tuning.local import DENSE
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
-#: variables up to which second derivatives are written down
-DENSE = 256
+#: variables up to which points are looked at unasked
+MOST = 20_000
 #: how far y is moved, beside its size, where g_yy vanishes and says nothing of y*
 BESIDE = 1e-3
 #: the length of a convex combination of straight objectives' unit slopes that counts as zero
 STRAIGHT = 1e-6
 #: alternations between multipliers and metric
-ROUNDS = 30
+ALTERNATIONS = 30
+#: directions that are followed, one after the other, and lengths that are tried along each
+ROUNDS, LENGTHS = 4, (1.0, 0.3, 0.1, 0.02)
+#: products of a linear solve where curvature is not written down
+PRODUCTS = 30
+#: points whose linear systems are solved at once
+TOGETHER = 32
 
 
 class Gain(NamedTuple):
@@ -80,7 +87,7 @@ def left_to_gain(h: Tensor, H: Tensor, x: Tensor | None = None) -> Gain:
     m = len(h)
     weights = h.new_full((m,), 1 / m)
     best = Gain(0.0, float("inf"))
-    for turn in range(ROUNDS):
+    for turn in range(ALTERNATIONS):
         inverse = local.inverse(torch.einsum("i,ijk->jk", weights, H), 1e-9)[0]
         step = -inverse @ (weights @ h)
         change = h @ step + 0.5 * torch.einsum("j,ijk,k->i", step, H, step)
@@ -121,14 +128,14 @@ def along_lower(at: Point, degenerate: bool) -> Gain:
     Args:
         degenerate: g_yy vanishes in a direction; dy*/dx is then read off beside the point.
     """
-    x, y = (tree.map_(lambda leaf: leaf[None], part) for part in (at.x, at.y))
+    x, y = tree.expand((at.x, at.y), 1)
     here = local.look(at.problem, x, y)
     h, H = here.slope[0], here.bend[0]
     if degenerate:
         noise = curvature.normal(at.y_flat, torch.Generator().manual_seed(0))
         size = BESIDE * at.y_size / max(float(noise.norm()), 1e-300)
         beside = tree.unravel(at.y_flat + size * noise, at.y)
-        follow = local.look(at.problem, x, tree.map_(lambda leaf: leaf[None], beside)).follow[0]
+        follow = local.look(at.problem, x, tree.expand(beside, 1)).follow[0]
         eye = torch.eye(at.split, dtype=h.dtype, device=h.device)
         tangents = torch.cat([eye, follow])
         h, H = at.J @ tangents, _curvatures(at, tangents.T)
@@ -160,16 +167,6 @@ def _curvatures(at: Point, T: Tensor) -> Tensor:
     ]
     at.spent += 2 * len(products) * len(T)
     return torch.stack([T @ row.T for row in rows])
-
-
-#: variables up to which points are looked at unasked
-MOST = 20_000
-#: directions that are followed, one after the other, and lengths that are tried along each
-ROUNDS, LENGTHS = 4, (1.0, 0.3, 0.1, 0.02)
-#: products of a linear solve where curvature is not written down
-PRODUCTS = 30
-#: points whose linear systems are solved at once
-TOGETHER = 32
 
 
 def remaining(problem: Problem, x: Tree, y: Tree, extent: Tensor) -> Tensor:

@@ -274,7 +274,7 @@ def front_of(
 
     if out_dir is not None:
         found = sweep.sweep(config, out_dir, setup=setup, callbacks=callbacks, progress=progress)
-        return found, plan_of(out_dir, trusted=True).method, *returned(out_dir, trusted=True)
+        return found, plan_of(out_dir, trusted=True).method, *returned(out_dir)
     raw = sweep.traced(config, setup, callbacks=callbacks, progress=progress)
     assert raw.method is not None
     # The y of a race was trained on g alone already.

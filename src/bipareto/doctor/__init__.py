@@ -97,7 +97,6 @@ def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> 
             raise InvalidInput(
                 "this solution does not know its problem; pass what bipareto.solve returned"
             )
-        one = tree.map_(lambda leaf: leaf[None], found.state)
         history = {
             name: values[:, None] for name, values in found.history.items() if name != "step"
         }
@@ -109,7 +108,7 @@ def _case_of(found: ParetoFront | Solution, start: tuple[Tree, Tree] | None) -> 
         return Case(
             found.problem,
             found.method,
-            state=one,
+            state=tree.expand(found.state, 1),
             preference=w.double(),
             history=history,
             failure=[found.failure],
@@ -164,7 +163,7 @@ class Watch:
         batched = record.state.t.dim() == 1
 
         def lead(value: Any) -> Any:
-            return value if batched else tree.map_(lambda leaf: leaf[None], value)
+            return value if batched else tree.expand(value, 1)
 
         self._seen.append({name: lead(value) for name, value in record.info.items()})
         if len(self._seen) % self.every:

@@ -190,7 +190,7 @@ def _lower_maximum(case: Case) -> list[Diagnosis]:
         nudged = flat + 1e-3 * (1 + flat.abs()) * curvature.normal(
             flat, torch.Generator().manual_seed(0)
         )
-        one = tree.map_(lambda leaf: leaf[None], (x, tree.unravel(nudged, y)))
+        one = tree.expand((x, tree.unravel(nudged, y)), 1)
         left = tree.select(
             envelope.solve_lower(case.problem, *one, tol=1e-8, max_iter=50, batched=case.batched).y,
             0,
@@ -259,10 +259,7 @@ def _features_collapse(case: Case) -> list[Diagnosis]:
     if case.start is None or not case.alive or case.network:
         return []
     x0, y0 = case.start
-    one = tree.map_(lambda leaf: leaf[None], x0), tree.map_(lambda leaf: leaf[None], y0)
-    begun = tree.select(
-        envelope.solve_lower(case.problem, *one, tol=1e-6, max_iter=30, batched=False).y, 0
-    )
+    begun = envelope.solve_one(case.problem, x0, y0, tol=1e-6, max_iter=30)
     with torch.no_grad():
         before = case.problem.upper(x0, begun, case.problem.batch("upper", "full")).double()
     first = extreme_curvatures(case.problem, x0, begun)[1]

@@ -183,11 +183,8 @@ class Case:
 
 def extreme_curvatures(problem: Problem, x: Tree, y: Tree) -> tuple[float, float]:
     """Smallest and largest curvature of g in y at a point, as far as twenty products show."""
-    flat = tree.ravel(y)
-    start = curvature.normal(flat, torch.Generator().manual_seed(0))
-    return curvature.lanczos(
-        curvature.hessian(curvature.lower_in_y(problem, x, y), flat), start, 20
-    )
+    stream = torch.Generator().manual_seed(0)
+    return curvature.extremes(curvature.lower_in_y(problem, x, y), tree.ravel(y), stream, 20)
 
 
 def diagnosed(

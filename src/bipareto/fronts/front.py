@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from bipareto.certificate.remaining import DENSE
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts.adaptive import trace
 from bipareto.fronts.batch import MOST_RUNS, run_states
@@ -18,6 +17,7 @@ from bipareto.fronts.networks import raced_front
 from bipareto.fronts.pareto import ParetoFront, front_of
 from bipareto.methods import Method, Twin
 from bipareto.methods.parts.preferences import as_preference, covering, named
+from bipareto.methods.tuning.local import DENSE
 from bipareto.problem import Problem, tree, validation
 from bipareto.problem.base import as_problem
 from bipareto.problem.tree import Tree

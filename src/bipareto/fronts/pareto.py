@@ -313,7 +313,7 @@ class ParetoFront(Tabular):
             "method": None if self.method is None else repr(self.method),
             "unseen": self.unseen,
         }
-        path = validation.path(path, "path", "front.npz")
+        path = validation.path(path, "front.npz")
         partial = path.with_name((path.name or "front") + ".partial")
         try:
             with partial.open("wb") as file:
@@ -328,7 +328,7 @@ class ParetoFront(Tabular):
     @classmethod
     def load(cls, path: str | PathLike[str]) -> ParetoFront:
         """Read what `save` wrote; the front then has no problem, method or run states."""
-        path = validation.path(path, "path", "front.npz")
+        path = validation.path(path, "front.npz")
         try:
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}

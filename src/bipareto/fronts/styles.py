@@ -71,7 +71,7 @@ def save(figure: Figure, path: str | PathLike[str]) -> None:
     """Write a figure; the ending of the path decides the format.  No version or date goes in: equal
     fronts give equal files.
     """
-    path = validation.path(path, "path", "front.pdf")
+    path = validation.path(path, "front.pdf")
     kind = path.suffix.removeprefix(".").lower()
     known = figure.canvas.get_supported_filetypes()
     if kind not in known:

@@ -71,7 +71,7 @@ class Tabular:
     def to_csv(self, path: str | PathLike[str]) -> None:
         """Write the table of `to_dataframe` with every digit; pandas is not needed."""
         table = self.columns()
-        file = validation.path(path, "path", "front.csv")
+        file = validation.path(path, "front.csv")
         try:
             _write(file, list(table), zip(*table.values(), strict=True))
         except OSError as error:

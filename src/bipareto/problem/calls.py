@@ -6,15 +6,21 @@ import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import zip_longest
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import tree, validation
-from bipareto.problem.layers import drawn_layers, in_full_precision, key_of, make_pure, norm_layers
+from bipareto.problem.layers import (
+    drawn_layers,
+    in_full_precision,
+    inside_transform,
+    key_of,
+    make_pure,
+    norm_layers,
+)
 from bipareto.problem.modules import Part, estimating, trained
 from bipareto.problem.reach import Origin, State
 from bipareto.problem.sampler import Role, Sampler
@@ -22,6 +28,7 @@ from bipareto.problem.tree import Tree
 from bipareto.problem.views import Slots, computed
 
 Loss: TypeAlias = Callable[..., Tensor]
+T = TypeVar("T")
 
 
 #: where a dropout layer begins to count its calls in `shared`; in a loss it begins at 0
@@ -31,28 +38,37 @@ _IN_SHARED = 2**16
 Evaluations: TypeAlias = Sequence[tuple[Loss, Any]]
 
 
-def evaluated(value: Callable[[Tree, Tree], Tensor], x: Tree, y: Tree) -> Tensor:
-    """value(x, y), also where `vmap` has no rule for an operator that is made of others, such as
+def evaluated(value: Callable[..., T], *at: Tree) -> T:
+    """value(*at), also where `vmap` has no rule for an operator that is made of others, such as
     those of recurrent layers: differentiation takes them apart, and then each part has one.
     """
-    with _attention_of(x, y):
+    with _attention_of_products(*at):
         try:
-            return value(x, y)
+            return value(*at)
         except RuntimeError as error:
             if "Batching rule not implemented" not in str(error):
                 raise
-        return torch.func.vjp(value, x, y)[0]
+        return torch.func.vjp(value, *at)[0]
 
 
-def _attention_of(x: Tree, y: Tree) -> AbstractContextManager[object]:
+def _attention_of_products(*at: Tree) -> AbstractContextManager[object]:
     """Attention made of products inside transforms on a processor: torch's fused one is taken there
     row by row, and cannot be differentiated twice.
     """
-    leaves = tree.first_leaf(x), tree.first_leaf(y)
-    wrapped = map(torch._C._functorch.is_functorch_wrapped_tensor, leaves)
-    if torch.compiler.is_compiling() or leaves[0].is_cuda or not any(wrapped):
+    if not inside_transform() or tree.first_leaf(at).is_cuda:
         return nullcontext()
-    return sdpa_kernel(SDPBackend.MATH)
+    return _unfused_attention()
+
+
+@contextmanager
+def _unfused_attention() -> Iterator[None]:
+    # `torch.nn.attention.sdpa_kernel` takes a tenth of the time of a small loss.
+    fused = torch.backends.cuda.flash_sdp_enabled()
+    torch.backends.cuda.enable_flash_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_flash_sdp(fused)
 
 
 class Calls:
@@ -144,7 +160,7 @@ class ModuleCalls(Calls):
         return draw
 
     def one(self, loss: Loss, x: Tree, y: Tree, batch: Any) -> Tensor:
-        return self._evaluated(lambda *given: self._begun(loss, *given), x, y, batch)
+        return self._evaluated(loss, batch, x, y)[0]
 
     def together(self, losses: Sequence[Loss], x: Tree, y: Tree, batch: Any) -> Tensor:
         def every(*given: Any) -> Tensor:
@@ -152,27 +168,26 @@ class ModuleCalls(Calls):
                 [self._begun(loss, *given).to(tree.first_leaf(x).dtype) for loss in losses]
             )
 
-        return self._evaluated(every, x, y, batch)
+        return self._evaluated(every, batch, x, y)[0]
 
     def pair(self, loss: Loss, x: Tree, y: Tree, theta: Tree, batch: Any) -> tuple[Tensor, Tensor]:
-        with self._precision(x):
-            arguments = self._arguments(x, batch)
-            at_y, at_theta = (
-                self._begun(loss, self._view_x(x, batch), self._view_y(x, v, batch), *arguments)
-                for v in (y, theta)
-            )
-        self._state.forget()
-        return self._as_run(at_y, x), self._as_run(at_theta, x)
+        at_y, at_theta = self._evaluated(loss, batch, x, y, theta)
+        return at_y, at_theta
 
-    def _evaluated(self, function: Loss, x: Tree, y: Tree, batch: Any) -> Tensor:
-        def value(x_: Tree, y_: Tree) -> Tensor:
-            arguments = self._arguments(x_, batch)
-            return function(self._view_x(x_, batch), self._view_y(x_, y_, batch), *arguments)
+    def _evaluated(self, loss: Loss, batch: Any, x: Tree, *ys: Tree) -> list[Tensor]:
+        """The values of a loss at x and each y, on one evaluation of what is `shared`."""
+
+        def values(x_: Tree, *ys_: Tree) -> list[Tensor]:
+            key, given = self._key(batch), self._data(batch)
+            of_x = self._x.view(x_, x_, key)
+            if self._shared is not None:
+                given = (self._begun(self._shared, of_x, *given, calls=_IN_SHARED),)
+            return [self._begun(loss, of_x, self._y.view(y, x_, key), *given) for y in ys_]
 
         with self._precision(x):
-            found = evaluated(value, x, y)
+            found = evaluated(values, x, *ys)
         self._state.forget()
-        return self._as_run(found, x)
+        return [self._as_run(value, x) for value in found]
 
     def _begun(self, function: Callable[..., Any], *arguments: Any, calls: int = 0) -> Any:
         """What a function returns when dropout layers count their calls from there, so that losses
@@ -240,24 +255,11 @@ class ModuleCalls(Calls):
                 *(data if self._shared is None else (self._shared(module_x, *data),)),
             )
 
-    def _view_x(self, x: Tree, batch: Any) -> Any:
-        return self._x.view(x, x, self._key(batch))
-
-    def _view_y(self, x: Tree, y: Tree, batch: Any) -> Any:
-        return self._y.view(y, x, self._key(batch))
-
     def _key(self, batch: Any) -> Tensor | None:
         return batch["key"] if self._has_keys else None
 
     def _data(self, batch: Any) -> tuple[Any, ...]:
         return (batch["batch"] if self._has_keys else batch,) if self._has_data else ()
-
-    def _arguments(self, x: Tree, batch: Any) -> tuple[Any, ...]:
-        """What a loss takes beside x and y: nothing, the batch, or what the shared part made."""
-        data = self._data(batch)
-        if self._shared is None:
-            return data
-        return (self._begun(self._shared, self._view_x(x, batch), *data, calls=_IN_SHARED),)
 
     def _precision(self, x: Tree) -> AbstractContextManager[object]:
         if self._autocast is None:

@@ -97,13 +97,19 @@ class Entries(nn.ParameterList):
         return super().__getitem__(index)
 
 
+def inside_transform() -> bool:
+    """Whether this runs inside a transform of torch.func that is not being compiled."""
+    compiling = torch.compiler.is_compiling()
+    return not compiling and torch._C._functorch.peek_interpreter_stack() is not None
+
+
 class TwiceLSTM(nn.LSTM):
     """An LSTM that is made of its operations inside transforms: torch's fused one on a processor
     can be neither batched there nor differentiated twice.
     """
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is None:
+        if not inside_transform():
             return super().forward(*args, **kwargs)
         fused = torch._C._get_mkldnn_enabled()
         torch._C._set_mkldnn_enabled(False)
@@ -157,24 +163,18 @@ _REPLACED: dict[type[nn.Module], type[nn.Module]] = {
 
 def drawn_layers(module: nn.Module | None) -> list[KeyedDropout]:
     """The dropout layers that are drawn by key."""
-    return (
-        []
-        if module is None
-        else [
-            layer
-            for layer in module.modules()
-            if isinstance(layer, KeyedDropout) and layer.training and layer.p > 0
-        ]
-    )
+    layers = module.modules() if module is not None else ()
+    return [
+        layer
+        for layer in layers
+        if isinstance(layer, KeyedDropout) and layer.training and layer.p > 0
+    ]
 
 
 def norm_layers(module: Any) -> list[_NormBase]:
     """The layers that normalise by statistics of a batch."""
-    return (
-        [layer for layer in module.modules() if isinstance(layer, _NormBase)]
-        if isinstance(module, nn.Module)
-        else []
-    )
+    layers = module.modules() if isinstance(module, nn.Module) else ()
+    return [layer for layer in layers if isinstance(layer, _NormBase)]
 
 
 def make_pure(name: str, module: nn.Module) -> None:

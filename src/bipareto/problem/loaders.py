@@ -63,11 +63,8 @@ class LoaderDraws:
         self._sources = {"lower": [lower], "upper": list(upper) if per_objective else [upper]}
         if test is not None:
             self._sources["test"] = list(test) if per_objective else [test]
-        self._per_objective, self._like, self._evaluate_batches = (
-            per_objective,
-            like,
-            evaluate_batches,
-        )
+        self._per_objective, self._like = per_objective, like
+        self._evaluate_batches = evaluate_batches
         self._streams: dict[tuple[Role, int, int], _Stream] = {}
         #: the keys of a draw for all objectives
         self._every = set(range(len(self._sources["upper"]))) if per_objective else set()
@@ -177,13 +174,8 @@ class _Stream:
 
     def stand(self, t: int, epoch: int, position: int) -> None:
         """Be at a step without having fetched its batch."""
-        self.t, self.epoch, self.position, self.batch, self._iterator = (
-            t,
-            epoch,
-            position,
-            None,
-            None,
-        )
+        self.t, self.epoch, self.position = t, epoch, position
+        self.batch = self._iterator = None
 
     def gather(self, count: int | None) -> Any:
         """The first `count` batches of an epoch, or all, as one."""

@@ -64,15 +64,12 @@ class Part:
 
 def trained(module: nn.Module | None) -> dict[str, nn.Parameter]:
     """The parameters that are trained, by name."""
-    return (
-        {}
-        if module is None
-        else {
-            name: parameter
-            for name, parameter in module.named_parameters()
-            if parameter.requires_grad and (nn.parameter.is_lazy(parameter) or parameter.numel())
-        }
-    )
+    named = module.named_parameters() if module is not None else ()
+    return {
+        name: parameter
+        for name, parameter in named
+        if parameter.requires_grad and (nn.parameter.is_lazy(parameter) or parameter.numel())
+    }
 
 
 @contextmanager

@@ -20,10 +20,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.problem.purity import same
-from bipareto.problem.views import Slots
+from bipareto.problem.views import Slots, computed
 
 
 class Origin:
@@ -185,7 +186,8 @@ class State:
         for part, *kept in self._kept:
             for buffers, before in enumerate(kept):
                 for name, value in _held(part, bool(buffers)).items():
-                    if value is not before.get(name, _NOTHING) and _holds_products(value):
+                    new = value is not before.get(name, _NOTHING)
+                    if new and any(map(computed, tree_leaves(value))):
                         self._written[part, bool(buffers), name] = before.get(name, _NOTHING)
         if self._kept:
             return
@@ -220,12 +222,3 @@ _NOTHING: Any = object()
 
 def _floating(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and not value.is_meta
-
-
-def _holds_products(value: Any) -> bool:
-    """Whether there are tensors in it that were computed from those of the run."""
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_products, value))
-    if isinstance(value, dict):
-        return any(map(_holds_products, value.values()))
-    return isinstance(value, Tensor) and value.grad_fn is not None

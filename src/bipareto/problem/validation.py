@@ -236,14 +236,14 @@ def array(value: Any, name: str, like: str, columns: int | None = None) -> Tenso
     return found.detach().to("cpu", torch.float64)
 
 
-def path(value: Any, name: str, example: str) -> Path:
+def path(value: Any, example: str) -> Path:
     """A path that the system could know; whether anything is there is not looked at."""
     try:
         text = fspath(value)
     except TypeError:
         text = None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise InvalidInput(f"{name} is {shown(value)}; pass a path, e.g. {example!r}")
+        raise InvalidInput(f"path is {shown(value)}; pass a path, e.g. {example!r}")
     return Path(text)
 
 

@@ -124,7 +124,7 @@ class Slots:
 
 
 def computed(value: Any) -> bool:
-    """Whether a value is a tensor that others were differentiably computed into."""
+    """Whether a value is a tensor that was computed from others, with a graph."""
     return isinstance(value, Tensor) and value.grad_fn is not None
 
 
@@ -146,7 +146,6 @@ class View:
     _slots: Slots
     _run: Mapping[str, Tensor]
     _tensors: Mapping[str, Tensor]
-    _parameters: Mapping[str, Tensor]
 
     def __init__(self, module: nn.Module, slots: Slots, run: Mapping[str, Tensor]) -> None:
         places = [place for place in slots.places(module) if place[1] in run]
@@ -155,9 +154,6 @@ class View:
             _slots=slots,
             _run=run,
             _tensors={place: run[name] for place, name, _ in places},
-            _parameters={
-                place: run[name] for place, name, first in places if first and name != KEY
-            },
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -169,6 +165,8 @@ class View:
             raise AttributeError(f"a view of {type(module).__name__} has no {name}")
         if name in self._tensors:
             return self._tensors[name]
+        if name == "_parameters":
+            return dict(self.named_parameters(recurse=False, remove_duplicate=False))
         for held in (module._modules, module._buffers, vars(module)):
             if name in held:
                 return self._viewed(held[name])
@@ -278,36 +276,10 @@ class View:
             return partial(self._viewed(value.__self__)._within, value)
         if isinstance(value, _Lazy):
             return iter([self._viewed(item) for item in value])
-        if isinstance(value, (ValuesView, ItemsView)):
-            return [self._viewed(item) for item in value]
-        if isinstance(value, partial):
-            return _rebuilt(
-                value,
-                (value.func, *value.args, *value.keywords.values()),
-                self._viewed,
-                lambda func, *rest: partial(
-                    func,
-                    *rest[: len(value.args)],
-                    **dict(zip(value.keywords, rest[len(value.args) :], strict=True)),
-                ),
-            )
-        if isinstance(value, dict):
-            return _rebuilt(
-                value, value.values(), self._viewed, lambda *v: dict(zip(value, v, strict=True))
-            )
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return _rebuilt(value, value, self._viewed, type(value))
-        if isinstance(value, (list, tuple)):
-            return _rebuilt(value, value, self._viewed, lambda *v: type(value)(v))
-        if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            names = [field.name for field in dataclasses.fields(value) if field.init]
-            return _rebuilt(
-                value,
-                [getattr(value, name) for name in names],
-                self._viewed,
-                lambda *v: dataclasses.replace(value, **dict(zip(names, v, strict=True))),
-            )
-        return value
+        items, rebuilt = _opened(value)
+        seen = [self._viewed(item) for item in items]
+        changed = any(a is not b for a, b in zip(items, seen, strict=True))
+        return rebuilt(*seen) if changed else value
 
 
 class KindView(View):
@@ -322,13 +294,23 @@ class KindView(View):
         return type(vars(self)["_module"])
 
 
-def _rebuilt(
-    value: Any, items: Iterable[Any], change: Callable[[Any], Any], build: Callable[..., Any]
-) -> Any:
-    """A container with its items changed; itself where none is."""
-    old = list(items)
-    new = [change(item) for item in old]
-    return build(*new) if any(a is not b for a, b in zip(old, new, strict=True)) else value
+def _opened(value: Any) -> tuple[list[Any], Callable[..., Any]]:
+    """The items of a container, and what makes one of others; of anything else there are none."""
+    if isinstance(value, (ValuesView, ItemsView)):
+        return list(value), lambda *items: list(items)
+    if isinstance(value, dict):
+        return list(value.values()), lambda *items: dict(zip(value, items, strict=True))
+    if isinstance(value, (list, tuple)):
+        named = hasattr(value, "_fields")
+        return list(value), type(value) if named else lambda *items: type(value)(items)
+    if isinstance(value, partial):
+        parts = [value.func, value.args, value.keywords]
+        return parts, lambda function, args, keywords: partial(function, *args, **keywords)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value) if field.init]
+        held = {name: getattr(value, name) for name in names}
+        return [held], lambda fields: dataclasses.replace(value, **fields)
+    return [], tuple
 
 
 class _Call(nn.Module):

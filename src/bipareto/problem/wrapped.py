@@ -26,6 +26,7 @@ class Wrapped(Problem):
         )
         self.inner, self.parts, self.per_objective = problem, problem.parts, problem.per_objective
         self.draws, self.has_test = problem.draws, problem.has_test
+        self.mixed = problem.mixed
 
     def upper(self, x: Tree, y: Tree, batch: Any = None) -> Tensor:
         return self.inner.upper(x, y, batch)
@@ -41,6 +42,9 @@ class Wrapped(Problem):
 
     def _watching(self) -> AbstractContextManager[object]:
         return self.inner._watching()
+
+    def _check_reach(self, f: Any, g: Any, known: Any) -> None:
+        self.inner._check_reach(f, g, known)
 
     def with_key(self, role: Role, t: int, seed: int, batch: Any) -> Any:
         return self.inner.with_key(role, t, seed, batch)

@@ -20,6 +20,8 @@ Interval: TypeAlias = tuple[float, float]
 #: local minima on the sampling grid that are refined; two branches of a front give two of almost
 #: equal value
 _CANDIDATES = 3
+#: grid points per interval, from which minimisations start, and between which ends are looked for
+_GRID, _FINE = 513, 2001
 
 
 def bisect(rises: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
@@ -41,20 +43,16 @@ class Curve:
     Args:
         values: F, elementwise in t: shape (...) -> (..., 2); differentiable.
         intervals: pairs (low, high) in increasing order.
-        samples: grid points per interval, from which every minimisation starts.
     """
 
-    def __init__(
-        self, values: Callable[[Tensor], Tensor], intervals: Sequence[Interval], samples: int = 513
-    ) -> None:
+    def __init__(self, values: Callable[[Tensor], Tensor], intervals: Sequence[Interval]) -> None:
         self.values, self.intervals = values, tuple(intervals)
         grids = [
-            torch.linspace(low, high, samples, dtype=torch.float64) for low, high in self.intervals
+            torch.linspace(low, high, _GRID, dtype=torch.float64) for low, high in self.intervals
         ]
         self._low = torch.cat([torch.cat([grid[:1], grid[:-1]]) for grid in grids])
         self._high = torch.cat([torch.cat([grid[1:], grid[-1:]]) for grid in grids])
         self._samples = values(torch.cat(grids))
-        self._per_interval = samples
 
     def points(self, n: int) -> Tensor:
         """At least n points of the front (count, 2), ends of all intervals included, f_1 rising."""
@@ -88,7 +86,7 @@ class Curve:
         """Local minima t (R, candidates) of R functions of F, given by their values on the grid (R,
         N) and their gradient in F.
         """
-        rows = sampled.reshape(sampled.shape[0], -1, self._per_interval)
+        rows = sampled.reshape(sampled.shape[0], -1, _GRID)
         padded = torch.nn.functional.pad(rows, (1, 1), value=torch.inf)
         lowest = (rows <= padded[..., :-2]) & (rows <= padded[..., 2:])
         ranked = torch.where(lowest, rows, torch.inf).flatten(1)
@@ -140,9 +138,7 @@ def slope(
     return along
 
 
-def opposed(
-    values: Callable[[Tensor], Tensor], low: float, high: float, samples: int = 2001
-) -> list[Interval]:
+def opposed(values: Callable[[Tensor], Tensor], low: float, high: float) -> list[Interval]:
     """The parts of [low, high] on which one objective falls while the other rises: the locally
     Pareto-optimal arcs.
 
@@ -154,12 +150,10 @@ def opposed(
         first, second = torch.eye(2, dtype=t.dtype)
         return slope(values, t, lambda f: first) * slope(values, t, lambda f: second) < 0
 
-    return _where(conflict, low, high, samples)
+    return _where(conflict, low, high)
 
 
-def nondominated(
-    values: Callable[[Tensor], Tensor], arcs: Sequence[Interval], samples: int = 2001
-) -> list[Interval]:
+def nondominated(values: Callable[[Tensor], Tensor], arcs: Sequence[Interval]) -> list[Interval]:
     """The parts of locally Pareto-optimal arcs (see `opposed`) that no other arc dominates, ends
     bisected to rounding.
     """
@@ -183,7 +177,7 @@ def nondominated(
                 ]
             ).any(0)
 
-        kept += _where(free, low, high, samples)
+        kept += _where(free, low, high)
     return kept
 
 
@@ -197,31 +191,27 @@ def _dominates(values: Callable[[Tensor], Tensor], arc: Interval, f: Tensor) -> 
     return (torch.minimum(first, last) <= f[..., 0]) & (values(there)[..., 1] < f[..., 1])
 
 
-def _where(
-    holds: Callable[[Tensor], Tensor], low: float, high: float, samples: int
-) -> list[Interval]:
+def _where(holds: Callable[[Tensor], Tensor], low: float, high: float) -> list[Interval]:
     """The intervals in [low, high] on which a predicate holds."""
-    t = torch.linspace(low, high, samples, dtype=torch.float64)
+    t = torch.linspace(low, high, _FINE, dtype=torch.float64)
     inside = holds(t)
     # Each round puts as many samples between the two where the predicate turns: far fewer
     # evaluations than halving.
     edges = [
-        _turn(holds, t[i : i + 2], samples)
-        for i in (inside[1:] != inside[:-1]).nonzero()[:, 0].tolist()
+        _turn(holds, t[i : i + 2]) for i in (inside[1:] != inside[:-1]).nonzero()[:, 0].tolist()
     ]
     ends = [*([low] if inside[0] else []), *edges, *([high] if inside[-1] else [])]
     return list(zip(ends[::2], ends[1::2], strict=True))
 
 
-def _turn(holds: Callable[[Tensor], Tensor], bracket: Tensor, samples: int) -> float:
+def _turn(holds: Callable[[Tensor], Tensor], bracket: Tensor) -> float:
     """Where the predicate changes inside the bracket (2,), to rounding."""
     while bool(bracket[1] - bracket[0] > 4 * torch.finfo(bracket.dtype).eps * bracket.abs().amax()):
-        t = torch.linspace(float(bracket[0]), float(bracket[1]), samples, dtype=bracket.dtype)
+        t = torch.linspace(float(bracket[0]), float(bracket[1]), _FINE, dtype=bracket.dtype)
         inside = holds(t)
         turned = (inside != inside[0]).nonzero()
-        if not len(
-            turned
-        ):  # the last bits of the predicate may depend on its neighbours in the vector
+        # The last bits of the predicate may depend on its neighbours in the vector.
+        if not len(turned):
             break
         bracket = t[int(turned[0]) - 1 : int(turned[0]) + 1]
     return float(bracket.mean())

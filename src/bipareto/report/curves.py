@@ -49,7 +49,7 @@ class Curves:
 
 
 def read_curves(
-    sources: Sequence[Source], labels: Sequence[str], points: int = POINTS, keep: int = RUNS
+    sources: Sequence[Source], labels: Sequence[str], points: int = POINTS
 ) -> Curves | None:
     """All sources side by side, in the order of their runs; None where nothing was recorded.
 
@@ -57,7 +57,6 @@ def read_curves(
         sources: files of records; they may have ended at different steps.
         labels: a name per objective.
         points: of a curve, at most.
-        keep: runs with a curve of their own, at most.
     """
     counts = [_lines(source.path) for source in sources]
     if not counts or not max(counts):
@@ -80,7 +79,7 @@ def read_curves(
     )
     steps = max((part.steps for part in parts), key=len)
     runs = low.shape[1]
-    drawn = np.unique(np.linspace(0, runs - 1, min(runs, keep)).round().astype(int))
+    drawn = np.unique(np.linspace(0, runs - 1, min(runs, RUNS)).round().astype(int))
     m = parts[0].objectives
     # A bucket of one record has one value; others have two, in the order in which they came.
     first, second = np.where(first_low > 0, low, high), np.where(first_low > 0, high, low)

@@ -14,11 +14,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.certificate.remaining import DENSE, remaining, unseeable, values
+from bipareto.certificate.remaining import remaining, unseeable, values
 from bipareto.errors import BiparetoWarning
 from bipareto.methods import Method
 from bipareto.methods.parts import curvature, envelope
 from bipareto.methods.tuning import local
+from bipareto.methods.tuning.local import DENSE
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Failure, Run, Solution, as_batch

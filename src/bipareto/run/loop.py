@@ -331,8 +331,7 @@ def _how(state: State, batched: bool, options: LoopOptions) -> bool | str:
 def _renewed(problem: Problem, method: Method, state: State, batched: bool) -> State:
     if batched:
         return method.renewed(problem, state)
-    one = tree.map_(lambda leaf: leaf[None], state)
-    return tree.select(method.renewed(problem, one), 0)
+    return tree.select(method.renewed(problem, tree.expand(state, 1)), 0)
 
 
 def not_begun(begun: Begun) -> Run:

@@ -250,11 +250,9 @@ class Run:
 
 def as_batch(run: Run) -> Run:
     """A single run as a batch of one: a first axis is put before all that has none."""
-
-    def lead(value: Any) -> Any:
-        return tree.map_(lambda leaf: leaf[None], value)
-
     history = {
         name: values if name == "step" else values[:, None] for name, values in run.history.items()
     }
-    return replace(run, state=lead(run.state), best=lead(run.best), history=history)
+    return replace(
+        run, state=tree.expand(run.state, 1), best=tree.expand(run.best, 1), history=history
+    )

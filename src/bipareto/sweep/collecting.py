@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bipareto.certificate.remaining import DENSE
 from bipareto.errors import BiparetoWarning
 from bipareto.fronts import measures
 from bipareto.fronts.pareto import ParetoFront
 from bipareto.fronts.tables import write_csv
+from bipareto.methods.tuning.local import DENSE
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 from bipareto.problems import KnownProblem
@@ -40,11 +40,7 @@ def write_result(plan: Plan, folder: RunFolder, index: int, run: Run, *, stacked
         stacked: whether its tensors have a run axis.
     """
     runs = plan.runs(index)
-    state = (
-        tree.select(run.state, slice(len(runs)))
-        if stacked
-        else tree.map_(lambda leaf: leaf[None], run.state)
-    )
+    state = tree.select(run.state, slice(len(runs))) if stacked else tree.expand(run.state, 1)
     found = _front(
         plan, state.x, state.y, runs, run.reason[: len(runs)], run.failure[: len(runs)], run.seconds
     )

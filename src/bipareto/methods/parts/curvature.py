@@ -62,6 +62,11 @@ def hessian(fn: Flat, at: Tensor) -> Product:
     return lambda v: pull(v)[0]
 
 
+def extremes(fn: Flat, at: Tensor, stream: torch.Generator, count: int) -> tuple[float, float]:
+    """Extreme Ritz values of the Hessian of `fn` at a point, after `count` products."""
+    return lanczos(hessian(fn, at), normal(at, stream), count)
+
+
 def lanczos(product: Product, start: Tensor, count: int) -> tuple[float, float]:
     """Extreme Ritz values after `count` products, fully re-orthogonalised: inside the spectrum."""
     low, high = lanczos_rows(lambda v: product(v[0])[None], start[None], count)

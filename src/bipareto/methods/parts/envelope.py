@@ -58,6 +58,13 @@ def solve_lower(
     return _minimise(problem, x, y, 0.0, tol, max_iter, batched)
 
 
+def solve_one(problem: Problem, x: Tree, y: Tree, *, tol: float, max_iter: int) -> Tree:
+    """y of one run moved to the lower solution near it, as `solve_lower` does."""
+    one = tree.expand((x, y), 1)
+    found = solve_lower(problem, *one, tol=tol, max_iter=max_iter, batched=False)
+    return tree.select(found.y, 0)
+
+
 def proximal_point(
     problem: Problem,
     x: Tree,

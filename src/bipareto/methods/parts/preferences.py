@@ -142,7 +142,7 @@ def read(path: str | PathLike[str], m: int) -> Tensor:
 
     Lines that start with # and one line of column names are passed over.
     """
-    path = validation.path(path, "path", "preferences.csv")
+    path = validation.path(path, "preferences.csv")
     try:
         text = path.read_text("utf-8")
         rows = json.loads(text) if path.suffix == ".json" else _lines(text)

@@ -65,10 +65,7 @@ def estimate(
     """
     x, y = tree.as_tree(x0, "x0"), tree.as_tree(y0, "y0")
     m = problem.check(x, y)
-    one = tree.expand(x, 1), tree.expand(y, 1)
-    settled = tree.select(
-        envelope.solve_lower(problem, *one, tol=1e-6, max_iter=20, batched=False).y, 0
-    )
+    settled = envelope.solve_one(problem, x, y, tol=1e-6, max_iter=20)
     points = [tree.ravel((x, y)), tree.ravel((x, settled))]
     reach = max(1.0, float((points[0] - points[1]).abs().max())) if radius is None else radius
     stream = torch.Generator().manual_seed(seed)

@@ -45,6 +45,8 @@ STEPS = 20_000
 TRAVEL = 8.0
 #: products of a Hessian from which its extreme eigenvalues are estimated
 LANCZOS = 12
+#: products of the linear solves, at most
+SOLVER_ITERATIONS = 15
 #: distances at which the envelope's restoring force is looked at, in units of how far y travels
 RADII = torch.logspace(-1.5, 0.5, 12, dtype=torch.float64)
 
@@ -192,11 +194,13 @@ def _reduced_curvature(problem: Problem, x: Tree, y: Tree, rows: list[Tensor], L
     return min(found, default=0.0)
 
 
-def _conjugate_gradients(product: curvature.Product, b: Tensor, count: int = 15) -> Tensor:
-    """An approximate solution of product(w) = b; stops early at negative curvature."""
+def _conjugate_gradients(product: curvature.Product, b: Tensor) -> Tensor:
+    """An approximate solution of product(w) = b, by `SOLVER_ITERATIONS` products at most; stops
+    early at negative curvature.
+    """
     w, r = torch.zeros_like(b), b
     p, rr = b, float(b @ b)
-    for _ in range(min(count, b.numel())):
+    for _ in range(min(SOLVER_ITERATIONS, b.numel())):
         hp = product(p)
         curvature = float(p @ hp)
         if rr <= 1e-20 or curvature <= 0:
@@ -214,10 +218,7 @@ def _objectives(problem: Problem, x: Tree, y: Tree) -> Tensor:
 
 def _settle(problem: Problem, x: Tree, y: Tree) -> Tree:
     """y moved to the lower solution near it, roughly: probes need a typical point, no exact one."""
-    one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
-    return tree.select(
-        envelope.solve_lower(problem, *one, tol=1e-6, max_iter=20, batched=False).y, 0
-    )
+    return envelope.solve_one(problem, x, y, tol=1e-6, max_iter=20)
 
 
 class _LowerCurvature(NamedTuple):
@@ -235,8 +236,11 @@ def _curvature(problem: Problem, x: Tree, points: list[Tree], seed: int) -> _Low
     spread = float((flat[0] - flat[-1]).abs().mean())
     scale = max(spread, float(flat[-1].pow(2).mean().sqrt())) or 1.0
     generator = torch.Generator().manual_seed(seed)
-    low, high = extremes(lower, around(flat, scale, generator), generator)
-    return _LowerCurvature(low, high, scale)
+    found = [
+        curvature.extremes(lower, point, generator, LANCZOS)
+        for point in around(flat, scale, generator)
+    ]
+    return _LowerCurvature(min(low for low, _ in found), max(high for _, high in found), scale)
 
 
 def around(points: list[Tensor], scale: float, generator: torch.Generator) -> list[Tensor]:
@@ -250,17 +254,6 @@ def around(points: list[Tensor], scale: float, generator: torch.Generator) -> li
     random = [last + r * scale * curvature.normal(last, generator) for r in radii]
     between = [] if torch.equal(first, last) else [first + s * (last - first) for s in (0.33, 0.67)]
     return [*points, *random, *between]
-
-
-def extremes(
-    fn: curvature.Flat, points: list[Tensor], generator: torch.Generator
-) -> tuple[float, float]:
-    """The least and the greatest Ritz value of a function's Hessians at points."""
-    found = [
-        curvature.lanczos(curvature.hessian(fn, v), curvature.normal(v, generator), LANCZOS)
-        for v in points
-    ]
-    return min(low for low, _ in found), max(high for _, high in found)
 
 
 def _gradients(problem: Problem, x: Tree, y: Tree) -> list[Tensor]:
@@ -300,22 +293,12 @@ def _direct_curvature(problem: Problem, x: Tree, y: Tree, m: int, seed: int) -> 
     functions = [
         lambda v, i=i: problem.objective(i, tree.unravel(v, x), y, batch) for i in range(m)
     ]
-    return max(
-        max(
-            map(
-                abs,
-                curvature.lanczos(
-                    curvature.hessian(f_i, flat), curvature.normal(flat, generator), 8
-                ),
-            )
-        )
-        for f_i in functions
-    )
+    return max(abs(end) for f_i in functions for end in curvature.extremes(f_i, flat, generator, 8))
 
 
 def tilt_size(part: Tensor, alone: float) -> float:
-    """Of a tilt per coordinate: the root mean square; with coordinates on their own four times the
-    largest, that at most four times the mean.
+    """The size of a tilt per coordinate: the root mean square; with coordinates on their own four
+    times the largest, that at most four times the mean.
     """
     mean = float(part.pow(2).mean().sqrt())
     return (1 - alone) * mean + alone * 4 * min(float(part.abs().max()), 4 * mean)
@@ -352,7 +335,7 @@ def _restoring_force(
     forces = []
     for radius in (scale * RADII).tolist():
         at = tree.unravel(flat + radius * v, y)
-        one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], at)
+        one = tree.expand(x, 1), tree.expand(at, 1)
         prox = envelope.proximal_point(problem, *one, gamma, tol=1e-6, max_iter=30, batched=False).y
         steep = tree.ravel(oracle.grad(lambda u: problem.lower(x, u, batch), at))
         pull = (tree.ravel(at) - tree.ravel(prox, batch_dims=1)[0]) / gamma

@@ -34,7 +34,7 @@ def fit(
     largest: float,
     penalty: Tensor,
     pace: float,
-    kept: Tensor | None = None,
+    metric: Tensor | None = None,
 ) -> Fit:
     """Coordinates for runs at `own` that pass by `others`.
 
@@ -44,24 +44,25 @@ def fit(
     - P_x = (pace K sum E'E + M/c)^-1.  M is the curvature of F along the lower solutions; E = g_yx
       + g_yy W is what is left of the coupling when y goes along with x, zero at `own`; and K =
       gamma/(1 + gamma L) is what the envelope makes of it.  A step of length `pace` then goes that
-      share of x's way, and less where y could not follow.
+      share of x's way, and less where y could not follow.  M is a mean over the places, and P_x is
+      shrunk where the curvature at one of them exceeds it.
 
     Args:
         extent: of the objectives, (m,).
         mu, gamma: smoothing, and the envelope's gamma in these coordinates.
         largest: L, the curvature in these coordinates that the steps of y allow for.
         penalty: c (R,) at which the coordinates are used.
-        kept: P_y (R, n_y, n_y) that is not to be made anew.
+        metric: P_y (R, n_y, n_y) that is not to be made anew.
     """
     places = [own, *others]
     m, unit = own.f.shape[1], extent[:, None]
-    if kept is None:
+    if metric is None:
         # At `own` every curvature is one.
         met = [local.spectrum(own.root, at.g_yy).abs().amax(-1) for at in others]
         most = torch.stack([torch.ones_like(penalty), *met]).amax(0)
         root = own.root / (most / largest).clamp_min(1.0).sqrt()[:, None, None]
     else:
-        root = torch.linalg.cholesky(kept)
+        root = torch.linalg.cholesky(metric)
 
     def sharp(slopes: Tensor) -> Tensor:
         """mu/4 times the outer products of differences: what the softmax adds to F's curvature."""
@@ -90,10 +91,10 @@ def fit(
         ]
     )
     c = penalty[:, None, None]
-    metric, root_x = local.inverse(stiff + bends.mean(0) / c, 1e-9)
+    metric_x, root_x = local.inverse(stiff + bends.mean(0) / c, 1e-9)
     top = torch.stack([local.spectrum(root_x, stiff + M / c).amax(-1) for M in bends]).amax(0)
     top = torch.where(top > 0, top, torch.ones_like(top))
-    return Fit(metric / top[:, None, None], root @ root.mT, own.follow, penalty)
+    return Fit(metric_x / top[:, None, None], root @ root.mT, own.follow, penalty)
 
 
 def _differences(values: Tensor) -> Tensor:

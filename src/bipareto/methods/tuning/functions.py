@@ -42,8 +42,6 @@ from bipareto.problem.wrapped import Wrapped
 
 #: the ideal point's distance below the best values seen, as a share of the extent
 MARGIN = 0.02
-#: variables up to which Hessians are written down
-MOST = 256
 #: shares of a run after which coordinates are made anew: often while x travels, seldom later
 RENEWALS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
 #: steps between two renewals at least, for one takes about as long as ten steps
@@ -57,7 +55,7 @@ _KNOWN: WeakKeyDictionary[Problem, tuple[Tensor, Kept]] = WeakKeyDictionary()
 
 def affordable(x: Tree, y: Tree) -> bool:
     """Whether Hessians of this size can be written down, on all the data."""
-    return tree.ravel((x, y)).numel() <= MOST
+    return tree.ravel((x, y)).numel() <= local.DENSE
 
 
 class Survey(NamedTuple):
@@ -90,7 +88,7 @@ def survey(problem: Problem, x: Tree, y: Tree) -> Survey:
 
 def _start(problem: Problem, x: Tree, y: Tree) -> tuple[Local, Kept]:
     """The picture at the lower solution near a start, and what is known of Hessians from there."""
-    x, y = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
+    x, y = tree.expand((x, y), 1)
     y = local.settle(problem, x, y)
     kept = _learned(problem, x, y)
     # Seen as any other place is, so that it makes no difference in bits who learned it.
@@ -162,7 +160,7 @@ def renew(problem: Problem, state: Any) -> Any:
             largest=largest(alpha, gamma),
             penalty=penalty[good],
             pace=float(knobs.alpha_x(zero)[first]),
-            kept=None if convex else frame.y.double()[good],
+            metric=None if convex else frame.y.double()[good],
         )
     except RuntimeError:  # a decomposition that does not converge
         return state

@@ -84,10 +84,10 @@ def see(fn: Values, points: Tensor, columns: int, known: Known | None, floor: fl
     if known is None:
         return _written(fn, points, columns)
     seeds, count, turn = known.seeds[..., -columns:], len(known.rows), known.turn
-    value, slope, found = products(fn, points, known.seeds.to(points.dtype))
+    value, slope, product = products(fn, points, known.seeds.to(points.dtype))
     H = known.base
     if bool(known.changing.any()):
-        change = (found[:, :, count:-1] - seeds[:, count:-1] @ known.base.mT).mT
+        change = (product[:, :, count:-1] - seeds[:, count:-1] @ known.base.mT).mT
         change = change if turn is None else turn.left @ change
         # Entry (i, j) of the change stands in row i of the product of column j's colour.
         change = change[..., known.colour] / known.unit[:, None]
@@ -95,9 +95,9 @@ def see(fn: Values, points: Tensor, columns: int, known: Known | None, floor: fl
         H = H + (change if turn is None else turn.left_back @ (change @ turn.right_back))
     if count:
         H = H.expand(len(points), *known.base.shape)
-        H = H.index_copy(2, known.rows, found[:, :, :count, -columns:])
+        H = H.index_copy(2, known.rows, product[:, :, :count, -columns:])
     check = seeds[:, -1, :, None]
-    error = (found[:, :, -1] - (H @ check)[..., 0]).abs()
+    error = (product[:, :, -1] - (H @ check)[..., 0]).abs()
     good = (error <= floor * (H.abs() @ check.abs())[..., 0]).flatten(1).all(1)
     H = H.expand(len(points), *known.base.shape)
     if not bool(good.all()):
@@ -149,7 +149,9 @@ def _best(base: Tensor, other: Tensor, turns: Sequence[Turn | None], floor: floa
 
 
 def _carried(follow: Tensor) -> Turn:
-    """Of a function of y - W x the rows of x change as W' brings it from those of y."""
+    """Coordinates in which a Hessian of a function of y - W x changes in the rows of y alone: those
+    of x change by -W' times as much, and T^-1 adds that up to nothing.
+    """
     columns, rest = follow.shape
     total = columns + rest
     left, right = (torch.eye(k, dtype=follow.dtype, device=follow.device) for k in (total, columns))
@@ -173,6 +175,9 @@ def _diagonal(base: Tensor, other: Tensor, follow: Tensor) -> Turn:
 
 
 def _known(base: Tensor, unit: Tensor, turn: Turn | None, changing: Tensor) -> Known:
+    """What is known where the entries `changing` (N, C) change in the coordinates of `turn`: how
+    products tell them, rows with many of them one by one, the other entries by colours.
+    """
     count, n, columns = base.shape
     # Rows with as many entries as this or more have a product of their own; what is left takes at
     # least as many colours as its fullest row has entries.
@@ -199,11 +204,11 @@ def _colours(changing: Tensor) -> tuple[Tensor, int]:
     """
     rows = changing.cpu().double()
     meets = ((rows.T @ rows) > 0).tolist()
-    found: list[int] = []
+    colour: list[int] = []
     for j, row in enumerate(meets):
-        taken = {found[i] for i in range(j) if row[i]}
-        found.append(next(c for c in range(j + 1) if c not in taken))
-    return torch.tensor(found), max(found) + 1 if bool(changing.any()) else 0
+        taken = {colour[i] for i in range(j) if row[i]}
+        colour.append(next(c for c in range(j + 1) if c not in taken))
+    return torch.tensor(colour), max(colour) + 1 if bool(changing.any()) else 0
 
 
 def _units(columns: Tensor) -> Tensor:

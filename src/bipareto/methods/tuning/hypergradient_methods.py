@@ -97,10 +97,7 @@ def probe(problem: Problem, x0: Any, y0: Any, *, seed: int = 0) -> Scales:
     stream = torch.Generator().manual_seed(seed)
     lower = curvature.lower_in_y(problem, x, y)
     extremes = [
-        curvature.lanczos(
-            curvature.hessian(lower, v), curvature.normal(v, stream), SOLVER_ITERATIONS
-        )
-        for v in (tree.ravel(y0), tree.ravel(y))
+        curvature.extremes(lower, tree.ravel(point), stream, SOLVER_ITERATIONS) for point in (y0, y)
     ]
     largest = max(max(abs(low), abs(high)) for low, high in extremes) or 1.0
     smallest = max(min(low for low, _ in extremes), largest / 1000)
@@ -130,10 +127,8 @@ def probe_penalty(
     y = _settle(problem, x, y0)
     stream = torch.Generator().manual_seed(seed)
     flat = tree.ravel(y)
-    low, high = curvature.lanczos(
-        curvature.hessian(curvature.lower_in_y(problem, x, y), flat),
-        curvature.normal(flat, stream),
-        SOLVER_ITERATIONS,
+    low, high = curvature.extremes(
+        curvature.lower_in_y(problem, x, y), flat, stream, SOLVER_ITERATIONS
     )
     largest = max(abs(low), abs(high)) or 1.0
     start, both = tree.ravel((x, y0)), tree.ravel((x, y))
@@ -141,37 +136,28 @@ def probe_penalty(
         f = problem.upper(x, y, problem.batch("upper", "full"))
     m = f.shape[0]
     objectives = [curvature.objective_in_both(problem, i, x, y) for i in range(m)]
-    curvatures = [
-        curvature.lanczos(curvature.hessian(objective, both), curvature.normal(both, stream), 8)
+    steepest = max(
+        abs(end)
         for objective in objectives
-    ]
+        for end in curvature.extremes(objective, both, stream, 8)
+    )
     growth = 0.25 * (steps or STEPS) ** 0.5
     u = growth * m / max(float(f.abs().mean()), 1e-12)
-    v = (
-        growth
-        * max(abs(end) for pair in curvatures for end in pair)
-        / (m * largest * max(low, largest / 3))
-    )
+    v = growth * steepest / (m * largest * max(low, largest / 3))
     lower = curvature.lower_in_both(problem, x, y)
+
+    def half_square(point: Tensor) -> Tensor:
+        """||grad_y g||^2/2, the penalty's second term but for v."""
+        return 0.5 * torch.func.grad(lower)(point)[-flat.numel() :].square().sum()
 
     def corner(objective: Callable[[Tensor], Tensor], here: Tensor) -> float:
         """The curvature of P at a point, in the corner of the simplex of that objective."""
         level = objective(here) - 1 / u  # rho, so that omega = 1
 
         def penalised(point: Tensor) -> Tensor:
-            gradient = torch.func.grad(lower)(point)[-flat.numel() :]
-            return 0.5 * u * (objective(point) - level).square() + 0.5 * v * gradient.square().sum()
+            return 0.5 * u * (objective(point) - level).square() + v * half_square(point)
 
-        return max(
-            map(
-                abs,
-                curvature.lanczos(
-                    curvature.hessian(penalised, here),
-                    curvature.normal(here, stream),
-                    SOLVER_ITERATIONS,
-                ),
-            )
-        )
+        return max(map(abs, curvature.extremes(penalised, here, stream, SOLVER_ITERATIONS)))
 
     def steps_of() -> tuple[float, float]:
         # The blocks z and (rho, delta) each take half of the room that a step has.
@@ -191,13 +177,7 @@ def probe_penalty(
     way = (1 + budget) ** (1 - GROWTH) / (1 - GROWTH) * _softest(problem, x, y) / m**2
     alpha, eta = steps_of()
     if alpha * way > TRAVEL:
-        stiff = curvature.lanczos(
-            curvature.hessian(
-                lambda p: 0.5 * torch.func.grad(lower)(p)[-flat.numel() :].square().sum(), both
-            ),
-            curvature.normal(both, stream),
-            SOLVER_ITERATIONS,
-        )[1]
+        stiff = curvature.extremes(half_square, both, stream, SOLVER_ITERATIONS)[1]
         v += max(0.0, (0.9 * way / TRAVEL - 0.9 / alpha) / max(stiff, 1e-12))
         alpha, eta = steps_of()
     return {"u": Power(u, GROWTH), "v": Power(v, GROWTH)} | {
@@ -224,10 +204,7 @@ def _softest(problem: Problem, x: Tree, y: Tree) -> float:
 
 def _settle(problem: Problem, x: Tree, y: Tree) -> Tree:
     """y moved to the lower solution near it."""
-    one = tree.map_(lambda leaf: leaf[None], x), tree.map_(lambda leaf: leaf[None], y)
-    return tree.select(
-        envelope.solve_lower(problem, *one, tol=1e-8, max_iter=20, batched=False).y, 0
-    )
+    return envelope.solve_one(problem, x, y, tol=1e-8, max_iter=20)
 
 
 def _hypergradients(problem: Problem, x: Tree, y: Tree) -> Tensor:

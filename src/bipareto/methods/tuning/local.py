@@ -17,6 +17,8 @@ from bipareto.methods.tuning import hessians
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
+#: variables up to which Hessians are written down
+DENSE = 256
 #: eigenvalues of an equilibrated matrix below this share of the largest are rounding
 FLOOR = {torch.float64: 1e-10, torch.float32: 1e-4}
 
@@ -50,9 +52,9 @@ class Local(NamedTuple):
     f_yy: Tensor
 
 
-def settle(problem: Problem, x: Tree, y: Tree, tol: float = 1e-9, max_iter: int = 50) -> Tree:
+def settle(problem: Problem, x: Tree, y: Tree) -> Tree:
     """y moved to the lower solution near it; x and y have a first axis R."""
-    return envelope.solve_lower(problem, x, y, tol=tol, max_iter=max_iter).y
+    return envelope.solve_lower(problem, x, y, tol=1e-9, max_iter=50).y
 
 
 class Kept(NamedTuple):
@@ -235,18 +237,19 @@ def _eigh(A: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (..., n) and eigenvectors; NaN for a matrix that is not finite, which LAPACK is
     not to see.
     """
-    if _alike(A):
-        values, vectors = _eigh(A[0])
-        return values.expand(len(A), *values.shape), vectors.expand(len(A), *vectors.shape)
-    good = A.isfinite().all(-1).all(-1)
-    eye = torch.eye(A.shape[-1], dtype=A.dtype, device=A.device)
-    values, vectors = torch.linalg.eigh(torch.where(good[..., None, None], A, eye))
-    return torch.where(good[..., None], values, torch.nan), vectors
+    B = _once(A)
+    good = B.isfinite().all(-1).all(-1)
+    eye = torch.eye(B.shape[-1], dtype=B.dtype, device=B.device)
+    values, vectors = torch.linalg.eigh(torch.where(good[..., None, None], B, eye))
+    values = torch.where(good[..., None], values, torch.nan)
+    return values.expand(A.shape[:-1]), vectors.expand(A.shape)
 
 
-def _alike(A: Tensor) -> bool:
-    """Whether the first axis of (R, ..., n, n) repeats one entry, as where losses are quadratic."""
-    return A.dim() > 2 and len(A) > 1 and bool((A[:1] == A).all())
+def _once(A: Tensor) -> Tensor:
+    """(1, ..., n, n) where the first axis of (R, ..., n, n) repeats one entry, as where losses are
+    quadratic; else A itself.
+    """
+    return A[:1] if A.dim() > 2 and len(A) > 1 and bool((A[:1] == A).all()) else A
 
 
 def absolute(A: Tensor) -> Tensor:
@@ -355,13 +358,8 @@ def _extent(ends: Local, start: Local) -> Tensor:
 
 def spectrum(root: Tensor, A: Tensor) -> Tensor:
     """Eigenvalues of R' A R, (..., n)."""
-    return _spectrum(root.mT @ A @ root)
-
-
-def _spectrum(B: Tensor) -> Tensor:
-    if _alike(B):
-        values = _spectrum(B[0])
-        return values.expand(len(B), *values.shape)
+    turned = root.mT @ A @ root
+    B = _once(turned)
     good = B.isfinite().all(-1).all(-1)
     values = torch.linalg.eigvalsh(torch.where(good[..., None, None], B, 0.0))
-    return torch.where(good[..., None], values, torch.nan)
+    return torch.where(good[..., None], values, torch.nan).expand(turned.shape[:-1])
