@@ -121,3 +121,9 @@ def test_steps_and_means_of_trees() -> None:
         "sub": [-9.0, 6.0, 2.5],
         "interpolate": [3.25, 0.5, 2.375],
     }
+
+
+def test_a_run_by_itself_lies_in_memory_as_it_did() -> None:
+    for leaf in (torch.ones(()), torch.ones(3), torch.ones(3, 4).T):
+        assert tree.expand(leaf, 1).stride() == leaf[None].stride()
+        assert tree.expand(leaf, 5).stride() == (0, *leaf.stride())

@@ -475,3 +475,25 @@ def test_a_copy_of_a_problem_is_one() -> None:
     other = copy.deepcopy(problem)
     assert other.check(x, y) == 2
     assert other.lower(x, y) == problem.lower(x, y)
+
+
+class Growing(nn.Linear):
+    """A module that leaves something behind that was not there before."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen = super().forward(inputs)
+        return self.seen
+
+
+def test_what_was_not_there_before_is_not_there_in_a_copy_either() -> None:
+    problem, x, y = bp.Problem.from_modules(
+        x=nn.Linear(1, 1),
+        y=Growing(3, 1),
+        lower=lambda up, low: low(torch.ones(2, 3)).square().sum(),
+        upper=UPPER,
+    )
+    problem.check(x, y)
+    other = copy.deepcopy(problem)
+    for one in (problem, other):
+        one.lower(x, y)
+        assert not hasattr(one._calls._y.skeleton, "seen")  # type: ignore[attr-defined]

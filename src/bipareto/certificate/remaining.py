@@ -29,7 +29,7 @@ from torch import Tensor
 
 from bipareto.certificate.inspection import Point, Subspace
 from bipareto.methods.parts import curvature, simplex
-from bipareto.methods.parts.hypergradient import CG
+from bipareto.methods.parts.hypergradient import hypergradients_of
 from bipareto.methods.tuning import local
 from bipareto.methods.tuning.local import DENSE
 from bipareto.problem import Problem, tree
@@ -261,17 +261,7 @@ def _gradient(
     """Steepest descent with hypergradients by conjugate gradients, of the length that a quadratic
     through two slopes suggests.
     """
-    lower, upper = problem.batch("lower", "full"), problem.batch("upper", "full")
-    solver = CG(min(tree.ravel(like[1]).numel(), PRODUCTS))
-
-    def one(a: Tree, b: Tree) -> Tensor:
-        return solver(
-            lambda p, q: problem.upper(p, q, upper),
-            lambda p, q: problem.lower(p, q, lower),
-            a,
-            b,
-            solver.numbers,
-        ).gradients
+    one = hypergradients_of(problem, like[1], PRODUCTS)
 
     def slopes(a: Tree, b: Tree) -> Tensor:
         return torch.func.vmap(one, chunk_size=TOGETHER)(a, b).double() / unit[:, None]

@@ -182,17 +182,17 @@ class State:
             self.forget()
 
     def forget(self) -> None:
-        """Take away what an evaluation has written."""
+        """Take away what an evaluation has written; while watching, note it."""
         for part, *kept in self._kept:
             for buffers, before in enumerate(kept):
                 for name, value in _held(part, bool(buffers)).items():
-                    new = value is not before.get(name, _NOTHING)
+                    new = value is not before.get(name, _Nothing)
                     if new and any(map(computed, tree_leaves(value))):
-                        self._written[part, bool(buffers), name] = before.get(name, _NOTHING)
+                        self._written[part, bool(buffers), name] = before.get(name, _Nothing)
         if self._kept:
             return
         for (part, buffer, name), before in self._written.items():
-            if before is _NOTHING:
+            if before is _Nothing:
                 _held(part, buffer).pop(name, None)
             else:
                 _held(part, buffer)[name] = before
@@ -217,7 +217,8 @@ def _refuse_writing(
                 ) from cause
 
 
-_NOTHING: Any = object()
+class _Nothing:
+    """Stands for what was not there: a class, which is itself in a copy of a problem too."""
 
 
 def _floating(value: Any) -> bool:

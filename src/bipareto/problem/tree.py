@@ -149,7 +149,8 @@ def stack(trees: list[T]) -> T:
 
 def expand(tree: Tree, runs: int) -> Tree:
     """The same tree for `runs` runs: every leaf gets a first axis of that size, without a copy."""
-    return map_(lambda leaf: leaf.expand(runs, *leaf.shape), tree)
+    # Of a number `leaf.expand(1)` would have stride 0, which no file of tensors takes.
+    return map_(lambda leaf: leaf[None].expand(runs, *leaf.shape), tree)
 
 
 def select(tree: T, index: Any) -> T:

@@ -309,6 +309,25 @@ class CG(_Implicit):
         }
 
 
+def hypergradients_of(problem: Problem, y: Tree, most: int) -> Level:
+    """(x, y) -> the hypergradients (m, n_x) on all data, by CG of n_y products, `most` at most.
+
+    Args:
+        y: gives the shapes.
+    """
+    upper, lower = problem.batch("upper", "full"), problem.batch("lower", "full")
+    solver = CG(min(tree.ravel(y).numel(), most))
+
+    def gradients(x: Tree, y: Tree) -> Tensor:
+        levels = (
+            lambda x_, y_: problem.upper(x_, y_, upper),
+            lambda x_, y_: problem.lower(x_, y_, lower),
+        )
+        return solver(*levels, x, y, solver.numbers).gradients
+
+    return gradients
+
+
 def warn_if_singular(name: str, problem: Problem, x: Tree, y: Tree) -> None:
     """Warn, once, before a run, where g_yy at the start is not positive definite, as it must be."""
     flat, stream = tree.ravel(y), torch.Generator().manual_seed(0)

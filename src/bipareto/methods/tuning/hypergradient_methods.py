@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from bipareto.methods.parts import curvature, envelope
-from bipareto.methods.parts.hypergradient import CG
+from bipareto.methods.parts.hypergradient import hypergradients_of
 from bipareto.methods.parts.schedule import Power, Schedule
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
@@ -208,12 +208,4 @@ def _settle(problem: Problem, x: Tree, y: Tree) -> Tree:
 
 
 def _hypergradients(problem: Problem, x: Tree, y: Tree) -> Tensor:
-    lower, upper = problem.batch("lower", "full"), problem.batch("upper", "full")
-    solver = CG(min(tree.ravel(y).numel(), SOLVER_ITERATIONS))
-    return solver(
-        lambda a, b: problem.upper(a, b, upper),
-        lambda a, b: problem.lower(a, b, lower),
-        x,
-        y,
-        solver.numbers,
-    ).gradients
+    return hypergradients_of(problem, y, SOLVER_ITERATIONS)(x, y)
