@@ -51,3 +51,14 @@ def test_f_is_the_smooth_largest_and_infinite_where_training_failed() -> None:
     torch.testing.assert_close(units.value(torch.tensor([[2.0, 0.5]]), w), exact)
     assert units.value(torch.tensor([1.0, torch.nan]), w) == torch.inf
     assert value_of(torch.tensor([[9.0, 1.0]]), w, mu=1e4).item() == 4.5
+
+
+def test_sizes_count_where_they_are_not_comparable() -> None:
+    rows = torch.tensor([[1.0, -300.0], [2.0, 100.0], [torch.inf, 1.0]])
+    assert Units.of_sizes(rows).extent.tolist() == [2.0, 300.0]
+    alike, unknown = rows / torch.tensor([1.0, 20.0]), rows * torch.tensor([0.0, 1.0])
+    for objectives in (alike, unknown, rows[2:]):
+        assert Units.of_sizes(objectives).extent.tolist() == [1.0, 1.0]
+    units, w = Units.of_sizes(rows), torch.tensor([0.3, 0.7])
+    f = rows[:2].double()
+    torch.testing.assert_close(value_of(f, units.weights(w)), units.value(f, w))
