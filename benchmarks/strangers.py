@@ -31,6 +31,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from math import nan
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -77,9 +78,10 @@ class Judge:
         self.start = copy.deepcopy((case.x, case.y))
         self.rate = 0.0
         trained = {rate: self.trained(None, rate) for rate in RATES}
-        values = {rate: float(case.lower(x, y, case.train)) for rate, (x, y) in trained.items()}
-        low = min(values.values())
-        enough = low + 0.1 * (float(case.lower(case.x, case.y, case.train)) - low)
+        with torch.no_grad():
+            values = {rate: float(case.lower(*at, case.train)) for rate, at in trained.items()}
+            low = min(values.values())
+            enough = low + 0.1 * (float(case.lower(case.x, case.y, case.train)) - low)
         seen = {rate: self.objectives(*trained[rate]) for rate in RATES if values[rate] <= enough}
         scale = torch.stack([valid for valid, _ in seen.values()]).amin(0)
         self.rate = min(seen, key=lambda rate: float((seen[rate][0] / scale).mean()))
@@ -175,13 +177,14 @@ def rank_correlation(weights: Tensor, objectives: Tensor) -> float:
     return float(np.nan_to_num(each).mean())
 
 
-def measure(name: str, seed: int) -> dict[str, Any]:
-    """All contestants on one problem with one seed."""
+def measure(name: str, seed: int, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """All contestants on one problem with one seed; with `before`, a row, the default alone is
+    measured anew, and what it had there is kept apart.
+    """
     case = NETWORKS[name](seed)
     judge = Judge(case)
     m = len(case.upper)
     grid = bp.preferences.grid(m, POINTS[m])
-    budget = len(grid) * STEPS * (4 + 2 * m)
     x, y = copy.deepcopy(judge.start)
     begin = time.process_time()
     with warnings.catch_warnings(record=True) as caught:
@@ -196,9 +199,44 @@ def measure(name: str, seed: int) -> dict[str, Any]:
         answers.append([p.detach().clone() for p in variables(x, y)[0]])
         own.append(judge.objectives(x, y)[1])
     points = {"default": [judge(answer)[1] for answer in answers], "own": own}
+    if before is None:
+        points |= rivals(case, judge, grid, seed)
+    else:
+        kept = before["objectives"]
+        points |= {"before": kept["default"], "own before": kept["own"]}
+        points |= {who: rows for who, rows in before["objectives"].items() if who not in points}
 
+    reference = 2 * judge.unseen
+    rows = {who: torch.stack([torch.as_tensor(f) for f in fs]) for who, fs in points.items()}
+    scaled = {who: (f / reference).double() for who, f in rows.items()}
+    volumes = {who: hypervolume(f, [1.0] * m) for who, f in scaled.items()}
+    volumes["x0"] = 2.0**-m
+    among = torch.cat([f for who, f in scaled.items() if "own" not in who])
+    best_of_all = among[bp.pareto_optimal(among)]
+    gaps = (scaled["default"] - best_of_all[:, None]).clamp(min=0).amax(2).amin(1)
+    follows = {
+        who: round(rank_correlation(grid, rows[who]), 3)
+        for who in ("default", "before")
+        if who in rows
+    }
+    return {
+        "problem": name, "seed": seed, "seconds": round(seconds, 1), "rate": judge.rate,
+        "x0": judge.unseen.tolist(), "volumes": {k: round(v, 4) for k, v in volumes.items()},
+        "gap": round(float(gaps.mean()), 4), "follows": follows,
+        "objectives": {
+            who: [[float(f"{v:.5g}") for v in row] for row in f.tolist()]
+            for who, f in rows.items()
+        },
+        "said": sorted({f"{w.category.__name__}: {w.message}" for w in caught}),
+        "race": str(front.race).splitlines(),
+    }  # fmt: skip
+
+
+def rivals(case: Network, judge: Judge, grid: Tensor, seed: int) -> dict[str, list[Tensor]]:
+    """The objectives of their answers on unseen data."""
+    budget, points = len(grid) * STEPS * (4 + 2 * grid.shape[1]), {}
     weights = (grid / judge.valid).float()
-    length = budget // (len(grid) * (m + 3))
+    length = budget // (len(grid) * (grid.shape[1] + 3))
     for pace in PACES:
         ends = [unrolled(case, judge, row, pace, length) for row in weights]
         points[f"unrolled {pace:g}"] = [judge(end)[1] for end in ends]
@@ -211,37 +249,27 @@ def measure(name: str, seed: int) -> dict[str, Any]:
             for _ in range(budget // STEPS)
         ]
         valid = torch.stack([seen for seen, _ in tried])
-        best = [(weights[i] * valid).amax(1).argmin() for i in range(len(grid))]
+        best = [int((row * valid).amax(1).argmin()) for row in weights]
         points["random"] = [tried[i][1] for i in best]
-
-    reference = 2 * judge.unseen
-    scaled = {who: (torch.stack(rows) / reference).double() for who, rows in points.items()}
-    volumes = {who: hypervolume(rows, [1.0] * m) for who, rows in scaled.items()}
-    volumes["x0"] = 2.0**-m
-    among = torch.cat([rows for who, rows in scaled.items() if who != "own"])
-    best_of_all = among[bp.pareto_optimal(among)]
-    gaps = (scaled["default"] - best_of_all[:, None]).clamp(min=0).amax(2).amin(1)
-    return {
-        "problem": name, "seed": seed, "seconds": round(seconds, 1), "rate": judge.rate,
-        "x0": judge.unseen.tolist(), "volumes": volumes, "gap": float(gaps.mean()),
-        "follows": rank_correlation(grid, torch.stack(points["default"])),
-        "objectives": {who: torch.stack(rows).tolist() for who, rows in points.items()},
-        "said": [f"{w.category.__name__}: {w.message}" for w in caught],
-        "race": str(front.race),
-    }  # fmt: skip
+    return points
 
 
 def best_rival(row: dict[str, Any]) -> tuple[str, float]:
     """The contestant with the largest hypervolume, the default's own figures aside."""
-    rivals = {who: v for who, v in row["volumes"].items() if who not in ("default", "own")}
-    who = max(rivals, key=lambda name: rivals[name])
-    return who, rivals[who]
+    others = {
+        who: v
+        for who, v in row["volumes"].items()
+        if who in ("x0", "random") or who.startswith("unrolled")
+    }
+    who = max(others, key=lambda name: others[name])
+    return who, others[who]
 
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """The figures as lines of Markdown: means over the seeds."""
-    head = ["problem", "coordinates, m", "default", "own y", "x0", "unrolled", "random", "share",
-            "by seed", "gap", "follows", "seconds", "said"]  # fmt: skip
+    head = ["problem", "coordinates, m", "x0", "unrolled", "random", "before", "default", "own y",
+            "share before", "share", "by seed", "gap", "follows before", "follows", "seconds",
+            "said"]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for name in NETWORKS:
         seeds = [row for row in rows if row["problem"] == name]
@@ -250,18 +278,25 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         case = NETWORKS[name](0)
         size = sum(p.numel() for p in variables(case.x, case.y)[0])
         volumes = [row["volumes"] for row in seeds]
-        best = [max(v for who, v in volume.items() if who.startswith("u")) for volume in volumes]
-        shares = [row["volumes"]["default"] / best_rival(row)[1] for row in seeds]
-        whole = mean(v["default"] for v in volumes) / mean(best_rival(row)[1] for row in seeds)
+        best = mean(best_rival(row)[1] for row in seeds)
+
+        def volume(who: str, volumes: list[dict[str, float]] = volumes) -> str:
+            there = [v[who] for v in volumes if who in v]
+            return f"{mean(there):.3f}" if there else "-"
+
+        unrolled = [max(v for who, v in each.items() if who[0] == "u") for each in volumes]
         warned = sorted({text.split(": ", 1)[1][:60] for row in seeds for text in row["said"]})
+        shares = [row["volumes"]["default"] / best_rival(row)[1] for row in seeds]
+        before, now = ([v.get(who, nan) for v in volumes] for who in ("before", "default"))
+        followed = [
+            [row["follows"].get(who, nan) for row in seeds] for who in ("before", "default")
+        ]
         cells = [
-            name, f"{size}, {len(case.upper)}",
-            *(f"{mean(v[who] for v in volumes):.3f}" for who in ("default", "own", "x0")),
-            f"{mean(best):.3f}",
-            f"{mean(v['random'] for v in volumes):.3f}" if "random" in volumes[0] else "-",
-            f"{whole:.2f}", ", ".join(f"{share:.2f}" for share in shares),
-            f"{mean(row['gap'] for row in seeds):.3f}",
-            f"{mean(row['follows'] for row in seeds):.2f}",
+            name, f"{size}, {len(case.upper)}", volume("x0"), f"{mean(unrolled):.3f}",
+            volume("random"), volume("before"), volume("default"), volume("own"),
+            f"{mean(before) / best:.2f}", f"{mean(now) / best:.2f}",
+            ", ".join(f"{share:.2f}" for share in shares),
+            f"{mean(row['gap'] for row in seeds):.3f}", *(f"{mean(f):.2f}" for f in followed),
             f"{mean(row['seconds'] for row in seeds):.0f}", "; ".join(warned) or "-",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
@@ -273,6 +308,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("problems", nargs="*", help=f"of {', '.join(NETWORKS)}; all without")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--again", action="store_true", help="the default alone; what it had is kept as `before`"
+    )
     parser.add_argument("--json", type=Path, help="figures are added to this file")
     parser.add_argument("--table", type=Path, help="print the figures of this file as a table")
     options = parser.parse_args()
@@ -280,17 +318,20 @@ def main() -> None:
         print("\n".join(table(json.loads(options.table.read_text())["rows"])))
         return
     torch.set_num_threads(1)
-    there = options.json and options.json.exists()
-    rows = json.loads(options.json.read_text())["rows"] if there else []
+    written = options.json and options.json.exists()
+    rows = json.loads(options.json.read_text())["rows"] if written else []
     for seed in options.seeds:
         for name in options.problems or NETWORKS:
-            row = measure(name, seed)
+            there = [r for r in rows if (r["problem"], r["seed"]) == (name, seed)]
+            row = measure(name, seed, there[0] if options.again else None)
             rows = [r for r in rows if (r["problem"], r["seed"]) != (name, seed)] + [row]
-            who, volume = best_rival(row)
+            figures = {**row["volumes"], "best rival": best_rival(row)[1]}
+            shown = ("before", "default", "own", "best rival")
             print(
-                f"{name:12s} {seed} default {row['volumes']['default']:.3f} own "
-                f"{row['volumes']['own']:.3f} best rival {volume:.3f} ({who}) follows "
-                f"{row['follows']:.2f} {row['seconds']:.0f} s {[t[:90] for t in row['said']]}",
+                f"{name:12s} {seed} "
+                + " ".join(f"{who} {figures[who]:.3f}" for who in shown if who in figures)
+                + f" follows {row['follows']['default']:.2f} {row['seconds']:.0f} s",
+                [text[:90] for text in row["said"]],
                 flush=True,
             )
             if options.json:

@@ -50,7 +50,7 @@ RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 TIE = 0.05
 #: A rate that takes g less than this share of the way to its lowest has not trained y, however good
 #: F is there: a penalty, a size or a gap between groups is smallest where nothing was learned.
-TRAINED = 0.5
+LEARNED = 0.5
 #: g is compared on so many draws.
 DRAWS = 8
 #: Trainings are doubled, up to the steps of a run, while that lowers F at x0 by this share.
@@ -310,7 +310,7 @@ def _trainings(
         g, untrained = losses(y, len(rates)), losses(tree.expand(y0, 1), 1)
         least = g.nan_to_num(math.inf).min()
         # Where no rate lowers g, y0 was a solution already, and all are compared.
-        trained = (g <= least + (1 - TRAINED) * (untrained - least)) | (least >= untrained)
+        trained = (g <= least + (1 - LEARNED) * (untrained - least)) | (least >= untrained)
         if not tried:  # which rate is good does not depend on units
             units = Units.of_sizes(objectives[trained])
         values = units.value(objectives, centre)
