@@ -173,7 +173,10 @@ def rank_correlation(weights: Tensor, objectives: Tensor) -> float:
         return [(v < a).sum() + ((v == a).sum() - 1) / 2 for a in v]
 
     w, f = weights.numpy(), objectives.numpy()
-    each = [np.corrcoef(ranks(w[:, i]), ranks(f[:, i].round(6)))[0, 1] for i in range(w.shape[1])]
+    with np.errstate(invalid="ignore"):  # answers that are all the same follow nothing: zero
+        each = [
+            np.corrcoef(ranks(a), ranks(b.round(6)))[0, 1] for a, b in zip(w.T, f.T, strict=True)
+        ]
     return float(np.nan_to_num(each).mean())
 
 
@@ -203,7 +206,8 @@ def measure(name: str, seed: int, before: dict[str, Any] | None = None) -> dict[
         points |= rivals(case, judge, grid, seed)
     else:
         kept = before["objectives"]
-        points |= {"before": kept["default"], "own before": kept["own"]}
+        points["before"] = kept.get("before", kept["default"])
+        points["own before"] = kept.get("own before", kept["own"])
         points |= {who: rows for who, rows in before["objectives"].items() if who not in points}
 
     reference = 2 * judge.unseen

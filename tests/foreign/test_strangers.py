@@ -46,7 +46,9 @@ def test_the_default_takes_every_network(case: Network) -> None:
 
 
 @pytest.mark.parametrize("name", ["sensors", "distil"])
-@pytest.mark.filterwarnings("ignore:.*not converged", "ignore:.*are dominated", "ignore:x0, with y")
+@pytest.mark.filterwarnings(
+    "ignore:.*not converged", "ignore:.*are dominated", "ignore:all 4 preferences"
+)
 def test_the_default_is_no_worse_than_x0(name: str) -> None:
     case = NETWORKS[name](0)
     problem, x0, y0 = case.problem, case.x0, case.y0

@@ -54,11 +54,18 @@ def test_f_is_the_smooth_largest_and_infinite_where_training_failed() -> None:
 
 
 def test_sizes_count_where_they_are_not_comparable() -> None:
-    rows = torch.tensor([[1.0, -300.0], [2.0, 100.0], [torch.inf, 1.0]])
-    assert Units.of_sizes(rows).extent.tolist() == [2.0, 300.0]
-    alike, unknown = rows / torch.tensor([1.0, 20.0]), rows * torch.tensor([0.0, 1.0])
-    for objectives in (alike, unknown, rows[2:]):
-        assert Units.of_sizes(objectives).extent.tolist() == [1.0, 1.0]
-    units, w = Units.of_sizes(rows), torch.tensor([0.3, 0.7])
+    start = torch.tensor([1.0, 100.0])
+    rows = torch.stack([start, torch.tensor([2.0, -300.0]), torch.tensor([torch.inf, 1.0])])
+    units, w = Units.of_sizes(rows, start), torch.tensor([0.3, 0.7])
+    assert units.extent.tolist() == [2.0, 300.0]
     f = rows[:2].double()
     torch.testing.assert_close(value_of(f, units.weights(w)), units.value(f, w))
+    alike, unknown = torch.tensor([1.0, 10.0]), torch.tensor([torch.inf, 1.0])
+    for objectives, at in [
+        (rows / alike, start / alike),
+        (rows, start / alike),  # one that went astray
+        (rows / alike, start),  # one that had to grow
+        (rows / unknown, start / unknown),
+        (rows[2:], start),
+    ]:
+        assert Units.of_sizes(objectives, at).extent.tolist() == [1.0, 1.0]

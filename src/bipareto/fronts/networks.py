@@ -37,6 +37,10 @@ HALFWAY = 0.5
 #: The length of a training was chosen at x0.  The answers are trained on for as many rounds of that
 #: length as this share of the budget pays for, while that makes F better by `GAIN`.
 LONGER = 0.05
+#: Answers are one where no objective differs by more than this share of its size.
+ALIKE = 0.01
+#: By so much one objective is larger than another where that may be why.
+LARGER = 5.0
 
 
 def raced_front(
@@ -132,6 +136,7 @@ def front_of_race(
     done = replace(done, state=state._replace(x=x, y=y))
     run_seeds = [seed for seed in seeds for _ in range(count)]
     found = front_of(problem, methods[best], done, wanted, run_seeds, batched)
+    warn_of_one_answer(found.objectives[:count], raced)
     return replace(found, race=replace(raced, longer=longer))
 
 
@@ -302,3 +307,26 @@ def no_worse_than_nothing(
             stacklevel=4,
         )
     return tree.select(every_x, index), tree.select(every_y, index)
+
+
+def warn_of_one_answer(objectives: Tensor, raced: Race) -> None:
+    """Say where the answers (P, m) to different preferences are all alike, and what may be why."""
+    size, extent = objectives.abs().amax(0), raced.units.extent
+    spread = objectives.amax(0) - objectives.amin(0)
+    if len(objectives) < 2 or not bool((spread <= ALIKE * size).all()):
+        return
+    measured = size.cpu().double() / extent
+    high, low = int(measured.argmax()), int(measured.argmin())
+    why = (
+        f"objective {high} (about {float(size[high]):.2g}) is much larger than objective {low} "
+        f"(about {float(size[low]):.2g}) and decides for all of them: divide each by what one unit "
+        "of it is worth to you"
+        if float(measured[high]) > LARGER * float(measured[low])
+        else "more steps, a y0 that has learned already, or an x that has more to say may help"
+    )
+    warnings.warn(
+        f"all {len(objectives)} preferences have answers whose objectives are within {ALIKE:.0%} "
+        f"of each other; {why}",
+        BiparetoWarning,
+        stacklevel=4,
+    )

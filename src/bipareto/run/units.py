@@ -1,9 +1,9 @@
 """What preferences measure objectives by: F is taken of (f_i - z_i)/s_i.
 
 Runs take objectives as they are, and so do proposals of points to train, unless their sizes differ
-by more than a factor of ten: then s is the size, z = 0.  Where many trainings have told the front,
-z lies a little below its best values and s is its range, as in `MOMEHA.tuned`:
-preferences then ask for shares of what can be had of each objective, whatever its level.
+by more than a factor of thirty: then s is the size, z = 0.  Where many trainings have told the
+front, z lies a little below its best values and s is its range, as in `MOMEHA.tuned`: preferences
+then ask for shares of what can be had of each objective, whatever its level.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ MARGIN = 0.25
 #: front's own is noise.
 LEAST_EXTENT = 1e-3
 #: Objectives whose sizes differ by a larger factor are measured by them: else the largest alone
-#: decides.  Below it sizes say little of what is to be had: objectives as they are do better.
-COMPARABLE = 10.0
+#: decides.  Errors of the same kind differ by a factor of ten too, where one task is easy, and then
+#: objectives as they are do better.
+COMPARABLE = 30.0
 
 
 class Units(NamedTuple):
@@ -40,16 +41,18 @@ class Units(NamedTuple):
         return cls(zero, zero + 1, 4.0)
 
     @classmethod
-    def of_sizes(cls, objectives: Tensor) -> Units:
-        """z = 0 and s the largest size of objectives (n, m) in some trainings, where sizes are not
-        comparable; else objectives as they are.
+    def of_sizes(cls, objectives: Tensor, start: Tensor) -> Units:
+        """z = 0 and s the largest size of objectives (n, m) in some trainings, where the largest
+        and the smallest of these are not comparable, nor were they at the start (m,), for one
+        training that went astray tells no sizes; else objectives as they are.
         """
-        f = objectives.detach().double().cpu()
+        f, at = objectives.detach().double().cpu(), start.detach().double().cpu().abs()
         plain, size = cls.plain(f.shape[1]), f[torch.isfinite(f).all(1)].abs()
         if not len(size):
             return plain
         size = size.amax(0)
-        apart = bool(size.min() > 0) and bool(size.max() > COMPARABLE * size.min())
+        high, low = int(size.argmax()), int(size.argmin())
+        apart = size[low] > 0 and all(v[high] > COMPARABLE * v[low] for v in (size, at))
         return plain._replace(extent=size) if apart else plain
 
     def weights(self, preference: Tensor) -> Tensor:
