@@ -2,6 +2,7 @@
 (tests/foreign/networks.py), against plain PyTorch with as many gradients.
 
     nice -n 10 python benchmarks/strangers.py [PROBLEM ...] [--seeds 0 1 2] [--json FILE]
+    nice -n 10 python benchmarks/strangers.py --again --json docs/results/strangers.json
     python benchmarks/strangers.py --table docs/results/strangers.json
 
 The default is `bp.front(problem, x0, y0, preferences=grid, steps=300)`, as in the README.  Rivals:
@@ -26,6 +27,7 @@ import argparse
 import copy
 import json
 import platform
+import re
 import sys
 import time
 import warnings
@@ -289,7 +291,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             return f"{mean(there):.3f}" if there else "-"
 
         unrolled = [max(v for who, v in each.items() if who[0] == "u") for each in volumes]
-        warned = sorted({text.split(": ", 1)[1][:60] for row in seeds for text in row["said"]})
+        warned = sorted({_words(text) for row in seeds for text in row["said"]})
         shares = [row["volumes"]["default"] / best_rival(row)[1] for row in seeds]
         before, now = ([v.get(who, nan) for v in volumes] for who in ("before", "default"))
         followed = [
@@ -305,6 +307,12 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def _words(text: str) -> str:
+    """The first clause of a warning, without its numbers."""
+    clause = re.split(r"[:;(]| whose|, by| for ", text.split(": ", 1)[1], maxsplit=1)[0]
+    return re.sub(r"\b\d+\b", "n", clause)[:60].strip()
 
 
 def main() -> None:
