@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bipareto as bp
 from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.fronts import networks
-from bipareto.fronts.networks import _trained_on, no_worse_than_nothing
+from bipareto.fronts.networks import _trained_on, no_worse_than_nothing, warn_of_one_answer
 from bipareto.fronts.refine import fit, propose
 from bipareto.problem import tree
 from bipareto.problem.oracle import Counting
@@ -122,9 +122,9 @@ def test_answers_are_trained_on_while_that_helps() -> None:
 
 @pytest.mark.filterwarnings("ignore:x0, with y trained alike")  # where a run ends worse
 def test_a_level_does_not_decide_for_every_preference() -> None:
-    """With 100 + f_2 every preference would take the point where f_2 is least."""
+    """With 1000 + f_2 every preference would take the point where f_2 is least."""
     problem, x0, y0 = mixing()
-    level = torch.tensor([0.0, 100.0])
+    level = torch.tensor([0.0, 1000.0])
     raised = bp.Problem(
         lambda x, y, b: level + problem.upper(x, y, b), problem.lower, sampler=problem.sampler
     )
@@ -132,6 +132,21 @@ def test_a_level_does_not_decide_for_every_preference() -> None:
     f = bp.front(raised, x0, y0, preferences=w, steps=300, progress=False).objectives
     assert f[0, 0] < f[1, 0] < f[2, 0]
     assert f[0, 1] > f[1, 1] > f[2, 1]
+
+
+def test_one_answer_for_all_preferences_is_said(solved: tuple[Counting, bp.ParetoFront]) -> None:
+    race = solved[1].race
+    assert race is not None
+    one = torch.tensor([[700.0, 30.0], [701.0, 30.1], [702.0, 30.0]])
+    with pytest.warns(BiparetoWarning, match=r"all 3 preferences.*objective 0 \(about 7e\+02\)"):
+        warn_of_one_answer(one, race)
+    with pytest.warns(BiparetoWarning, match="all 3 preferences.*more steps"):
+        warn_of_one_answer(one / one[0], race)
+    measured = replace(race, units=race.units._replace(extent=one[0].double()))
+    with pytest.warns(BiparetoWarning, match="all 3 preferences.*more steps"):  # not their sizes
+        warn_of_one_answer(one, measured)
+    warn_of_one_answer(one * torch.tensor([[1.0], [1.02], [1.0]]), race)  # one of them differs
+    warn_of_one_answer(one[:1], race)
 
 
 def test_x0_takes_the_place_of_worse_answers_and_says_so(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from bipareto.problem.oracle import Counting
 from bipareto.run.heldout import HeldOut
 from bipareto.run.race import FEW, comes_in_batches, plan_of, race, raced_or_rules
 from bipareto.run.training import train
+from bipareto.run.units import Units
 
 ROWS = torch.randn(60, 4, generator=torch.Generator().manual_seed(0))
 GOOD = ROWS @ torch.tensor([1.0, -2.0, 0.5, 0.0])
@@ -128,3 +130,49 @@ def test_what_comes_in_batches() -> None:
     assert not comes_in_batches(bp.problems.get("quadratic"))
     assert plan_of(x0, 2, 1, 100).few
     assert not plan_of(torch.zeros(FEW + 1), 2, 1, 100).few
+
+
+def test_a_rate_that_does_not_train_is_not_chosen() -> None:
+    """Where the objectives are best at the untrained y the smallest rate would be."""
+    problem, x0, _ = weighing()
+    idle = bp.Problem(
+        lambda x, y, b: torch.stack([y.square().sum(), y.abs().sum()]) + 0.1,
+        problem.lower,
+        sampler=problem.sampler,
+    )
+    y0 = torch.full((4,), 0.01)
+    found = race(idle, x0, y0, plan_of(x0, m=2, runs=5, steps=240))
+
+    def loss(rate: float) -> float:
+        start = tree.expand(x0, 1), tree.expand(y0, 1)
+        y = train(problem, *start, rate=rate, steps=found.training)
+        return float(problem.lower(x0, y[0], problem.batch("lower", "full")))
+
+    begun, least = float(problem.lower(x0, y0, problem.batch("lower", "full"))), loss(0.1)
+    assert found.rate > 0.001
+    assert loss(found.rate) < least + 0.6 * (begun - least) < loss(0.001)
+
+
+def test_sizes_that_differ_much_do_not_decide() -> None:
+    """After a race a run on (1000 f_1, f_2) is one on objectives of the same size."""
+    problem, x0, y0 = weighing()
+    raced = race(problem, x0, y0, plan_of(x0, m=2, runs=5, steps=240))
+    assert "differ in size" not in str(raced)
+    scale = torch.tensor([1e3, 1.0])
+    units = Units.of_sizes(raced.objectives * scale, raced.objectives[-1] * scale)
+    assert "differ in size" in str(replace(raced, units=units))
+
+    def end(scale: Tensor, units: Units) -> Tensor:
+        scaled = bp.Problem(lambda *at: scale * upper(*at), lower, sampler=problem.sampler)
+        method = raced.method(30)
+        start, w = method.prepare(scaled, x0, y0), torch.tensor([0.2, 0.8])
+        state = replace(raced, units=units).begin(method, start, w)
+        for t in range(30):
+            roles = {role: problem.sampler(role, t, 0) for role in method.roles(2)}
+            state, _ = method.step(scaled, state, roles)
+        return state.x
+
+    x = end(scale, units)
+    same = end(scale / units.extent.float(), Units.plain(2))
+    torch.testing.assert_close(x, same, rtol=1e-4, atol=1e-4)
+    assert bool((x - end(scale, Units.plain(2))).abs().max() > 0.1)

@@ -51,3 +51,21 @@ def test_f_is_the_smooth_largest_and_infinite_where_training_failed() -> None:
     torch.testing.assert_close(units.value(torch.tensor([[2.0, 0.5]]), w), exact)
     assert units.value(torch.tensor([1.0, torch.nan]), w) == torch.inf
     assert value_of(torch.tensor([[9.0, 1.0]]), w, mu=1e4).item() == 4.5
+
+
+def test_sizes_count_where_they_are_not_comparable() -> None:
+    start = torch.tensor([1.0, 100.0])
+    rows = torch.stack([start, torch.tensor([2.0, -300.0]), torch.tensor([torch.inf, 1.0])])
+    units, w = Units.of_sizes(rows, start), torch.tensor([0.3, 0.7])
+    assert units.extent.tolist() == [2.0, 300.0]
+    f = rows[:2].double()
+    torch.testing.assert_close(value_of(f, units.weights(w)), units.value(f, w))
+    alike, unknown = torch.tensor([1.0, 10.0]), torch.tensor([torch.inf, 1.0])
+    for objectives, at in [
+        (rows / alike, start / alike),
+        (rows, start / alike),  # one that went astray
+        (rows / alike, start),  # one that had to grow
+        (rows / unknown, start / unknown),
+        (rows[2:], start),
+    ]:
+        assert Units.of_sizes(objectives, at).extent.tolist() == [1.0, 1.0]

@@ -26,7 +26,7 @@ from bipareto.run.loop import LoopOptions
 from bipareto.run.race import GAIN, Plan, Race, median_lopsided, plan_of, raced_or_rules
 from bipareto.run.results import Run
 from bipareto.run.training import objectives_of, train
-from bipareto.run.units import Units, value_of
+from bipareto.run.units import Units
 
 #: Points that the model proposes at a time, at least.
 TOGETHER = 4
@@ -37,6 +37,10 @@ HALFWAY = 0.5
 #: The length of a training was chosen at x0.  The answers are trained on for as many rounds of that
 #: length as this share of the budget pays for, while that makes F better by `GAIN`.
 LONGER = 0.05
+#: Answers are one where no objective differs by more than this share of its size.
+ALIKE = 0.01
+#: By so much one objective is larger than another where that may be why.
+LARGER = 5.0
 
 
 def raced_front(
@@ -97,17 +101,17 @@ def front_of_race(
         return run_states(problem, methods[0], states, seeds, m, options)
 
     done, batched = run(
-        [f.begin(start, preferences[first]) for f in methods], [seeds[0]] * len(methods)
+        [raced.begin(f, start, preferences[first]) for f in methods], [seeds[0]] * len(methods)
     )
     best = (
-        _trained(problem, done.state.x, y0, raced, seeds[0]).best(preferences[first])
+        _trained(problem, done.state.x, y0, raced, seeds[0]).best(preferences[first], raced.units)
         if len(methods) > 1
         else 0
     )
     rest = [(seed, i) for seed in seeds for i in range(count) if (seed, i) != (seeds[0], first)]
     if rest:
         more, batched = run(
-            [methods[best].begin(start, preferences[i]) for _, i in rest],
+            [raced.begin(methods[best], start, preferences[i]) for _, i in rest],
             [seed for seed, _ in rest],
         )
         done = join_runs([done, more])
@@ -123,7 +127,7 @@ def front_of_race(
         further = trainings - (1 + rounds) * count
         answers, units = _refined(problem, ends, y0, preferences, seeds, raced, further)
     else:
-        answers, units = _halfway(problem, ends, x0, y0, preferences, seeds, raced), Units.plain(m)
+        answers, units = _halfway(problem, ends, x0, y0, preferences, seeds, raced), raced.units
     x, y = tree.map_(lambda *leaves: torch.cat(leaves), *(tried[:2] for tried in answers))
     wanted = preferences.double().repeat(len(seeds), 1)
     x, y = no_worse_than_nothing(problem, x, y, wanted, raced, units)
@@ -132,6 +136,7 @@ def front_of_race(
     done = replace(done, state=state._replace(x=x, y=y))
     run_seeds = [seed for seed in seeds for _ in range(count)]
     found = front_of(problem, methods[best], done, wanted, run_seeds, batched)
+    warn_of_one_answer(found.objectives[:count], raced)
     return replace(found, race=replace(raced, longer=longer))
 
 
@@ -153,9 +158,9 @@ class _Trained(NamedTuple):
     def with_y_on(self, device: torch.device | str) -> _Trained:
         return self._replace(y=tree.map_(lambda leaf: leaf.to(device), self.y))
 
-    def best(self, preference: Tensor) -> int:
+    def best(self, preference: Tensor, units: Units) -> int:
         """The point with the smallest F."""
-        return int(value_of(self.objectives, preference).argmin())
+        return int(units.value(self.objectives, preference).argmin())
 
 
 def _trained(problem: Problem, x: Tree, y0: Tree, raced: Race, seed: int) -> _Trained:
@@ -182,7 +187,7 @@ def _halfway(
             lambda a, b: torch.lerp(a, b, HALFWAY), tree.expand(x0, len(preferences)), end.x
         )
         half = _trained(problem, x, y0, raced, seed)
-        now, then = (value_of(t.objectives, preferences) for t in (half, end))
+        now, then = (raced.units.value(t.objectives, preferences) for t in (half, end))
         answers.append(tree.where_run(now < then, half, end))
     return answers
 
@@ -219,7 +224,7 @@ def _searched(
     if not len(_good(pool)):
         return pool, None
     stream, like = generator("refine", 0, seed), tree.select(end.x, 0)
-    together = rows.repeat(-(-TOGETHER // len(rows)), 1)
+    together = raced.units.weights(rows).repeat(-(-TOGETHER // len(rows)), 1)
     model, rounds = None, trainings // len(together)
     for k in range(rounds):
         model, late = fit(*_finite(pool), before=model), k >= rounds - max(1, rounds // PARTS)
@@ -302,3 +307,26 @@ def no_worse_than_nothing(
             stacklevel=4,
         )
     return tree.select(every_x, index), tree.select(every_y, index)
+
+
+def warn_of_one_answer(objectives: Tensor, raced: Race) -> None:
+    """Say where the answers (P, m) to different preferences are all alike, and what may be why."""
+    size, extent = objectives.abs().amax(0), raced.units.extent
+    spread = objectives.amax(0) - objectives.amin(0)
+    if len(objectives) < 2 or not bool((spread <= ALIKE * size).all()):
+        return
+    measured = size.cpu().double() / extent
+    high, low = int(measured.argmax()), int(measured.argmin())
+    why = (
+        f"objective {high} (about {float(size[high]):.2g}) is much larger than objective {low} "
+        f"(about {float(size[low]):.2g}) and decides for all of them: divide each by what one unit "
+        "of it is worth to you"
+        if float(measured[high]) > LARGER * float(measured[low])
+        else "more steps, a y0 that has learned already, or an x that has more to say may help"
+    )
+    warnings.warn(
+        f"all {len(objectives)} preferences have answers whose objectives are within {ALIKE:.0%} "
+        f"of each other; {why}",
+        BiparetoWarning,
+        stacklevel=4,
+    )

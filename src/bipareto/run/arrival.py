@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bipareto.certificate.remaining import remaining, unseeable, values
 from bipareto.errors import BiparetoWarning
-from bipareto.methods import Method
+from bipareto.methods import Method, Twin
 from bipareto.methods.parts import curvature, envelope
 from bipareto.methods.tuning import local
 from bipareto.methods.tuning.local import DENSE
@@ -60,6 +60,8 @@ OWN_METHOD = "only answers of the default method are looked at unasked"
 #: ... where the losses forced one run after the other, and where y was trained
 ONE_BY_ONE = "the losses cannot be batched by vmap"
 TRAINED = "it was judged by trainings on the data, against x0 and the other answers"
+#: ... and where it was trained, but too few steps allowed a race
+ON_A_SLOPE = "y was trained, and no lower solution is near it"
 
 
 class Arrival(NamedTuple):
@@ -108,7 +110,7 @@ def arrival(
         preference: (R, m), or None for a method without.
         run: what was recorded on the way, where it is known: it tells the steps that are needed.
         trained: y was trained and judged by trainings: many networks have no lower solution near
-            the answer, which is then no news.
+            the answer, which is then no news, nor is it where `Twin` trained y.
     """
     why = unseeable(problem, x, y)
     if why is None:
@@ -137,17 +139,18 @@ def _look(
     runs = len(failure)
     small = tree.ravel(tree.select((x, y), 0)).numel() <= DENSE
     solved = envelope.solve_lower(problem, x, y, tol=1e-6, max_iter=200 if small else 20)
-    said = []
+    said, learned = [], trained or isinstance(method, Twin)
     unsolved = int((~solved.converged).sum())
     if unsolved:
-        if not trained:
+        if not learned:
             said.append(_unsolved(unsolved, runs, small, tree.first_leaf(y).dtype))
     elif flat := _flat(problem, x, y, solved.y):
         said.append(flat)
     alive = [r for r in range(runs) if failure[r] is None and bool(solved.converged[r])]
     left = torch.full((runs,), torch.nan, dtype=torch.float64)
     if not alive:
-        return Arrival(None, said, TRAINED) if trained else Arrival(left, said)
+        why = TRAINED if trained else ON_A_SLOPE
+        return Arrival(None, said, why) if learned else Arrival(left, said)
     index = torch.tensor(alive, device=tree.first_leaf(x).device)
     x, y = tree.select(x, index), tree.select(solved.y, index)
     f = values(problem, x, y)
@@ -160,7 +163,8 @@ def _look(
     narrow = []
     if preference is not None and f.shape[1] > 1 and len(alive) > 1 and not said:
         narrow = _narrow(problem, x, y, f, extent, preference[index.cpu()])
-    if (said or narrow) and small and (blurred := _blurred(problem, x, y)):
+    # A training does not follow y where g curves least, in any precision.
+    if (said or narrow) and small and not learned and (blurred := _blurred(problem, x, y)):
         narrow = [blurred]  # the cause: more steps would not help
     return Arrival(left, said + narrow)
 

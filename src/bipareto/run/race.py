@@ -20,7 +20,7 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, NotBatchable
 from bipareto.methods import Twin
-from bipareto.methods.base import State
+from bipareto.methods.base import Start, State
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import Minibatches
@@ -29,7 +29,7 @@ from bipareto.run.heldout import HeldOut
 from bipareto.run.steppers import stepper
 from bipareto.run.stepping import draw
 from bipareto.run.training import objectives_of, train
-from bipareto.run.units import value_of
+from bipareto.run.units import Units
 
 __all__ = [
     "FEW",
@@ -48,6 +48,11 @@ RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 #: The smallest rate whose F is within this share of the best is taken: what is tuned at the edge of
 #: what trains at all does not survive another training.
 TIE = 0.05
+#: A rate that takes g less than this share of the way to its lowest has not trained y, however good
+#: F is there: a penalty, a size or a gap between groups is smallest where nothing was learned.
+LEARNED = 0.5
+#: g is compared on so many draws.
+DRAWS = 8
 #: Trainings are doubled, up to the steps of a run, while that lowers F at x0 by this share.
 GAIN = 0.03
 #: The share of the budget that one look at a longer training may cost.
@@ -142,6 +147,8 @@ class Race:
     training: int
     gradients: int
     share: float
+    #: what F measures objectives by, where candidates are judged and in runs
+    units: Units
     #: the candidates' x, their trained y (stacks, x0 last) and objectives (C, m), for those who go
     #: on from there
     x: Tree = field(repr=False)
@@ -165,6 +172,7 @@ class Race:
             "winner": self.winner._asdict(),
             "run": [c._asdict() for c in self.run],
             "rates": [list(pair) for pair in self.rates],
+            "extent": self.units.extent.tolist(),
             **{
                 name: getattr(self, name)
                 for name in ("rate", "steps", "training", "longer", "gradients", "share")
@@ -183,7 +191,15 @@ class Race:
             f"y trained for {self.training} steps at rate {self.rate:g}; {self.gradients} "
             f"gradients, {self.share:.0%} of the budget"
         )
-        return "\n".join([head, *rows, nothing, cost])
+        sizes = ", ".join(f"{value:.3g}" for value in self.units.extent.tolist())
+        apart = bool((self.units.extent != 1).any())
+        measured = [f"objectives differ in size and are measured by {sizes}"] if apart else []
+        return "\n".join([head, *rows, nothing, cost, *measured])
+
+    def begin(self, method: Twin, start: Start, preference: Tensor) -> State:
+        """The state of a run for a preference, with objectives measured as the race has found."""
+        state = method.begin(start, preference)
+        return state._replace(preference=self.units.weights(state.preference))
 
 
 def comes_in_batches(problem: Problem) -> bool:
@@ -241,7 +257,10 @@ def race(
     count = len(wanted) + 1
     y = train(problem, points, tree.expand(y0, count), rate=rate, steps=training, seed=seed)
     objectives = objectives_of(problem, points, y, judged_on)
-    *judged, nothing = value_of(objectives, aim).tolist()
+    # At x0 an objective may be near zero that has to grow, so all of the race tells sizes, but for
+    # what is worse than x0 in everything.
+    units = Units.of_sizes(objectives[~(objectives > objectives[-1]).all(1)], objectives[-1])
+    *judged, nothing = units.value(objectives, aim).tolist()
     raced = tuple(c._replace(value=v) for c, v in zip(wanted, judged, strict=True))
     winner = min(raced, key=lambda c: c.value)
     run = [winner]
@@ -258,6 +277,7 @@ def race(
         training=training,
         gradients=gradients,
         share=gradients / plan.budget,
+        units=units,
         x=points,
         y=y,
         objectives=objectives,
@@ -272,15 +292,34 @@ def _trainings(
     The length of a training is doubled while that helps at x0, up to that of a run.
     """
     full = problem.batch("upper", "full")
+    draws = [problem.batch("lower", "train", t, seed) for t in range(DRAWS)]
     tried: list[tuple[float, int, float]] = []
+    units = Units.plain(plan.m)
+
+    def losses(y: Tree, runs: int) -> Tensor:
+        x = tree.expand(x0, runs)
+        with torch.no_grad():
+            each = [torch.func.vmap(lambda a, b, d=d: problem.lower(a, b, d))(x, y) for d in draws]
+        return torch.stack(each).mean(0)
 
     def best(rates: Sequence[float], steps: int) -> tuple[float, float]:
+        nonlocal units
         start, alpha = tree.expand(x0, len(rates)), torch.tensor(rates).to(tree.first_leaf(y0))
         y = train(problem, start, tree.expand(y0, len(rates)), rate=alpha, steps=steps, seed=seed)
-        values = value_of(objectives_of(problem, start, y, full), centre).tolist()
-        tried.extend((rate, steps, value) for rate, value in zip(rates, values, strict=True))
-        good = min(values) + TIE * abs(min(values))
-        return next(pair for pair in zip(rates, values, strict=True) if not pair[1] > good)
+        objectives = objectives_of(problem, start, y, full)
+        g, untrained = losses(y, len(rates)), losses(tree.expand(y0, 1), 1)
+        least = g.nan_to_num(math.inf).min()
+        # Where no rate lowers g, y0 was a solution already, and all are compared.
+        trained = (g <= least + (1 - LEARNED) * (untrained - least)) | (least >= untrained)
+        if not tried:  # which rate is good does not depend on units
+            units = Units.of_sizes(objectives[trained], objectives[g.nan_to_num(math.inf).argmin()])
+        values = units.value(objectives, centre)
+        tried.extend(
+            (rate, steps, value) for rate, value in zip(rates, values.tolist(), strict=True)
+        )
+        compared = torch.where(trained, values, math.inf).tolist()
+        good = min(compared) + TIE * abs(min(compared))
+        return next(pair for pair in zip(rates, compared, strict=True) if not pair[1] > good)
 
     rate, value = best(RATES, plan.training)
     training, spent = plan.training, len(RATES) * plan.training
