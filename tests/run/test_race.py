@@ -159,7 +159,7 @@ def test_sizes_that_differ_much_do_not_decide() -> None:
     raced = race(problem, x0, y0, plan_of(x0, m=2, runs=5, steps=240))
     assert "differ in size" not in str(raced)
     scale = torch.tensor([1e3, 1.0])
-    units = Units.of_sizes(raced.objectives * scale, raced.objectives[-1] * scale)
+    units = Units.of_sizes(raced.objectives * scale, raced.objectives[-1] * scale, few=True)
     assert "differ in size" in str(replace(raced, units=units))
 
     def end(scale: Tensor, units: Units) -> Tensor:

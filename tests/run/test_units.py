@@ -56,7 +56,7 @@ def test_f_is_the_smooth_largest_and_infinite_where_training_failed() -> None:
 def test_sizes_count_where_they_are_not_comparable() -> None:
     start = torch.tensor([1.0, 100.0])
     rows = torch.stack([start, torch.tensor([2.0, -300.0]), torch.tensor([torch.inf, 1.0])])
-    units, w = Units.of_sizes(rows, start), torch.tensor([0.3, 0.7])
+    units, w = Units.of_sizes(rows, start, few=True), torch.tensor([0.3, 0.7])
     assert units.extent.tolist() == [2.0, 300.0]
     f = rows[:2].double()
     torch.testing.assert_close(value_of(f, units.weights(w)), units.value(f, w))
@@ -68,4 +68,7 @@ def test_sizes_count_where_they_are_not_comparable() -> None:
         (rows / unknown, start / unknown),
         (rows[2:], start),
     ]:
-        assert Units.of_sizes(objectives, at).extent.tolist() == [1.0, 1.0]
+        assert Units.of_sizes(objectives, at, few=True).extent.tolist() == [1.0, 1.0]
+    between = torch.tensor([[1.0, 15.0]])
+    assert Units.of_sizes(between, between[0], few=True).extent.tolist() == [1.0, 1.0]
+    assert Units.of_sizes(between, between[0], few=False).extent.tolist() == [1.0, 15.0]

@@ -259,7 +259,8 @@ def race(
     objectives = objectives_of(problem, points, y, judged_on)
     # At x0 an objective may be near zero that has to grow, so all of the race tells sizes, but for
     # what is worse than x0 in everything.
-    units = Units.of_sizes(objectives[~(objectives > objectives[-1]).all(1)], objectives[-1])
+    tell = objectives[~(objectives > objectives[-1]).all(1)]
+    units = Units.of_sizes(tell, objectives[-1], plan.few)
     *judged, nothing = units.value(objectives, aim).tolist()
     raced = tuple(c._replace(value=v) for c, v in zip(wanted, judged, strict=True))
     winner = min(raced, key=lambda c: c.value)
@@ -312,7 +313,8 @@ def _trainings(
         # Where no rate lowers g, y0 was a solution already, and all are compared.
         trained = (g <= least + (1 - LEARNED) * (untrained - least)) | (least >= untrained)
         if not tried:  # which rate is good does not depend on units
-            units = Units.of_sizes(objectives[trained], objectives[g.nan_to_num(math.inf).argmin()])
+            at = objectives[g.nan_to_num(math.inf).argmin()]
+            units = Units.of_sizes(objectives[trained], at, plan.few)
         values = units.value(objectives, centre)
         tried.extend(
             (rate, steps, value) for rate, value in zip(rates, values.tolist(), strict=True)

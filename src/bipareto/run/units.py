@@ -1,9 +1,10 @@
 """What preferences measure objectives by: F is taken of (f_i - z_i)/s_i.
 
 Runs take objectives as they are, and so do proposals of points to train, unless their sizes differ
-by more than a factor of thirty: then s is the size, z = 0.  Where many trainings have told the
-front, z lies a little below its best values and s is its range, as in `MOMEHA.tuned`: preferences
-then ask for shares of what can be had of each objective, whatever its level.
+by more than a factor of ten, of thirty where x has few coordinates: then s is the size, z = 0.
+Where many trainings have told the front, z lies a little below its best values and s is its range,
+as in `MOMEHA.tuned`: preferences then ask for shares of what can be had of each objective, whatever
+its level.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ MARGIN = 0.25
 #: front's own is noise.
 LEAST_EXTENT = 1e-3
 #: Objectives whose sizes differ by a larger factor are measured by them: else the largest alone
-#: decides.  Errors of the same kind differ by a factor of ten too, where one task is easy, and then
-#: objectives as they are do better.
-COMPARABLE = 30.0
+#: decides.  With few coordinates (True) that costs more than it gives where errors of one kind
+#: differ, because one task is easy: answers are chosen by ranges there anyway.
+COMPARABLE = {True: 30.0, False: 10.0}
 
 
 class Units(NamedTuple):
@@ -41,10 +42,13 @@ class Units(NamedTuple):
         return cls(zero, zero + 1, 4.0)
 
     @classmethod
-    def of_sizes(cls, objectives: Tensor, start: Tensor) -> Units:
+    def of_sizes(cls, objectives: Tensor, start: Tensor, few: bool) -> Units:
         """z = 0 and s the largest size of objectives (n, m) in some trainings, where the largest
         and the smallest of these are not comparable, nor were they at the start (m,), for one
         training that went astray tells no sizes; else objectives as they are.
+
+        Args:
+            few: whether x has few coordinates.
         """
         f, at = objectives.detach().double().cpu(), start.detach().double().cpu().abs()
         plain, size = cls.plain(f.shape[1]), f[torch.isfinite(f).all(1)].abs()
@@ -52,7 +56,8 @@ class Units(NamedTuple):
             return plain
         size = size.amax(0)
         high, low = int(size.argmax()), int(size.argmin())
-        apart = size[low] > 0 and all(v[high] > COMPARABLE * v[low] for v in (size, at))
+        factor = COMPARABLE[few]
+        apart = size[low] > 0 and all(v[high] > factor * v[low] for v in (size, at))
         return plain._replace(extent=size) if apart else plain
 
     def weights(self, preference: Tensor) -> Tensor:
