@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bipareto as bp
 
-__all__ = ["NETWORKS", "Network"]
+__all__ = ["NETWORKS", "Network", "Rows", "digits", "loader", "split"]
 
 Rows = tuple[Tensor, ...]
 
@@ -54,11 +54,12 @@ class Network:
     box: tuple[float, float] | None = None
 
 
-def _loader(rows: Rows, size: int) -> DataLoader[Any]:
+def loader(rows: Rows, size: int) -> DataLoader[Any]:
+    """Batches of so many rows in random order."""
     return DataLoader(TensorDataset(*rows), batch_size=size, shuffle=True)
 
 
-def _split(rows: Rows, *counts: int) -> list[Rows]:
+def split(rows: Rows, *counts: int) -> list[Rows]:
     """The rows in random order, cut into parts of so many and a rest."""
     order = torch.randperm(len(rows[0]))
     ends = [*torch.tensor(counts).cumsum(0), len(order)]
@@ -66,7 +67,8 @@ def _split(rows: Rows, *counts: int) -> list[Rows]:
     return [tuple(column[order[a:b]] for column in rows) for a, b in zip(starts, ends, strict=True)]
 
 
-def _digits() -> tuple[Tensor, Tensor]:
+def digits() -> tuple[Tensor, Tensor]:
+    """Pixels from 0 to 16 and labels of scikit-learn's 1,797 digits."""
     pixels, labels = datasets.load_digits(return_X_y=True)
     return torch.as_tensor(pixels, dtype=torch.float32), torch.as_tensor(labels)
 
@@ -82,7 +84,7 @@ def fair_credit(seed: int) -> Network:
     )
     merit = features @ torch.tensor([0.5, -1.0, 0.3, 1.0, -0.7, 0.0, 0.4, 0.0])
     paid = (merit + 0.6 * features[:, 3] * features[:, 4] - group + torch.randn(3600) > 0).float()
-    train, valid, unseen = _split((torch.cat([features, group[:, None]], 1), paid), 1000, 600)
+    train, valid, unseen = split((torch.cat([features, group[:, None]], 1), paid), 1000, 600)
 
     strength = torch.tensor(0.0)
     net = nn.Sequential(
@@ -101,8 +103,8 @@ def fair_credit(seed: int) -> Network:
 
     upper = [log_loss, gap]
     start = bp.Problem.from_modules(
-        x=strength, y=net, lower=lower, lower_data=_loader(train, 128),
-        upper=upper, upper_data=_loader(valid, 200), names=["log loss", "gap in %"],
+        x=strength, y=net, lower=lower, lower_data=loader(train, 128),
+        upper=upper, upper_data=loader(valid, 200), names=["log loss", "gap in %"],
     )  # fmt: skip
     return Network(
         *start, strength, net, lower, upper, train, [valid] * 2, [unseen] * 2, 128, (-4, 6)
@@ -119,7 +121,7 @@ def diabetes(seed: int) -> Network:
         torch.as_tensor(columns, dtype=torch.float32),
         torch.as_tensor(target, dtype=torch.float32),
     )
-    train, valid, unseen = _split(rows, 180, 110)
+    train, valid, unseen = split(rows, 180, 110)
 
     class Regressor(nn.Module):
         def __init__(self) -> None:
@@ -153,8 +155,8 @@ def diabetes(seed: int) -> Network:
 
     upper = [squared, pinball(0.9), pinball(0.1)]
     start = bp.Problem.from_modules(
-        x=x, y=net, lower=lower, lower_data=_loader(train, 60),
-        upper=upper, upper_data=_loader(valid, 110),
+        x=x, y=net, lower=lower, lower_data=loader(train, 60),
+        upper=upper, upper_data=loader(valid, 110),
     )  # fmt: skip
     return Network(*start, x, net, lower, upper, train, [valid] * 3, [unseen] * 3, 60, (-4, 4))
 
@@ -174,7 +176,7 @@ def horizons(seed: int) -> Network:
     windows = degrees.unfold(1, 28, 2)  # 16 hours seen, 12 to come
     windows = windows.reshape(-1, 28)
     where = torch.arange(stations).repeat_interleave(len(windows) // stations)
-    train, valid, unseen = _split((windows[:, :16], where, windows[:, 16:]), 400, 240)
+    train, valid, unseen = split((windows[:, :16], where, windows[:, 16:]), 400, 240)
 
     class Forecaster(nn.Module):
         def __init__(self) -> None:
@@ -203,8 +205,8 @@ def horizons(seed: int) -> Network:
 
     upper = [soon, late]
     start = bp.Problem.from_modules(
-        x=weights, y=net, lower=lower, lower_data=_loader(train, 40),
-        upper=upper, upper_data=_loader(valid, 60),
+        x=weights, y=net, lower=lower, lower_data=loader(train, 40),
+        upper=upper, upper_data=loader(valid, 60),
     )  # fmt: skip
     return Network(
         *start, weights, net, lower, upper, train, [valid] * 2, [unseen] * 2, 40, (-3, 3)
@@ -225,8 +227,8 @@ def longtail(seed: int) -> Network:
     entropy of the frequent classes, hinge loss of the rare ones.
     """
     torch.manual_seed(seed)
-    pixels, labels = _digits()
-    pool, valid, unseen = _split((pixels.view(-1, 1, 8, 8) / 16, labels), 800, 400)
+    pixels, labels = digits()
+    pool, valid, unseen = split((pixels.view(-1, 1, 8, 8) / 16, labels), 800, 400)
     rank = torch.stack([(pool[1][:i] == pool[1][i]).sum() for i in range(800)])
     kept = rank < (60 * 0.62 ** pool[1].float()).ceil()  # 60 zeros, and one nine
     train = pool[0][kept], pool[1][kept]
@@ -251,8 +253,8 @@ def longtail(seed: int) -> Network:
         lambda x, y, batch: multi_margin_loss(y(batch[0]), batch[1]),
     ]
     start = bp.Problem.from_modules(
-        x=adjustment, y=net, lower=lower, lower_data=_loader(train, 50),
-        upper=upper, upper_data=[_loader(frequent[0], 64), _loader(rare[0], 64)],
+        x=adjustment, y=net, lower=lower, lower_data=loader(train, 50),
+        upper=upper, upper_data=[loader(frequent[0], 64), loader(rare[0], 64)],
     )  # fmt: skip
     return Network(
         *start, adjustment, net, lower, upper, train,
@@ -265,8 +267,8 @@ def sensors(seed: int) -> Network:
     image in grey levels, against the price of the sensors.
     """
     torch.manual_seed(seed)
-    pixels, _ = _digits()
-    train, valid, unseen = _split((pixels, torch.randn_like(pixels)), 700, 400)
+    pixels, _ = digits()
+    train, valid, unseen = split((pixels, torch.randn_like(pixels)), 700, 400)
     quality = nn.Parameter(torch.zeros(64))
     net = nn.Sequential(nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 64))
 
@@ -286,8 +288,8 @@ def sensors(seed: int) -> Network:
 
     upper = [error, price]
     start = bp.Problem.from_modules(
-        x=quality, y=net, lower=lower, lower_data=_loader(train, 100),
-        upper=upper, upper_data=_loader(valid, 100),
+        x=quality, y=net, lower=lower, lower_data=loader(train, 100),
+        upper=upper, upper_data=loader(valid, 100),
     )  # fmt: skip
     return Network(*start, quality, net, lower, upper, train, [valid] * 2, [unseen] * 2, 100)
 
@@ -314,7 +316,7 @@ def prompt(seed: int) -> Network:
         (tokens[:, 0] // 4 == tokens[:, -1] // 4).float(),
         tokens.amax(1),
     )
-    train, valid, unseen = _split((tokens, *answers), 600, 400)
+    train, valid, unseen = split((tokens, *answers), 600, 400)
 
     class Reader(nn.Module):
         def __init__(self) -> None:
@@ -358,8 +360,8 @@ def prompt(seed: int) -> Network:
         return sum(task(x, y, batch) for task in upper)
 
     start = bp.Problem.from_modules(
-        x=vectors, y=net, lower=lower, lower_data=_loader(train, 64),
-        upper=upper, upper_data=_loader(valid, 64), names=["count", "alike", "largest"],
+        x=vectors, y=net, lower=lower, lower_data=loader(train, 64),
+        upper=upper, upper_data=loader(valid, 64), names=["count", "alike", "largest"],
     )  # fmt: skip
     return Network(*start, vectors, net, lower, upper, train, [valid] * 3, [unseen] * 3, 64)
 
@@ -369,12 +371,12 @@ def trunk(seed: int) -> Network:
     it is even, the ink in grey levels, and whether it leans to the right (hinge).
     """
     torch.manual_seed(seed)
-    pixels, labels = _digits()
+    pixels, labels = digits()
     ink = pixels.sum(1)
     right = pixels.view(-1, 8, 8)[:, :, 4:].sum((1, 2)) / ink
     side = torch.where(right > right.median(), 1.0, -1.0)
     rows = pixels, labels, (labels % 2 == 0).float(), ink, side
-    train, valid, unseen = _split(rows, 400, 500)
+    train, valid, unseen = split(rows, 400, 500)
 
     body = nn.Sequential(
         nn.Linear(64, 24), nn.LayerNorm(24), nn.GELU(), nn.Linear(24, 24), nn.Tanh()
@@ -415,8 +417,8 @@ def trunk(seed: int) -> Network:
         return torch.stack(losses(y, batch))
 
     start = bp.Problem.from_modules(
-        x=body, y=net, lower=lower, lower_data=_loader(train, 80),
-        upper=upper, upper_data=_loader(valid, 100), names=["digit", "even", "ink", "side"],
+        x=body, y=net, lower=lower, lower_data=loader(train, 80),
+        upper=upper, upper_data=loader(valid, 100), names=["digit", "even", "ink", "side"],
     )  # fmt: skip
     each = [lambda x, y, batch, i=i: losses(y, batch)[i] for i in range(4)]
     return Network(*start, body, net, lower, each, train, [valid] * 4, [unseen] * 4, 80)
@@ -432,7 +434,7 @@ def distil(seed: int) -> Network:
         points, labels = datasets.make_moons(900, noise=0.15, random_state=2 * seed + turned)
         rows = torch.as_tensor(points, dtype=torch.float32) - torch.tensor([0.5, 0.25])
         rows = torch.stack([-rows[:, 1], rows[:, 0]], 1) if turned else rows
-        return _split((rows, torch.as_tensor(labels, dtype=torch.float32)), 300)
+        return split((rows, torch.as_tensor(labels, dtype=torch.float32)), 300)
 
     sites = [site(False), site(True)]
     points, labels = torch.randn(16, 2), torch.arange(16.0) % 2
@@ -448,7 +450,7 @@ def distil(seed: int) -> Network:
     ]
     start = bp.Problem.from_modules(
         x=points, y=net, lower=lower, lower_data=labels, upper=upper,
-        upper_data=[_loader(valid, 100) for valid, _ in sites],
+        upper_data=[loader(valid, 100) for valid, _ in sites],
     )  # fmt: skip
     valid, unseen = zip(*sites, strict=True)
     return Network(*start, points, net, lower, upper, (labels,), valid, unseen, 16)
