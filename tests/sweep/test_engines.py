@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bipareto.errors import BiparetoError, BiparetoWarning, InvalidInput
 from bipareto.sweep import engines, plan, sweep
@@ -285,15 +286,75 @@ def test_a_share_of_a_gpu_that_no_node_has_is_refused(asked: float, given: float
         engine._check_gpus(Nodes)  # type: ignore[attr-defined]
 
 
-def on_ray(path: Path, address: str | None = None, steps: int = 40) -> None:
+@pytest.mark.parametrize(
+    ("gpus", "here", "address", "expected"),
+    [
+        (0.25, 1, None, 4),
+        (0.3, 2, None, 6),
+        (2.0, 5, None, 2),
+        (0.01, 1, None, 16),
+        (0.0, 1, None, 16),
+        (0.25, 1, "auto", 16),
+        (0.25, 0, None, 16),
+    ],
+    ids=["quarters", "no part on two", "whole", "cores", "no share", "a cluster", "no GPU"],
+)
+def test_no_more_slices_at_a_time_than_gpus_here_have_shares_for(
+    gpus: float, here: int, address: str | None, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: here)
+    config = EngineConfig("ray", workers=16, gpus=gpus, address=address)
+    assert engines.get(config).workers(100) == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "kept"), [(0.5, [1.0, 1.0], True), (0.5, [1.0, 4.0], False), (0, [0], False)]
+)
+def test_processes_go_on_to_the_next_slice_where_a_node_has_one_gpu(
+    gpus: float, nodes: list[float], kept: bool
+) -> None:
+    """Ray would take a new one for each task with a share; among several GPUs it must."""
+    asked: dict[str, Any] = {}
+
+    class Begun:
+        def __call__(self, function: Any) -> Any:
+            return self
+
+        def remote(self, work: Any, item: int) -> int:
+            return item
+
+    class Fake:
+        is_initialized = staticmethod(lambda: True)
+        get = staticmethod(lambda item: 2 * item)
+        wait = staticmethod(lambda pending, num_returns: (pending[:1], pending[1:]))
+
+        @staticmethod
+        def nodes() -> list[dict[str, Any]]:
+            return [{"Alive": True, "Resources": {"GPU": has}} for has in nodes]
+
+        @staticmethod
+        def remote(**options: Any) -> Begun:
+            asked.update(options)
+            return Begun()
+
+    engine = engines.get(EngineConfig("ray", gpus=gpus))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines, "_require_ray", lambda: Fake)
+        assert list(engine.run(engine_work.double, [1, 2])) == [(1, 2), (2, 4)]
+    assert asked["num_gpus"] == gpus
+    assert asked.get("max_calls") == (0 if kept else None)
+
+
+def on_ray(
+    path: Path, address: str | None = None, steps: int = 40, gpus: float = 0, **environment: str
+) -> None:
     """A sweep in a process of its own: Ray leaves files and threads open, which pytest would call
     errors.
     """
     pytest.importorskip("ray", reason="the ray engine needs ray")
     config = path.with_suffix(".yaml")
-    config.write_text(
-        dump(replace(CONFIG, steps=steps, engine=EngineConfig("ray", workers=2, address=address)))
-    )
+    engine = EngineConfig("ray", workers=2, address=address, gpus=gpus)
+    config.write_text(dump(replace(CONFIG, steps=steps, engine=engine)))
     command = [
         sys.executable,
         "-m",
@@ -304,7 +365,7 @@ def on_ray(path: Path, address: str | None = None, steps: int = 40) -> None:
         str(path),
         "--quiet",
     ]
-    subprocess.run(command, check=True, env=ENVIRONMENT)
+    subprocess.run(command, check=True, env=ENVIRONMENT | environment)
 
 
 @contextmanager
@@ -349,6 +410,19 @@ def test_ray_gives_the_same_front_though_a_worker_is_killed(tmp_path: Path) -> N
     assert killed
     assert len(taken) == 4, "three slices, one of them twice"
     assert max(item["step"] for item in taken) > 0, "the slice went on from its checkpoint"
+    assert (tmp_path / "run/front.csv").read_bytes() == (
+        tmp_path / "reference/front.csv"
+    ).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_process_of_ray_with_a_share_of_a_gpu_takes_several_slices(tmp_path: Path) -> None:
+    sweep.sweep(CONFIG, tmp_path / "reference")
+    # Tasks on the CPU, on a node that Ray takes for one with a GPU: its share is one at a time.
+    on_ray(tmp_path / "run", gpus=0.75, RAY_OVERRIDE_RESOURCES='{"GPU": 1}')
+    taken = attempts(tmp_path / "run")
+    assert [len(part) for part in taken] == [1, 1, 1]
+    assert len({part[0]["pid"] for part in taken}) < 3
     assert (tmp_path / "run/front.csv").read_bytes() == (
         tmp_path / "reference/front.csv"
     ).read_bytes()

@@ -16,6 +16,8 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
 
+import torch
+
 from bipareto.errors import BiparetoError, InvalidInput, installed
 from bipareto.problem.plugins import Registry
 from bipareto.sweep.config import EngineConfig
@@ -121,14 +123,26 @@ class Ray(Engine):
     All nodes must see the run folder under the same path.
     """
 
+    def workers(self, items: int) -> int:
+        """How many slices are worked on at a time: where the cluster is this machine, no more than
+        its GPUs have shares for.
+        """
+        most = super().workers(items)
+        share = self.config.gpus
+        if share == 0 or self.config.address is not None:
+            return most
+        here = torch.cuda.device_count()
+        # A share below one lies on one GPU.  Where there is not even one, the sweep is refused.
+        shares = here * int(1 / share) if share < 1 else int(here / share)
+        return min(most, shares) or most
+
     def run(self, work: Callable[[int], T], items: Sequence[int]) -> Iterator[tuple[int, T]]:
         ray = _require_ray()
         ours = not ray.is_initialized()
         if ours:
             self._start(ray, len(items))
         try:
-            self._check_gpus(ray)
-            yield from self._collect(ray, work, items)
+            yield from self._collect(ray, work, items, self._check_gpus(ray))
         finally:
             if ours:
                 ray.shutdown()
@@ -151,8 +165,10 @@ class Ray(Engine):
                 "cluster with: ray start --head"
             ) from error
 
-    def _check_gpus(self, ray: Any) -> None:
-        """Refuse a share that no node can give: Ray would wait for it without a word."""
+    def _check_gpus(self, ray: Any) -> float:
+        """Refuse a share that no node can give: Ray would wait for it without a word.  Returns the
+        most GPUs that a node has.
+        """
         most = max(
             (node["Resources"].get("GPU", 0) for node in ray.nodes() if node["Alive"]), default=0
         )
@@ -161,13 +177,18 @@ class Ray(Engine):
                 f"engine.gpus is {self.config.gpus:g}, but Ray knows of no node with more than "
                 f"{most:g}; ask for less, or start nodes with: ray start --num-gpus N"
             )
+        return float(most)
 
     def _collect(
-        self, ray: Any, work: Callable[[int], T], items: Sequence[int]
+        self, ray: Any, work: Callable[[int], T], items: Sequence[int], most: float
     ) -> Iterator[tuple[int, T]]:
-        task = ray.remote(num_cpus=self.threads, num_gpus=self.config.gpus, max_retries=RETRIES)(
-            work_of
-        )
+        options = {"num_cpus": self.threads, "num_gpus": self.config.gpus, "max_retries": RETRIES}
+        # Ray takes a new process for every task with a share of a GPU, which would load torch and
+        # record or compile its step anew.  Where nodes have one GPU a process may go on to the
+        # next slice; among several it could not change to the GPU that slice is given.
+        if self.config.gpus and most <= 1:
+            options["max_calls"] = 0  # as many as there are
+        task = ray.remote(**options)(work_of)
         pending = {task.remote(work, item): item for item in items}
         while pending:
             (finished, *_), _ = ray.wait(list(pending), num_returns=1)
