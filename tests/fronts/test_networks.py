@@ -159,12 +159,20 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
     x, y = (torch.stack([value[2], value[2]]) for value in (front.x, front.y))
     w = front.preference[[0, 2]]
     with pytest.warns(BiparetoWarning, match=r"1 of 2 runs \(\[0\]\), and is returned"):
-        kept_x, kept_y = no_worse_than_nothing(problem, x, y, w, front.race, Units.plain(2))
+        kept_x, kept_y, stayed = no_worse_than_nothing(problem, x, y, w, front.race, Units.plain(2))
     assert torch.equal(kept_x, torch.stack([x0, x[1]]))
     assert torch.equal(kept_y[1], y[1])
+    assert stayed == (0,)
+    assert "x0 is returned for runs [0]" in str(replace(front.race, stayed=stayed))
+    # For one of three x0 may simply be best: kept, and no warning.
+    x, y, w = (torch.cat([value, value[1:]]) for value in (x, y, w))
+    kept_x, _, stayed = no_worse_than_nothing(problem, x, y, w, front.race, Units.plain(2))
+    assert torch.equal(kept_x[0], x0)
+    assert stayed == (0,)
+    w = front.preference[[0, 2]]
     # Where another run has the better answer, that one is taken, and nothing is said.
     x, y = (torch.stack([value[2], value[0]]) for value in (front.x, front.y))
-    kept_x, _ = no_worse_than_nothing(problem, x, y, w[[0, 0]], front.race, Units.plain(2))
+    kept_x, _, _ = no_worse_than_nothing(problem, x, y, w[[0, 0]], front.race, Units.plain(2))
     assert torch.equal(kept_x, torch.stack([x[1], x[1]]))
     # So may a candidate of the race, here the answer to the first preference in its place.
     better = replace(
@@ -172,7 +180,7 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
         x=torch.cat([front.x[:1], front.race.x[-1:]]),
         y=torch.cat([front.y[:1], front.race.y[-1:]]),
     )
-    kept_x, _ = no_worse_than_nothing(
+    kept_x, _, _ = no_worse_than_nothing(
         problem, front.x[2:], front.y[2:], w[:1], better, Units.plain(2)
     )
     assert torch.equal(kept_x, front.x[:1])

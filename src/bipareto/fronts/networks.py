@@ -130,14 +130,14 @@ def front_of_race(
         answers, units = _halfway(problem, ends, x0, y0, preferences, seeds, raced), raced.units
     x, y = tree.map_(lambda *leaves: torch.cat(leaves), *(tried[:2] for tried in answers))
     wanted = preferences.double().repeat(len(seeds), 1)
-    x, y = no_worse_than_nothing(problem, x, y, wanted, raced, units)
+    x, y, stayed = no_worse_than_nothing(problem, x, y, wanted, raced, units)
     y, longer = _trained_on(problem, x, y, wanted, raced, units, seeds, rounds)
     state: Any = done.state
     done = replace(done, state=state._replace(x=x, y=y))
     run_seeds = [seed for seed in seeds for _ in range(count)]
     found = front_of(problem, methods[best], done, wanted, run_seeds, batched)
     warn_of_one_answer(found.objectives[:count], raced)
-    return replace(found, race=replace(raced, longer=longer))
+    return replace(found, race=replace(raced, longer=longer, stayed=stayed))
 
 
 class _Trained(NamedTuple):
@@ -283,11 +283,12 @@ def _trained_on(
 
 def no_worse_than_nothing(
     problem: Problem, x: Tree, y: Tree, preferences: Tensor, raced: Race, units: Units
-) -> tuple[Tree, Tree]:
-    """The answers (x, y); where doing nothing is better, the best of all answers, of the race and
-    x0 in place.
+) -> tuple[Tree, Tree, tuple[int, ...]]:
+    """The answers (x, y), where doing nothing is better the best of all answers, of the race and
+    x0 in place; and the runs for which x0, with y trained alike, is returned.
 
-    Says so of the runs for which x0, with y trained alike, is returned.
+    Warns where these are half of all or more.  For one preference of several x0 may simply be
+    best, as equal weights of two tasks alike are when both matter alike.
     """
     runs, full = len(preferences), problem.batch("upper", "full")
     every_x, every_y = (
@@ -297,16 +298,16 @@ def no_worse_than_nothing(
     index, last = torch.arange(runs, device=values.device), len(values) - 1
     worse = values[index, index] > values[last]
     index = torch.where(worse, values.argmin(0), index)
-    rows = (index == last).nonzero().flatten().tolist()
-    if rows:
+    rows = tuple((index == last).nonzero().flatten().tolist())
+    if 2 * len(rows) >= runs:
         warnings.warn(
             f"x0, with y trained alike, is better than what was found for {len(rows)} of {runs} "
-            f"runs ({rows[:8]}), and is returned for them: more steps, or a start from which x "
-            "has more to say, may help; front.race shows what was tried",
+            f"runs ({list(rows[:8])}), and is returned for them: more steps, or a start from which "
+            "x has more to say, may help; front.race shows what was tried",
             BiparetoWarning,
             stacklevel=4,
         )
-    return tree.select(every_x, index), tree.select(every_y, index)
+    return tree.select(every_x, index), tree.select(every_y, index), rows
 
 
 def warn_of_one_answer(objectives: Tensor, raced: Race) -> None:

@@ -156,6 +156,8 @@ class Race:
     objectives: Tensor = field(repr=False)
     #: rounds of `training` steps that the front's answers were trained on for
     longer: int = 0
+    #: runs of the front, by their number, for which x0 is returned
+    stayed: tuple[int, ...] = ()
 
     def method(self, steps: int) -> Twin:
         """The winner for a run of `steps`: x travels as the root of the steps, as noise does."""
@@ -173,6 +175,7 @@ class Race:
             "run": [c._asdict() for c in self.run],
             "rates": [list(pair) for pair in self.rates],
             "extent": self.units.extent.tolist(),
+            "stayed": list(self.stayed),
             **{
                 name: getattr(self, name)
                 for name in ("rate", "steps", "training", "longer", "gradients", "share")
@@ -194,7 +197,8 @@ class Race:
         sizes = ", ".join(f"{value:.3g}" for value in self.units.extent.tolist())
         apart = bool((self.units.extent != 1).any())
         measured = [f"objectives differ in size and are measured by {sizes}"] if apart else []
-        return "\n".join([head, *rows, nothing, cost, *measured])
+        stayed = [f"x0 is returned for runs {list(self.stayed)}"] if self.stayed else []
+        return "\n".join([head, *rows, nothing, cost, *measured, *stayed])
 
     def begin(self, method: Twin, start: Start, preference: Tensor) -> State:
         """The state of a run for a preference, with objectives measured as the race has found."""
