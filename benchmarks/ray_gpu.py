@@ -1,7 +1,8 @@
 """A sweep with `engine: ray` and shares of a GPU, against the same sweep in one process.
 
     python benchmarks/ray_gpu.py [--device cuda] [--shares 0.25,0.125,1] [--preferences 8]
-        [--seeds 0,1] [--seconds 1.0] [--compile false] [--once replay] [--json FILE]
+        [--seeds 0,1] [--seconds 1.0] [--compile false] [--once replay] [--timeout 150]
+        [--json FILE]
     python benchmarks/ray_gpu.py --device cpu --small      on a GPU that Ray is only told of
 
 The problem is a user's own, `module:function`: a weight for each of ten classes as x, a perceptron
@@ -17,6 +18,9 @@ there.
 
 With --once the sweep is also run with all runs side by side in one process, steps taken in that
 way: what one would do instead of giving each run a share.
+
+A sweep that fails, or takes longer than --timeout, is a line that says so, and the next one is
+taken; the file is written after each.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ import csv
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -51,6 +56,8 @@ from bipareto_experiments.bench.figures import about
 PIXELS, CLASSES = 3 * 32 * 32, 10
 NUMBERS = {"gamma": 1.0, "alpha_theta": 0.05, "alpha_x": 0.05, "alpha_y": 0.05, "c": 1.0}
 METHOD = {"name": "momeha", "hyperparameters": "plain", "set": NUMBERS}
+#: the sweep that all others are held against
+BASE = "one process"
 #: how the GPU is asked, five times a second
 ASKED = ["nvidia-smi", "--query-gpu=timestamp,utilization.gpu,memory.used"]
 FORMAT = ["--format=csv,noheader,nounits", "-lms", "200"]
@@ -115,6 +122,10 @@ class Swept(NamedTuple):
     objectives: list[list[float]]
 
 
+class Failed(Exception):
+    """A sweep that did not end well; its text is the end of what it said."""
+
+
 @contextmanager
 def sampled(path: Path, device: str) -> Iterator[None]:
     """Write the GPU's utilization to a file while the body runs."""
@@ -144,6 +155,23 @@ def read_samples(path: Path, begin: float, end: float) -> list[Sample]:
     return found
 
 
+def finish(command: list[str], place: Path, environment: dict[str, str], limit: float) -> None:
+    """Run a command to its end, or stop it and all that it started after so many seconds."""
+    path = place / "said.txt"
+    with path.open("w", encoding="utf-8") as said:
+        process = subprocess.Popen(
+            command, cwd=place, env=environment, stdout=said, stderr=said, start_new_session=True
+        )
+        try:
+            code = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise Failed(f"not done after {limit:g} s\n{path.read_text()[-2000:]}") from None
+    if code:
+        raise Failed(f"exit {code}\n{path.read_text()[-2000:]}")
+
+
 def sweep(folder: Path, name: str, config: dict[str, Any], options: argparse.Namespace) -> Swept:
     """`bipareto sweep`, as from a shell."""
     place = folder / name
@@ -156,12 +184,8 @@ def sweep(folder: Path, name: str, config: dict[str, Any], options: argparse.Nam
     command = [sys.executable, "-m", "bipareto", "sweep", "sweep.yaml", "--out", "run", "--quiet"]
     with sampled(place / "gpu.csv", options.device):
         begin = time.time()
-        done = subprocess.run(
-            command, cwd=place, env=environment, capture_output=True, text=True, check=False
-        )
+        finish(command, place, environment, options.timeout)
         whole = time.time() - begin
-    if done.returncode:
-        raise SystemExit(f"{name}: {(done.stderr or done.stdout)[-2000:]}")
     parts = sorted((place / "run/slices").iterdir())
     attempts = [
         json.loads(line)
@@ -216,7 +240,7 @@ def difference(found: list[list[float]], wanted: list[list[float]]) -> float:
 
 def kinds(options: argparse.Namespace, base: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The configuration of each sweep, by its name."""
-    found = {"one process": base}
+    found = {BASE: base}
     if options.once:
         way = {"compile": yaml.safe_load(options.once), "slice": None}
         found[f"side by side, {options.once}"] = base | way
@@ -225,8 +249,8 @@ def kinds(options: argparse.Namespace, base: dict[str, Any]) -> dict[str, dict[s
     return found
 
 
-def row_of(one: Swept, first: Swept, runs: int) -> dict[str, Any]:
-    """What is written of a sweep."""
+def row_of(one: Swept, first: Swept | None, runs: int) -> dict[str, Any]:
+    """What is written of a sweep, against the first one unless that failed."""
     used = [sample.percent for sample in one.samples]
     then = [sample.percent for sample in one.samples if sample.seconds >= one.all_there]
     return {
@@ -235,14 +259,14 @@ def row_of(one: Swept, first: Swept, runs: int) -> dict[str, Any]:
         "seconds": round(one.whole, 2),
         "seconds_of_runs": round(one.runs, 2),
         "seconds_to_last_process": round(one.all_there, 2),
-        "times_one_process": round(first.whole / one.whole, 3),
-        "runs_times_one_process": round(first.runs / one.runs, 3),
+        "times_one_process": first and round(first.whole / one.whole, 3),
+        "runs_times_one_process": first and round(first.runs / one.runs, 3),
         "gpu_utilization": round(statistics.fmean(used), 1) if used else None,
         "gpu_utilization_all_there": round(statistics.fmean(then), 1) if then else None,
         "gpu_mib_at_most": max((sample.mib for sample in one.samples), default=None),
         "gpu_samples": used,
-        "same_digits": one.objectives == first.objectives,
-        "largest_difference": difference(one.objectives, first.objectives),
+        "same_digits": first and one.objectives == first.objectives,
+        "largest_difference": first and difference(one.objectives, first.objectives),
     }
 
 
@@ -261,7 +285,10 @@ COLUMNS = {
 
 
 def show(name: str, row: dict[str, Any]) -> None:
-    """A line of the table."""
+    """Print a line of the table, or what went wrong."""
+    if "failed" in row:
+        print(f"{name:24} FAILED: {row['failed']}", flush=True)
+        return
     cells = [row[key] for key in COLUMNS]
     words = ["-" if c is None else f"{c:.2g}" if 0 < abs(c) < 0.01 else f"{c:g}" for c in cells]
     widths = [max(len(title), 8) for title in COLUMNS.values()]
@@ -282,6 +309,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--compile", default="false", help="how Ray's sweeps take steps")
     parser.add_argument("--once", help="how steps are taken side by side; '' for not at all")
+    parser.add_argument("--timeout", type=float, default=150.0, help="seconds of one sweep")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     if options.small:
@@ -308,8 +336,8 @@ def main() -> None:
     }  # fmt: skip
     if options.device == "cuda":
         torch.cuda.empty_cache()
-    words = [word for word in sys.argv[1:] if not word.startswith("--json")]
-    data = about("python benchmarks/ray_gpu.py " + " ".join(words), seeds)
+    words = " ".join(sys.argv[1:]).replace(f" --json {options.json}", "")
+    data = about(f"python benchmarks/ray_gpu.py {words}", seeds)
     data["versions"]["ray"] = __import__("ray").__version__
     found: dict[str, Any] = {"about": data, "sweep": base, "rows": {}}
     runs = options.preferences * len(seeds)
@@ -318,9 +346,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         first: Swept | None = None
         for name, config in kinds(options, base).items():
-            one = sweep(Path(folder), name, config, options)
-            first = first or one
-            found["rows"][name] = row_of(one, first, runs)
+            try:
+                one = sweep(Path(folder), name, config, options)
+            except (Failed, OSError, KeyError, ValueError) as error:
+                found["rows"][name] = {"runs": runs, "failed": str(error)}
+            else:
+                first = one if name == BASE else first
+                found["rows"][name] = row_of(one, first, runs)
             show(name, found["rows"][name])
             found["seconds"] = round(time.perf_counter() - began, 1)
             if options.json:

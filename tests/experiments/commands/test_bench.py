@@ -108,7 +108,7 @@ def test_contenders_are_judged_alike_and_the_table_says_who_was_first(tmp_path: 
     path = found.write(tmp_path, "bipareto bench alternatives", [0])
     held = json.loads(path.read_text())["figures"]["curves"]["quadratic-5"]["0"]
     assert held["bipareto"][-1][2] > held["random search"][-1][2] > 0
-    assert (tmp_path / "alternatives.png").stat().st_size > 10_000
+    assert 5_000 < (tmp_path / "alternatives.png").stat().st_size < 15_000  # with a palette
 
 
 def test_the_gradients_that_a_method_needs_are_counted() -> None:
