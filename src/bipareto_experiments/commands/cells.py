@@ -52,7 +52,7 @@ def derive(
     out = Output(as_json, quiet)
     ensure_folder(out_dir)
     if run.is_dir():
-        kept = _results_in(run)["records"]
+        kept = searches_in(run)["records"]
         genotypes = [Genotype.from_json(json.dumps(r["genotype"])) for r in kept]
         labels = [
             {"method": r["method"], "preference": r["preference"], "seed": r["seed"]} for r in kept
@@ -89,6 +89,7 @@ def train(
     ] = None,
     batch: Annotated[int, taking("N", "Images of a step.", min=2)] = 256,
     rate: Annotated[float, taking("LR", "Of SGD; falls to zero along a cosine.")] = 0.1,
+    half: Annotated[bool, typer.Option("--half", help="Let the passes work in bfloat16.")] = False,
     seed: Annotated[int, taking("N", "Start and order of the images.")] = 0,
     device: Device = None,
     folder: Folder = None,
@@ -108,7 +109,7 @@ def train(
     from bipareto_experiments.devices import device_of
     from bipareto_experiments.nas.settings import PRESETS
     from bipareto_experiments.nas.standalone import Recipe, sized
-    from bipareto_experiments.nas.standalone_training import train_network
+    from bipareto_experiments.nas.standalone_training import faster_layout, train_network
     from bipareto_experiments.nas.task import generated
 
     out = Output(as_json, quiet)
@@ -129,6 +130,7 @@ def train(
         rate=rate,
         margin=side // 8,
         cutout=0 if tiny else side // 2,
+        half=half,
         seed=seed,
     )
     with out.listening():
@@ -138,6 +140,7 @@ def train(
             images,
             recipe,
             where,
+            layout=faster_layout(cell, network, images, recipe, where),
             folder=out_dir,
             progress=out.progress,
             say=teller(out),
@@ -173,7 +176,7 @@ def figures(
     from bipareto_experiments.nas.lookups import looked_up
 
     out = Output(as_json, quiet)
-    results, names = [_results_in(run) for run in runs], prefixes(runs)
+    results, names = [searches_in(run) for run in runs], prefixes(runs)
     target = out_dir or runs[0]
     ensure_folder(target)
     written: list[str] = []
@@ -192,7 +195,8 @@ def figures(
     out.result({"files": written, "tables": tables})
 
 
-def _results_in(run: Path) -> dict[str, Any]:
+def searches_in(run: Path) -> dict[str, Any]:
+    """The results of a search or comparison."""
     found = results_of(run, "nas", "bipareto experiment nas search --out FOLDER")
     if "settings" not in found or any("genotype" not in record for record in found["records"]):
         raise InvalidInput(

@@ -11,6 +11,7 @@ import typer
 from bipareto.cli import values
 from bipareto.cli.output import Output
 from bipareto.cli.values import Json, Quiet, taking
+from bipareto_experiments.commands.alike import train_alike
 from bipareto_experiments.commands.architectures import judged, show_best, show_records
 from bipareto_experiments.commands.cells import derive, figures, teller, train, write_cells
 from bipareto_experiments.commands.kept import claim_experiment, ensure_experiment
@@ -231,5 +232,5 @@ def _volume(objectives: list[list[float]], task: Task) -> dict[str, Any]:
     return {"hypervolume": hypervolume(objectives, corner), "reference": corner}
 
 
-for command in (derive, train, figures):
+for command in (derive, train, train_alike, figures):
     commands.command()(command)

@@ -32,6 +32,7 @@ class Recipe:
         momentum, decay: of SGD, with Nesterov's form.
         margin, flip, cutout: see `Augmentation`.
         clip: bound on the gradient's norm.
+        half: let the passes work in bfloat16, by torch's autocast.
         seed: start and order of the images.
     """
 
@@ -44,6 +45,7 @@ class Recipe:
     flip: bool = True
     cutout: int = 0
     clip: float = 5.0
+    half: bool = False
     seed: int = 0
 
 
@@ -118,7 +120,8 @@ class _Cell(nn.Module):
                 for op, pair in zip(self.operations, self.edges, strict=True)
                 if pair.edge.target == node
             ]
-            states.append(torch.stack(into).sum(0) if into else torch.zeros_like(states[0]))
+            # One by one: a stack would be a copy of all of them, in torch's usual layout.
+            states.append(sum(into[1:], into[0]) if into else torch.zeros_like(states[0]))
         return states
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +33,7 @@ def train_network(
     recipe: Recipe,
     device: torch.device,
     *,
+    layout: torch.memory_format = torch.contiguous_format,
     folder: Path | None = None,
     progress: bool | None = None,
     say: Callable[[str], None] | None = None,
@@ -43,14 +45,15 @@ def train_network(
     is otherwise as slow as its launches.
 
     Args:
+        layout: of images and weights in memory, see `faster_layout`; it changes nothing but speed
+            and rounding.
         folder: keeps the network after every epoch (network.safetensors); the same call goes on
             from there.
 
     Returns epoch, loss (mean training cross entropy) and accuracy (in %) as lists, params, flops,
     and the recipe.
     """
-    torch.manual_seed(recipe.seed)
-    model = Standalone(genotype, network).to(device)
+    model = _model(genotype, network, recipe, device, layout)
     optimizer = torch.optim.SGD(
         model.parameters(),
         recipe.rate,
@@ -70,12 +73,9 @@ def train_network(
     path = None if folder is None else folder / "network.safetensors"
     if path is not None and path.exists():
         history = _restore(path, key, model, optimizer)
-    pixels, labels = images.images.to(device), images.labels.to(device)
-    own = (~images.test).nonzero().squeeze(1).to(device)
+    own, look, labels = _images(images, recipe, device)
     held = images.test.nonzero().squeeze(1).to(device) if bool(images.test.any()) else own
-    augmentation = Augmentation(recipe.margin, recipe.flip, recipe.cutout)
-    augmentation.check()
-    look = Pixels(pixels, augmentation, own)
+    augmentation = look.augmentation
     if recipe.batch < 2 or recipe.batch > len(own):
         raise InvalidInput(
             f"batch = {recipe.batch}; it must be from 2 (for batch norm) to the {len(own)} "
@@ -84,15 +84,11 @@ def train_network(
     with bar("training", recipe.epochs, progress, done=len(history["epoch"])) as advance:
         learn = None
         for epoch in range(len(history["epoch"]), recipe.epochs):
-            learn = learn or (
-                _recorded(model, look, labels, recipe.batch)
-                if device.type == "cuda"
-                else _plain(model, look, labels)
-            )
+            learn = learn or _pass(model, look, labels, recipe)
             drawn = augmentation.shuffled(own, generator("train", epoch, recipe.seed, device))
             history["loss"].append(_epoch(model, optimizer, recipe, epoch, learn, drawn))
             history["accuracy"].append(
-                _tested(model, look, labels, augmentation.plain(held), recipe.batch)
+                _tested(model, look, labels, augmentation.plain(held), recipe)
             )
             history["epoch"].append(epoch + 1)
             if path is not None:
@@ -106,12 +102,92 @@ def train_network(
     return {**history, "params": exact.params, "flops": exact.flops, "recipe": asdict(recipe)}
 
 
-def _plain(model: nn.Module, look: Pixels, labels: Tensor) -> Callable[[Draw], Tensor]:
-    """A function of a draw: its loss, with gradients left in the parameters."""
+def faster_layout(
+    genotype: Genotype, network: Supernet, images: ImageSet, recipe: Recipe, device: torch.device
+) -> torch.memory_format:
+    """In which layout a pass of that network is faster; on a CPU it is the usual one.
 
+    A GPU's library has its fast products for channels last, and not all of its depthwise
+    convolutions.
+    """
+    if device.type != "cuda":
+        return torch.contiguous_format
+    layouts = (torch.contiguous_format, torch.channels_last)
+    taken = [seconds_of_epoch(genotype, network, images, recipe, device, way) for way in layouts]
+    return layouts[taken.index(min(taken))]
+
+
+def seconds_of_epoch(
+    genotype: Genotype,
+    network: Supernet,
+    images: ImageSet,
+    recipe: Recipe,
+    device: torch.device,
+    layout: torch.memory_format,
+    passes: int = 8,
+) -> float:
+    """What the passes of an epoch take, reckoned from a few."""
+    model = _model(genotype, network, recipe, device, layout)
+    own, look, labels = _images(images, recipe, device)
+    learn, draw = _pass(model, look, labels, recipe), look.augmentation.plain(own[: recipe.batch])
+    model.train()
+
+    def taken(count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            learn(draw)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    taken(1)
+    return taken(passes) / passes * (len(own) // recipe.batch)
+
+
+def _model(
+    genotype: Genotype,
+    network: Supernet,
+    recipe: Recipe,
+    device: torch.device,
+    layout: torch.memory_format,
+) -> Standalone:
+    torch.manual_seed(recipe.seed)
+    model = Standalone(genotype, network).to(device)
+    return model.to(memory_format=layout)  # type: ignore[call-overload]
+
+
+def _images(
+    images: ImageSet, recipe: Recipe, device: torch.device
+) -> tuple[Tensor, Pixels, Tensor]:
+    """The rows to train on, the images as a network sees them, and all labels."""
+    own = (~images.test).nonzero().squeeze(1).to(device)
+    augmentation = Augmentation(recipe.margin, recipe.flip, recipe.cutout)
+    augmentation.check()
+    return own, Pixels(images.images.to(device), augmentation, own), images.labels.to(device)
+
+
+def _scores(model: nn.Module, pixels: Tensor, half: bool) -> Tensor:
+    """(n, classes), float32, whatever the passes work in."""
+    # A recorded pass must not keep weights in bfloat16 from one step to the next.
+    with torch.autocast(pixels.device.type, torch.bfloat16, enabled=half, cache_enabled=False):
+        return model(pixels).float()
+
+
+def _pass(
+    model: nn.Module, look: Pixels, labels: Tensor, recipe: Recipe
+) -> Callable[[Draw], Tensor]:
+    """A function of a draw: its loss, with gradients left in the parameters."""
+    if labels.device.type == "cuda":
+        return _recorded(model, look, labels, recipe)
+    return _plain(model, look, labels, recipe)
+
+
+def _plain(
+    model: nn.Module, look: Pixels, labels: Tensor, recipe: Recipe
+) -> Callable[[Draw], Tensor]:
     def learn(draw: Draw) -> Tensor:
         model.zero_grad()
-        loss = cross_entropy(model(look(draw)), labels[draw.rows])
+        loss = cross_entropy(_scores(model, look(draw), recipe.half), labels[draw.rows])
         loss.backward()
         return loss.detach()
 
@@ -119,12 +195,12 @@ def _plain(model: nn.Module, look: Pixels, labels: Tensor) -> Callable[[Draw], T
 
 
 def _recorded(
-    model: nn.Module, look: Pixels, labels: Tensor, batch: int
+    model: nn.Module, look: Pixels, labels: Tensor, recipe: Recipe
 ) -> Callable[[Draw], Tensor]:
     """The same as a CUDA graph, whose gradients stay where they are from one call to the next."""
     learn, given = (
-        _plain(model, look, labels),
-        look.augmentation.plain(torch.arange(batch, device=labels.device)),
+        _plain(model, look, labels, recipe),
+        look.augmentation.plain(torch.arange(recipe.batch, device=labels.device)),
     )
     kept = {name: value.clone() for name, value in model.named_buffers()}
     model.train()
@@ -175,14 +251,15 @@ def _part(drawn: Draw, first: int, count: int) -> Draw:
     return Draw(*(leaf[first : first + count] for leaf in drawn))
 
 
-def _tested(model: nn.Module, look: Pixels, labels: Tensor, drawn: Draw, batch: int) -> float:
+def _tested(model: nn.Module, look: Pixels, labels: Tensor, drawn: Draw, recipe: Recipe) -> float:
     """Accuracy in per cent with running averages."""
     model.eval()
     right = torch.zeros((), device=labels.device)
     with torch.no_grad():
-        for first in range(0, len(drawn.rows), batch):
-            draw = _part(drawn, first, batch)
-            right += (model(look(draw)).argmax(1) == labels[draw.rows]).sum()
+        for first in range(0, len(drawn.rows), recipe.batch):
+            draw = _part(drawn, first, recipe.batch)
+            scores = _scores(model, look(draw), recipe.half)
+            right += (scores.argmax(1) == labels[draw.rows]).sum()
     return float(100 * right / len(drawn.rows))
 
 

@@ -291,6 +291,15 @@ def test_the_commands_from_search_to_a_trained_network(
     assert said("derive", one)["cells"][0]["params"] == found["params"][0]
     trained = said("train", one, "--tiny", "--epochs", "1")
     assert trained["epoch"] == [1]
+    nets = str(tmp_path / "nets")
+    alike = ("train-alike", run, "--tiny", "--search-seed", "0", "--epochs", "1", "--out", nets)
+    networks = said(*alike, "--half")["networks"]
+    assert [n["method"] for n in networks] == ["mb-momeha"] * 2 + ["random cell"] * 2
+    for one_of, other in zip(networks[:2], networks[2:], strict=True):
+        assert other["preference"] == one_of["preference"]
+        assert abs(other["flops"] - one_of["flops"]) <= 0.05 * one_of["flops"]
+    assert (tmp_path / "nets" / "networks.png").stat().st_size < 100_000
+    assert said(*alike, "--half")["networks"] == networks  # nothing is trained twice
     drawn = said("figures", run, "--out", str(tmp_path / "drawn"))["files"]
     assert {"run-plane.png", "run-curves.png", "run-exploration.png", "run-tables.json"} <= set(
         drawn
@@ -324,6 +333,7 @@ def test_commands_name_what_is_wrong(tmp_path: Path) -> None:
         ),
         (["train", str(tmp_path / "none.json")], "cannot be read"),
         (["train", str(noise)], "noise.json: a genotype is"),
+        (["train-alike", two[0], "--tiny"], "none of the searches has the seed 1"),
         (["search", "--tiny", "--method", "adam"], "method 'adam' takes no part"),
         (["search", "--tiny", "--batch", "1"], "too small: batch norm"),
         (
