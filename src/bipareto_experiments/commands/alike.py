@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -52,8 +54,10 @@ def train_alike(
       bipareto experiment nas train-alike runs/darts --cells 8 --channels 16 --out runs/nets
       bipareto experiment nas train-alike runs/darts --seconds 300 --half --random 2
     """
+    import torch
+
     from bipareto_experiments.data import load
-    from bipareto_experiments.devices import device_of
+    from bipareto_experiments.devices import device_of, machine_of
     from bipareto_experiments.nas.alike import entrants, picture, trained_alike
     from bipareto_experiments.nas.settings import PRESETS
     from bipareto_experiments.nas.standalone import Recipe
@@ -112,7 +116,13 @@ def train_alike(
         rows,
         left=2,
     )
-    result = {"networks": records}
+    result = {
+        "machine": machine_of(where),
+        "torch": torch.__version__,
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "recipe": asdict(recipe) | {"epochs": len(records[0]["epoch"])},
+        "networks": records,
+    }
     if out_dir is not None:
         (out_dir / "networks.json").write_text(json.dumps(finite(result)) + "\n", "utf-8")
         picture(records, out_dir / "networks.png")

@@ -154,13 +154,14 @@ def picture(records: Sequence[dict[str, Any]], path: Path) -> None:
     axis = figure.subplots()
     methods = list(dict.fromkeys(record["method"] for record in records))
     for name, style in zip(methods, styles(methods), strict=True):
-        own = sorted((r["flops"] / 1e6, r["accuracy"][-1]) for r in records if r["method"] == name)
-        axis.plot(
-            [flops for flops, _ in own],
-            [accuracy for _, accuracy in own],
+        own = [r for r in records if r["method"] == name]
+        axis.scatter(
+            [r["flops"] / 1e6 for r in own],
+            [r["accuracy"][-1] for r in own],
+            s=42,
+            edgecolors="black",
+            linewidths=0.4,
             label=name,
-            linewidth=0.8,
-            markersize=7,
             **style,
         )
     epochs = len(records[0]["epoch"])

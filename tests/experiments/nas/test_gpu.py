@@ -15,7 +15,7 @@ from bipareto.problem import tree
 from bipareto.run.loop import drive
 from bipareto_experiments import trials as kept
 from bipareto_experiments.nas import search as searching
-from bipareto_experiments.nas import standalone
+from bipareto_experiments.nas import standalone_training
 from bipareto_experiments.nas.search import Trial, search
 from bipareto_experiments.nas.settings import Settings, configured, preset
 from bipareto_experiments.nas.spaces import DARTS
@@ -121,7 +121,7 @@ def test_a_network_trained_by_a_recorded_pass_is_the_plainly_trained_one(
     )
     recipe = Recipe(epochs=2, batch=32, margin=1, cutout=2, rate=0.01)
     recorded = train_network(genotype, network, images, recipe, torch.device("cuda"))
-    monkeypatch.setattr(standalone, "_recorded", standalone._plain)
+    monkeypatch.setattr(standalone_training, "_recorded", standalone_training._plain)
     plain = train_network(genotype, network, images, recipe, torch.device("cuda"))
     torch.testing.assert_close(recorded["loss"], plain["loss"], rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(recorded["accuracy"], plain["accuracy"], rtol=0, atol=1.0)
