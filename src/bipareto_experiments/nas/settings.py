@@ -73,7 +73,7 @@ STEPS: dict[str, dict[str, float]] = {
 #: The same on DARTS, on images averaged to 16 x 16.  The nested form and WC-MHGD are the best of
 #: nine trials as long as a search (docs/results/nas/trials-darts-nested); WC-penalty and MoCo of
 #: shorter ones, with 0.4 of the trial's step of x (docs/results/nas/trials-darts).  The joint
-#: form's of these suit short searches only: with the ones above it ends better on validation images.
+#: form's of these suit short searches only: with those above it ends better on validation images.
 ON_DARTS: dict[str, dict[str, float]] = {
     "mb-momeha-nested": {"alpha_x": 50.0, "alpha_y": 0.75, "c": 1.0, "mu": 0.5, "lower_steps": 3},
     "wc-mhgd": {"alpha_x": 30.0, "alpha_y": 0.5, "lower_steps": 4},
