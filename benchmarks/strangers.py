@@ -1,5 +1,5 @@
 """The default for networks on problems that no rule of this library was made on
-(tests/foreign/networks.py), against plain PyTorch with as many gradients.
+(tests/foreign/networks.py, late_networks.py), against plain PyTorch with as many gradients.
 
     nice -n 10 python benchmarks/strangers.py [PROBLEM ...] [--seeds 0 1 2] [--json FILE]
     nice -n 10 python benchmarks/strangers.py --again --json docs/results/strangers.json
@@ -46,7 +46,10 @@ import bipareto as bp
 from bipareto.fronts.measures import hypervolume
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.foreign.late_networks import LATE
 from tests.foreign.networks import NETWORKS, Network, Rows
+
+CASES = NETWORKS | LATE
 
 STEPS = 300
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -186,7 +189,7 @@ def measure(name: str, seed: int, before: dict[str, Any] | None = None) -> dict[
     """All contestants on one problem with one seed; with `before`, a row, the default alone is
     measured anew, and what it had there is kept apart.
     """
-    case = NETWORKS[name](seed)
+    case = CASES[name](seed)
     judge = Judge(case)
     m = len(case.upper)
     grid = bp.preferences.grid(m, POINTS[m])
@@ -277,11 +280,11 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             "share before", "share", "by seed", "gap", "follows before", "follows", "seconds",
             "said"]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
-    for name in NETWORKS:
+    for name in CASES:
         seeds = [row for row in rows if row["problem"] == name]
         if not seeds:
             continue
-        case = NETWORKS[name](0)
+        case = CASES[name](0)
         size = sum(p.numel() for p in variables(case.x, case.y)[0])
         volumes = [row["volumes"] for row in seeds]
         best = mean(best_rival(row)[1] for row in seeds)
@@ -318,7 +321,7 @@ def _words(text: str) -> str:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("problems", nargs="*", help=f"of {', '.join(NETWORKS)}; all without")
+    parser.add_argument("problems", nargs="*", help=f"of {', '.join(CASES)}; all without")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument(
         "--again", action="store_true", help="the default alone; what it had is kept as `before`"
@@ -333,7 +336,7 @@ def main() -> None:
     written = options.json and options.json.exists()
     rows = json.loads(options.json.read_text())["rows"] if written else []
     for seed in options.seeds:
-        for name in options.problems or NETWORKS:
+        for name in options.problems or CASES:
             there = [r for r in rows if (r["problem"], r["seed"]) == (name, seed)]
             row = measure(name, seed, there[0] if options.again else None)
             rows = [r for r in rows if (r["problem"], r["seed"]) != (name, seed)] + [row]
