@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -90,16 +91,25 @@ def test_too_small_a_budget_is_said_and_rules_are_used() -> None:
     assert answer.method == bp.Twin.tuned(problem, x0, y0, steps=30)
 
 
-def test_a_loss_that_cannot_be_batched_is_said() -> None:
+@pytest.mark.parametrize("level", ["upper", "lower"])
+def test_losses_that_cannot_be_batched_have_the_same_race(level: str) -> None:
+    """Said, and one after the other: the same as side by side."""
     problem, x0, y0 = weighing()
-    stubborn = bp.Problem(
-        upper,
-        lambda x, y, batch: lower(x, y, batch) if bool(y.detach().sum() < 1e9) else y.sum(),
-        sampler=problem.sampler,
-    )
+
+    def stubborn(loss: Any) -> Any:
+        return lambda x, y, b: loss(x, y, b) if bool(y.detach().sum() < 1e9) else y.sum()
+
+    f, g = (stubborn(upper), lower) if level == "upper" else (upper, stubborn(lower))
     plan = plan_of(x0, m=2, runs=5, steps=240)
-    with pytest.warns(BiparetoWarning, match="cannot be raced side by side"):
-        assert raced_or_rules(stubborn, x0, y0, plan) is None
+    alike = race(problem, x0, y0, plan)
+    with pytest.warns(BiparetoWarning, match="one after the other"):
+        raced = raced_or_rules(bp.Problem(f, g, sampler=problem.sampler), x0, y0, plan)
+    assert raced is not None
+    assert not raced.batched
+    assert (raced.rate, raced.training, raced.winner[:3]) == (
+        alike.rate, alike.training, alike.winner[:3]
+    )  # fmt: skip
+    torch.testing.assert_close(raced.objectives, alike.objectives, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("several", [False, True])

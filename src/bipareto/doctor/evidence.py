@@ -131,9 +131,11 @@ class Case:
         """f with the lower level solved (R, m); of a network, with y trained on by g alone."""
         if not self.network:
             return self.at(self.solved.y)
-        if isinstance(self.method, Twin) or not self.batched:
-            return self.objectives  # Twin's y has learned from g alone
-        y = train_on(self.problem, self.x, self.y, rate=RATE, steps=100, rounds=3)
+        if isinstance(self.method, Twin):
+            return self.objectives  # its y has learned from g alone
+        y = train_on(
+            self.problem, self.x, self.y, rate=RATE, steps=100, rounds=3, batched=self.batched
+        )
         return self.at(y)
 
     def at(self, y: Tree) -> Tensor:

@@ -31,20 +31,28 @@ def run_states(
     seeds: list[int],
     m: int,
     options: LoopOptions,
+    batched: bool = True,
 ) -> tuple[Run, bool]:
     """All runs in slices of equal size (each new size would compile anew), or one by one where vmap
-    cannot batch.
+    cannot batch, and whether it could.
 
     Ctrl-C ends the slice at hand and all that would come after it.
+
+    Args:
+        batched: False where it is known, and has been said, that vmap cannot batch.
     """
     states = list(begun)
-    first = tree.stack(states[:1])
-    try:
-        stepper(problem, method, batched=True)(first, draw(problem, method.roles(m), 0, seeds[:1]))
-    except NotBatchable as error:
-        warnings.warn(
-            f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4
-        )
+    if batched:
+        first = tree.stack(states[:1])
+        drawn = draw(problem, method.roles(m), 0, seeds[:1])
+        try:
+            stepper(problem, method, batched=True)(first, drawn)
+        except NotBatchable as error:
+            batched = False
+            warnings.warn(
+                f"{error}. Going on with one run after the other", BiparetoWarning, stacklevel=4
+            )
+    if not batched:
         single: list[Run] = []
         for state, seed in zip(states, seeds, strict=True):
             begun_one = Begun(state, [seed], m, batched=False)

@@ -47,7 +47,7 @@ def raced_front(
     problem: Problem, start: Start, preferences: Tensor, seeds: Sequence[int], options: LoopOptions
 ) -> ParetoFront | None:
     """What `front` and `solve` do without a method where data comes in batches; None, with a
-    warning, where the budget or the losses allow no race.
+    warning, where the budget allows no race.
 
     Args:
         start: what a method has prepared.
@@ -98,7 +98,7 @@ def front_of_race(
     first = median_lopsided(preferences)
 
     def run(states: list[State], seeds: list[int]) -> tuple[Run, bool]:
-        return run_states(problem, methods[0], states, seeds, m, options)
+        return run_states(problem, methods[0], states, seeds, m, options, raced.batched)
 
     done, batched = run(
         [raced.begin(f, start, preferences[first]) for f in methods], [seeds[0]] * len(methods)
@@ -165,8 +165,20 @@ class _Trained(NamedTuple):
 
 def _trained(problem: Problem, x: Tree, y0: Tree, raced: Race, seed: int) -> _Trained:
     start = tree.expand(y0, tree.flat_axis(x))
-    y = train(problem, x, start, rate=raced.rate, steps=raced.training, seed=seed)
-    return _Trained(x, y, objectives_of(problem, x, y, problem.batch("upper", "full")))
+    y = _train(problem, x, start, raced, seed)
+    return _Trained(x, y, _objectives(problem, x, y, raced))
+
+
+def _train(problem: Problem, x: Tree, y: Tree, raced: Race, seed: int) -> Tree:
+    """y after a training like those of the race."""
+    return train(
+        problem, x, y, rate=raced.rate, steps=raced.training, seed=seed, batched=raced.batched
+    )
+
+
+def _objectives(problem: Problem, x: Tree, y: Tree, raced: Race) -> Tensor:
+    """(R, m) on all of the upper level's data."""
+    return objectives_of(problem, x, y, problem.batch("upper", "full"), raced.batched)
 
 
 def _halfway(
@@ -260,10 +272,10 @@ def _trained_on(
     """(y, how many rounds): the answers trained on at the same rate; each keeps the y that is best
     on the upper level's data.
     """
-    full, count = problem.batch("upper", "full"), len(preferences) // len(seeds)
+    count = len(preferences) // len(seeds)
 
     def values(own: Tree) -> Tensor:
-        return units.value(objectives_of(problem, x, own, full), preferences)
+        return units.value(_objectives(problem, x, own, raced), preferences)
 
     value = values(y)
     for k in range(rounds):
@@ -272,7 +284,7 @@ def _trained_on(
             rows = slice(i * count, (i + 1) * count)
             start = tree.select(x, rows), tree.select(y, rows)
             draws = (seed + k + 1) % 2**63
-            parts.append(train(problem, *start, rate=raced.rate, steps=raced.training, seed=draws))
+            parts.append(_train(problem, *start, raced, draws))
         further = tree.map_(lambda *leaves: torch.cat(leaves), *parts)
         new, before = values(further), value
         y, value = tree.where_run(new < value, further, y), torch.minimum(new, value)
@@ -290,11 +302,11 @@ def no_worse_than_nothing(
     Warns where these are half of all or more.  For one preference of several x0 may simply be
     best, as equal weights of two tasks alike are when both matter alike.
     """
-    runs, full = len(preferences), problem.batch("upper", "full")
+    runs = len(preferences)
     every_x, every_y = (
         tree.map_(lambda a, b: torch.cat([a, b]), *pair) for pair in ((x, raced.x), (y, raced.y))
     )
-    values = units.value(objectives_of(problem, every_x, every_y, full)[:, None], preferences)
+    values = units.value(_objectives(problem, every_x, every_y, raced)[:, None], preferences)
     index, last = torch.arange(runs, device=values.device), len(values) - 1
     worse = values[index, index] > values[last]
     index = torch.where(worse, values.argmin(0), index)

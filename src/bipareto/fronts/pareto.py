@@ -187,9 +187,9 @@ class ParetoFront(Tabular):
             )
         if not len(self):
             return replace(self, lower_residual=self.objectives.new_empty(0))
-        if self.race is not None or (problem.draws is not None and self.batched):
+        if self.race is not None or problem.draws is not None:
             rate, steps = (self.race.rate, self.race.training) if self.race else TRAINING
-            y = train_on(problem, self.x, self.y, rate=rate, steps=steps)
+            y = train_on(problem, self.x, self.y, rate=rate, steps=steps, batched=self.batched)
             return self.with_y(y, None, problem)
         solved = envelope.solve_lower(
             problem, self.x, self.y, tol=tol, max_iter=max_iter, batched=self.batched

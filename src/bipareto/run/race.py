@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -20,14 +20,14 @@ from torch import Tensor
 
 from bipareto.errors import BiparetoWarning, NotBatchable
 from bipareto.methods import Twin
-from bipareto.methods.base import Start, State
+from bipareto.methods.base import Draw, Start, State
 from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import Minibatches
 from bipareto.problem.tree import Tree
 from bipareto.run.heldout import HeldOut
 from bipareto.run.steppers import stepper
-from bipareto.run.stepping import draw
+from bipareto.run.stepping import Stepper, draw, over_runs
 from bipareto.run.training import objectives_of, train
 from bipareto.run.units import Units
 
@@ -154,6 +154,8 @@ class Race:
     x: Tree = field(repr=False)
     y: Tree = field(repr=False)
     objectives: Tensor = field(repr=False)
+    #: whether candidates ran side by side; False where vmap cannot batch the losses
+    batched: bool = True
     #: rounds of `training` steps that the front's answers were trained on for
     longer: int = 0
     #: runs of the front, by their number, for which x0 is returned
@@ -221,7 +223,13 @@ def plan_of(x0: Tree, m: int, runs: int, steps: int) -> Plan:
 
 
 def race(
-    problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int = 0, preferences: Any = None
+    problem: Problem,
+    x0: Tree,
+    y0: Tree,
+    plan: Plan,
+    seed: int = 0,
+    preferences: Any = None,
+    batched: bool = True,
 ) -> Race:
     """Run the candidates side by side and judge them; see the module's text.
 
@@ -229,6 +237,7 @@ def race(
         plan: see `plan_of`.
         preferences: those that will be run, (P, m); the race is run for one of them.  None is equal
             weights.
+        batched: False runs one after the other, for losses that vmap cannot batch.
 
     Raises:
         NotBatchable: a loss cannot be batched by vmap.
@@ -239,28 +248,36 @@ def race(
         if held is not None:
             draws, judged_on = held, held.held_out
     m, centre = plan.m, torch.full((1, plan.m), 1 / plan.m)
-    rate, training, tried, spent = _trainings(problem, x0, y0, plan, seed, centre)
+    rate, training, tried, spent = _trainings(problem, x0, y0, plan, seed, centre, batched)
 
     wanted = [Candidate(*numbers, math.nan) for numbers in CANDIDATES[plan.few]]
     steps = plan.race(training, spent)
     methods = [_candidate(c, rate, steps, steps) for c in wanted]
     begun = methods[0].prepare(draws, x0, y0)
     aim = centre if preferences is None else preferences[median_lopsided(preferences)][None]
-    state: State = tree.stack([method.begin(begun, aim[0]) for method in methods])
+    states = [method.begin(begun, aim[0]) for method in methods]
     # On a GPU all candidates are one graph; elsewhere too few steps are taken to record them.
-    on_gpu = tree.first_leaf(y0).is_cuda
+    replays = batched and tree.first_leaf(y0).is_cuda
     step = stepper(
-        draws, methods[0], batched=True, compile="replay" if on_gpu else False, folded=True
+        draws, methods[0], batched=batched, compile="replay" if replays else False, folded=True
     )
     drawn = functools.partial(draw, draws, methods[0].roles(m), seeds=[seed])
-    packed = step.pack(state, drawn(0))
-    for t in range(steps):
-        packed, _ = step.advance(packed, drawn(t))
-    state = step.unpack(packed)
-    points = tree.map_(lambda a, b: torch.cat([a, b[None]]), state.x, x0)
+    if batched:
+        ends = _ran(step, tree.stack(states), drawn, steps).x
+    else:
+        ends = tree.stack([_ran(step, state, drawn, steps).x for state in states])
+    points = tree.map_(lambda a, b: torch.cat([a, b[None]]), ends, x0)
     count = len(wanted) + 1
-    y = train(problem, points, tree.expand(y0, count), rate=rate, steps=training, seed=seed)
-    objectives = objectives_of(problem, points, y, judged_on)
+    y = train(
+        problem,
+        points,
+        tree.expand(y0, count),
+        rate=rate,
+        steps=training,
+        seed=seed,
+        batched=batched,
+    )
+    objectives = objectives_of(problem, points, y, judged_on, batched)
     # At x0 an objective may be near zero that has to grow, so all of the race tells sizes, but for
     # what is worse than x0 in everything.
     tell = objectives[~(objectives > objectives[-1]).all(1)]
@@ -286,11 +303,20 @@ def race(
         x=points,
         y=y,
         objectives=objectives,
+        batched=batched,
     )
 
 
+def _ran(step: Stepper, state: State, drawn: Callable[[int], Draw], steps: int) -> State:
+    """The state, or the stack of them, after so many steps."""
+    packed = step.pack(state, drawn(0))
+    for t in range(steps):
+        packed, _ = step.advance(packed, drawn(t))
+    return step.unpack(packed)
+
+
 def _trainings(
-    problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int, centre: Tensor
+    problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int, centre: Tensor, batched: bool
 ) -> tuple[float, int, tuple[tuple[float, int, float], ...], int]:
     """How y is trained: (rate, steps, what was tried, its gradients).
 
@@ -304,14 +330,22 @@ def _trainings(
     def losses(y: Tree, runs: int) -> Tensor:
         x = tree.expand(x0, runs)
         with torch.no_grad():
-            each = [torch.func.vmap(lambda a, b, d=d: problem.lower(a, b, d))(x, y) for d in draws]
-        return torch.stack(each).mean(0)
+            loss = over_runs(problem.lower, (0, 0, None), batched)
+            return torch.stack([loss(x, y, d) for d in draws]).mean(0)
 
     def best(rates: Sequence[float], steps: int) -> tuple[float, float]:
         nonlocal units
         start, alpha = tree.expand(x0, len(rates)), torch.tensor(rates).to(tree.first_leaf(y0))
-        y = train(problem, start, tree.expand(y0, len(rates)), rate=alpha, steps=steps, seed=seed)
-        objectives = objectives_of(problem, start, y, full)
+        y = train(
+            problem,
+            start,
+            tree.expand(y0, len(rates)),
+            rate=alpha,
+            steps=steps,
+            seed=seed,
+            batched=batched,
+        )
+        objectives = objectives_of(problem, start, y, full, batched)
         g, untrained = losses(y, len(rates)), losses(tree.expand(y0, 1), 1)
         least = g.nan_to_num(math.inf).min()
         # Where no rate lowers g, y0 was a solution already, and all are compared.
@@ -348,7 +382,7 @@ def _trainings(
 def raced_or_rules(
     problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int = 0, preferences: Any = None
 ) -> Race | None:
-    """A race, or None with a warning where the budget or the losses do not allow one."""
+    """A race, or None with a warning where the budget does not allow one."""
     if not plan.enough:
         warnings.warn(
             f"the budget of {plan.budget} gradients is too small for a race of "
@@ -363,12 +397,12 @@ def raced_or_rules(
         return race(problem, x0, y0, plan, seed, preferences)
     except NotBatchable as error:
         warnings.warn(
-            f"{error}: candidates cannot be raced side by side; going on with Twin.tuned, whose "
-            "hyperparameters are the same for every problem",
+            f"{error}. Candidates, runs and trainings go one after the other, which takes longer "
+            "and gives the same answers",
             BiparetoWarning,
             stacklevel=3,
         )
-        return None
+    return race(problem, x0, y0, plan, seed, preferences, batched=False)
 
 
 def median_lopsided(preferences: Tensor) -> int:

@@ -105,6 +105,35 @@ class Stepper:
         return self.unpack(packed), info
 
 
+def over_runs(function: Callable[..., Any], axes: Sequence[int | None], batched: bool) -> Any:
+    """A function of stacks of runs, from one of single runs.
+
+    Args:
+        axes: 0 for each argument that is a stack, None for one that all runs share.
+        batched: False calls it for one run after the other, for losses that vmap cannot batch.
+    """
+
+    def one(arguments: Sequence[Any], r: int) -> Any:
+        pairs = zip(arguments, axes, strict=True)
+        return function(*(tree.select(v, r) if axis == 0 else v for v, axis in pairs))
+
+    def each(*arguments: Any) -> Any:
+        runs = tree.flat_axis(arguments[list(axes).index(0)])
+        return tree.stack([one(arguments, r) for r in range(runs)])
+
+    def together(*arguments: Any) -> Any:
+        try:
+            return torch.func.vmap(function, in_dims=tuple(axes))(*arguments)
+        except RuntimeError as error:
+            known = batching_error(error)
+            if known is error:
+                one(arguments, 0)  # a loss that fails by itself says so better
+                known = not_batchable("", str(error))
+            raise known from error
+
+    return together if batched else each
+
+
 def batching_error(error: RuntimeError) -> Exception:
     """A functorch failure as an error that names the operator; any other error as it is."""
     text = str(error)

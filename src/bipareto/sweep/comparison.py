@@ -278,7 +278,7 @@ def _resolved(
         return raw if solved is None else solved
     if not comes_in_batches(problem):
         return raw.resolve_lower() if solved is None else solved
-    y = train_on(problem, raw.x, raw.y, rate=RATE, steps=max(20, steps // 3))
+    y = train_on(problem, raw.x, raw.y, rate=RATE, steps=max(20, steps // 3), batched=raw.batched)
     return raw.with_y(y, None, problem)
 
 
