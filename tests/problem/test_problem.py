@@ -90,6 +90,15 @@ def test_an_objective_without_y_is_warned_of() -> None:
         assert problem.check(ONE, ONE) == 2
 
 
+def test_an_objective_at_its_floor_is_warned_of() -> None:
+    """One that is met at the start is an objective like any other."""
+    problem = bp.Problem(
+        lambda x, y: torch.stack([(x - y).square().sum(), (y - 3).relu().sum()]), lower
+    )
+    with pytest.warns(BiparetoWarning, match=r"objective 1 has no slope.*where it is 0;.*relu"):
+        assert problem.check(ONE, ONE) == 2
+
+
 @pytest.mark.parametrize(
     ("x0", "y0", "words"),
     [

@@ -262,10 +262,7 @@ class Problem:
         # A little off the start, where a gradient that is exactly zero means that a variable is not
         # used (y0 = 0 is a usual start, and y^2 has gradient zero there).
         stream = torch.Generator().manual_seed(0)
-        x, y = (
-            tree.map_(lambda leaf: nudged(leaf, stream).requires_grad_(), value)
-            for value in (x0, y0)
-        )
+        x, y = (tree.map_(lambda leaf: nudged(leaf, stream), value) for value in (x0, y0))
         with torch.enable_grad(), self._watching():
             upper_batch, batch = self.batch("upper", "full"), self.batch("lower", "full")
             if isinstance(upper_batch, dict) and self.per_objective and not callable(self._upper):
@@ -278,7 +275,7 @@ class Problem:
                 # The start itself may be at the edge of where f and g are defined, so it has the
                 # last word.
                 check_finite(self.upper(x0, y0, upper_batch), self.lower(x0, y0, batch))
-            check_dependence(f, g, x, y, self.parts)
+            check_dependence(f, g, x, y, self.parts, lambda u, v: self.upper(u, v, upper_batch))
             warn_without_minimum(lambda y_: self.lower(x, y_, batch), g, y)
             several = sorted({part for part in self.parts if part is not None})
             if len(several) > 1:

@@ -96,10 +96,10 @@ def check_finite(f: Tensor, g: Tensor) -> None:
             )
 
 
-def nudged(leaf: Tensor, stream: torch.Generator) -> Tensor:
-    """A leaf moved by about a thousandth of its size."""
+def nudged(leaf: Tensor, stream: torch.Generator, share: float = 1e-3) -> Tensor:
+    """A leaf moved by about this share of its size, as a leaf that gradients are taken of."""
     noise = torch.randn(leaf.shape, generator=stream, dtype=torch.float64).to(leaf)
-    return leaf.detach() + 1e-3 * (1 + leaf.detach().abs()) * noise
+    return (leaf.detach() + share * (1 + leaf.detach().abs()) * noise).requires_grad_()
 
 
 def _flat_gradient(value: Tensor, variable: Tree) -> Tensor:
@@ -115,8 +115,31 @@ def _depends(value: Tensor, variable: Tree) -> bool:
     return bool((_flat_gradient(value, variable) != 0).any())
 
 
-def check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree, parts: tuple[int | None, ...]) -> None:
-    """Refuse objectives and a lower level that do not use the variables they must use."""
+def _depends_elsewhere(upper: Callable[[Tree, Tree], Tensor], i: int, x: Tree, y: Tree) -> bool:
+    """Whether objective i has a slope at any of some points farther away."""
+    stream = torch.Generator().manual_seed(1)
+    for share in (0.03, 0.3, 1.0, 3.0):
+        for _ in range(2):
+            away = tree.map_(lambda leaf, share=share: nudged(leaf, stream, share), (x, y))
+            if _depends(upper(*away)[i], away):
+                return True
+    return False
+
+
+def check_dependence(
+    f: Tensor,
+    g: Tensor,
+    x: Tree,
+    y: Tree,
+    parts: tuple[int | None, ...],
+    upper: Callable[[Tree, Tree], Tensor],
+) -> None:
+    """Refuse objectives and a lower level that do not use the variables they must use.
+
+    Args:
+        f, g: the values at x, y.
+        upper: f as a function, for a look at other points where an objective is flat at this one.
+    """
     if not _depends(g, y):
         raise InvalidInput(
             "lower does not depend on y: there is nothing to solve at the lower level; check that "
@@ -138,6 +161,15 @@ def check_dependence(f: Tensor, g: Tensor, x: Tree, y: Tree, parts: tuple[int | 
                 )
             continue
         if not _depends(f[i], x):
+            if _depends_elsewhere(upper, i, x, y):
+                value = float(f[i].detach())
+                warnings.warn(
+                    f"objective {i} has no slope at the start, where it is {value:.4g}; "
+                    "elsewhere it has: right for a relu, clamp or hinge that is at its floor there",
+                    BiparetoWarning,
+                    stacklevel=5,
+                )
+                continue
             raise InvalidInput(
                 f"objective {i} depends neither on x nor on y; check that upper returns a "
                 "differentiable function of them"
