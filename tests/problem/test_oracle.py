@@ -39,6 +39,51 @@ def test_the_two_engines_give_the_same_numbers() -> None:
     assert not f.requires_grad
 
 
+def test_rows_under_vmap_have_the_gradients_of_torch_func() -> None:
+    """With a leaf that is unused, one batched along its second axis, and a neighbour's batch."""
+    stream = torch.Generator().manual_seed(0)
+    rows = {
+        "a": torch.randn(5, 3, generator=stream, dtype=DOUBLE),
+        "b": torch.randn(2, 5, generator=stream, dtype=DOUBLE),
+        "unused": torch.ones(5, 1, dtype=DOUBLE),
+    }
+    other = torch.randn(5, 3, generator=stream, dtype=DOUBLE)
+
+    def fn(v: dict[str, Tensor], w: Tensor) -> tuple[Tensor, tuple[Tensor]]:
+        f = torch.sin(v["a"] @ w) * v["b"].prod()
+        return f, (f * w,)
+
+    def ours(v: dict[str, Tensor], w: Tensor) -> object:
+        return oracle.grad_and_aux(lambda u: fn(u, w), v)
+
+    def theirs(v: dict[str, Tensor], w: Tensor) -> object:
+        return torch.func.grad(lambda u: fn(u, w), has_aux=True)(v)
+
+    axes = ({"a": 0, "b": 1, "unused": 0}, 0)
+    mine, torchs = (torch.func.vmap(each, in_dims=axes)(rows, other) for each in (ours, theirs))
+    for a, b in zip(tree.leaves(mine), tree.leaves(torchs), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-14, atol=0)
+        assert not a.requires_grad
+    none = torch.func.vmap(lambda v: oracle.grad(lambda u: torch.ones((), dtype=DOUBLE), v))
+    assert torch.equal(none(other), torch.zeros_like(other))
+
+
+def test_gradients_inside_other_transforms_and_of_variables_keep_their_graph() -> None:
+    rows = torch.linspace(-1, 1, 6, dtype=DOUBLE).reshape(3, 2)
+
+    def slope(v: Tensor) -> Tensor:
+        return oracle.grad(lambda u: (u**4).sum(), v)
+
+    def total(v: Tensor) -> Tensor:
+        return torch.func.vmap(slope)(v).sum()
+
+    torch.testing.assert_close(torch.func.grad(total)(rows), 12 * rows**2)
+    twice = torch.func.vmap(torch.func.vmap(lambda v: oracle.grad(lambda u: u**4, v)))(rows)
+    torch.testing.assert_close(twice, 4 * rows**3)
+    (found,) = torch.autograd.grad(total(variable := rows.clone().requires_grad_()), variable)
+    torch.testing.assert_close(found, 12 * rows**2)
+
+
 def test_unused_leaves_have_gradient_zero() -> None:
     point = {"used": torch.ones(2, dtype=DOUBLE), "unused": torch.ones(3, dtype=DOUBLE)}
     found = oracle.grad(lambda v: v["used"].sum(), point)
