@@ -184,11 +184,15 @@ def rebuild(like: Tree, new_leaves: list[Tensor]) -> Tree:
 
 
 def unravel(flat: Tensor, like: Tree) -> Tree:
-    """Undo `ravel` for one run: a vector becomes a tree with the shapes of `like`."""
-    parts = flat.split([leaf.numel() for leaf in leaves(like)])
-    return rebuild(
-        like, [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves(like), strict=True)]
-    )
+    """Undo `ravel`: a vector becomes a tree with the shapes of `like`, the tree of one run; rows
+    become one whose leaves have the axes of the rows first.
+    """
+    axes = flat.shape[:-1]
+    if isinstance(like, Tensor):
+        return flat.reshape(axes + like.shape)
+    parts = flat.split([leaf.numel() for leaf in leaves(like)], -1)
+    pairs = zip(parts, leaves(like), strict=True)
+    return rebuild(like, [part.reshape(axes + leaf.shape) for part, leaf in pairs])
 
 
 def flat_axis(tree: Tree) -> int:

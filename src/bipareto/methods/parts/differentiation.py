@@ -130,6 +130,37 @@ def pullback_of(
     return value.detach(), tree.map_(lambda leaf: leaf.detach(), aux), pull_back
 
 
+def slopes(values: Tensor, at: Tensor, *, again: bool = False) -> Tensor:
+    """The gradients (R, n) of values (R,), each of which depends on its own row of `at` (R, n), a
+    variable.
+
+    Values that are batched by `vmap` and differentiated outside of it, as here, take a fifth of the
+    time of `vmap` over a gradient: their backward pass knows of no batch.
+
+    Args:
+        again: they are to be differentiated again.
+    """
+    if not values.requires_grad:
+        return torch.zeros_like(at)
+    return torch.autograd.grad(
+        values, at, torch.ones_like(values), create_graph=again, materialize_grads=True
+    )[0]
+
+
+def products(slope: Tensor, at: Tensor, vectors: Tensor) -> Tensor:
+    """The products (q, R, n) of the Hessians of each row with vectors (q, R, n), by their `slopes`,
+    which depend on `at`; as often as one likes.
+    """
+    if not slope.requires_grad:
+        return torch.zeros_like(vectors)
+
+    def product(v: Tensor) -> Tensor:
+        return torch.autograd.grad(slope, at, v, retain_graph=True, materialize_grads=True)[0]
+
+    # Not by `is_grads_batched`, whose `vmap` is an older one that knows fewer operators.
+    return product(vectors[0])[None] if len(vectors) == 1 else torch.func.vmap(product)(vectors)
+
+
 def unit_rows(f: Tensor) -> list[Tensor]:
     """The rows of the identity (m, m), one per objective."""
     return list(torch.eye(f.shape[0], dtype=f.dtype, device=f.device).unbind())

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
+from bipareto.methods.parts.differentiation import products, slopes
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 
@@ -119,32 +120,41 @@ def _minimise(
         g = problem.lower(x_, tree.unravel(v, like), batch)
         return g + 0.5 * inverse_gamma * ((v - a) ** 2).sum() if inverse_gamma else g
 
-    slope_row = torch.func.grad(value_row, argnums=2)
-    both = _rows(torch.func.grad_and_value(value_row, argnums=2), batched)
-    gradients = _rows(slope_row, batched)
-    hessians = _rows(torch.func.jacrev(slope_row, argnums=2), batched)
+    values = _rows(value_row, batched)
+
+    def sloped(v: Tensor, again: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """v as a variable, the values there (R,), and their gradients (R, n)."""
+        with torch.enable_grad():
+            v = v.detach().requires_grad_()
+            h = values(x, anchor, v)
+            return v, h.detach(), slopes(h, v, again=again)
+
+    def hessians(v: Tensor) -> Tensor:
+        v, _, r = sloped(v, again=True)
+        eye = torch.eye(v.shape[1], dtype=v.dtype, device=v.device)
+        return products(r, v, eye[:, None].expand(-1, *v.shape)).movedim(0, 1)
 
     with torch.no_grad():
         written = anchor.shape[1] <= WRITTEN
-        first = hessians(x, anchor, anchor) if written else None
+        first = hessians(anchor) if written else None
         unit = torch.ones_like(anchor) if first is None else _units(first)
 
         def evaluate(w: Tensor) -> tuple[Tensor, Tensor]:
-            slope, value = both(x, anchor, unit * w)
+            _, value, slope = sloped(unit * w)
             return value, unit * slope
 
         def curve(w: Tensor) -> Product:
             """p -> H p in these units, row by row."""
             if not written:
-                pull: Callable[..., Any] = torch.func.vjp(lambda v: gradients(x, anchor, v), w)[1]
-                return lambda p: pull(p)[0]
+                v, _, r = sloped(unit * w, again=True)
+                return lambda p: products(r, v, p[None])[0]
             nonlocal first
-            H = hessians(x, anchor, unit * w) if first is None else first
+            H = hessians(unit * w) if first is None else first
             H, first = unit[..., None] * H * unit[:, None], None
             return lambda p: (H @ p[..., None])[..., 0]
 
         found = _trust_region(evaluate, curve, anchor / unit, tol, max_iter, written)
-        stacked = torch.func.vmap(lambda row: tree.unravel(row, like))(unit * found.point)
+        stacked = tree.unravel(unit * found.point, like)
         residual = (found.slope / unit).norm(dim=1)
         return LowerSolution(stacked, residual, found.converged, found.iterations)
 

@@ -14,11 +14,14 @@ the columns are written down in full.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from bipareto.methods.parts import differentiation
 
 #: a flat point (N,) -> K values (K,)
 Values = Callable[[Tensor], Tensor]
@@ -227,35 +230,26 @@ def _units(columns: Tensor) -> Tensor:
 
 
 def _written(fn: Values, points: Tensor, columns: int) -> Seen:
-    jacrev, vmap = torch.func.jacrev, torch.func.vmap
-    with torch.no_grad():
-        value, slope, H = (vmap(f)(points).double() for f in (fn, jacrev(fn), jacrev(jacrev(fn))))
-    return Seen(value, slope, H[..., -columns:, :].mT)
+    units = torch.eye(points.shape[1], dtype=points.dtype, device=points.device)[-columns:]
+    value, slope, product = products(fn, points, repeat(units))
+    return Seen(value, slope, product.mT)
 
 
-def products(fn: Values, points: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def products(fn: Values, points: Tensor, seeds: Iterable[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """Values (R, K), gradients (R, K, N) and products (R, K, q, N) of the K Hessians with the seeds
-    (K, q, N).
+    of each, (q, N).
     """
-
-    def one(at: Tensor, vectors: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        def component(v: Tensor) -> tuple[Tensor, Tensor]:
-            f = fn(v)
-            return f[k], f
-
-        slope, pull, value = torch.func.vjp(  # type: ignore[misc]
-            torch.func.grad(component, has_aux=True), at, has_aux=True
-        )
-        return value, slope, torch.func.vmap(lambda v: pull(v)[0])(vectors)
-
-    # One function after the other, and each point with vectors of its own: a backward pass may
-    # write in place, which `vmap` allows where all that is written has the axes of what is read.
-    with torch.no_grad():
-        found = [
-            torch.func.vmap(one, in_dims=(0, 0, None))(
-                points, row.expand(len(points), *row.shape), k
-            )
-            for k, row in enumerate(seeds)
-        ]
-    value, slope, product = zip(*found, strict=True)
-    return value[0].double(), torch.stack(slope, 1).double(), torch.stack(product, 1).double()
+    with torch.enable_grad():
+        at = points.detach().requires_grad_()
+        values = torch.func.vmap(fn)(at)
+        found = []
+        for value, row in zip(values.unbind(1), seeds, strict=False):
+            slope = differentiation.slopes(value, at, again=True)
+            vectors = row[:, None].expand(-1, *points.shape)
+            found.append((slope.detach(), differentiation.products(slope, at, vectors)))
+    slopes, rows = zip(*found, strict=True)
+    return (
+        values.detach().double(),
+        torch.stack(slopes, 1).double(),
+        torch.stack([row.movedim(0, 1) for row in rows], 1).double(),
+    )

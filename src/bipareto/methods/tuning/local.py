@@ -7,12 +7,13 @@ its eigenvalues are looked at.
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from bipareto.methods.parts import envelope
+from bipareto.methods.parts import differentiation, envelope
 from bipareto.methods.tuning import hessians
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
@@ -79,12 +80,10 @@ def look(problem: Problem, x: Tree, y: Tree, kept: Kept = NOTHING) -> Local:
 
 
 def try_derivatives(problem: Problem, x: Tree, y: Tree) -> None:
-    """Take the derivatives that a picture takes, in one direction: fails where `look` would."""
+    """Take the derivatives that a picture takes, in two directions: fails where `look` would."""
     levels, both, _ = _levels(problem, x, y)
     for fn in levels:
-        with torch.no_grad():
-            count = len(fn(both[0]))
-        hessians.products(fn, both, torch.ones_like(both[:1]).expand(count, 1, -1))
+        hessians.products(fn, both, repeat(torch.ones_like(both[:1]).expand(2, -1)))
 
 
 def learn(problem: Problem, x: Tree, y: Tree) -> Kept:
@@ -176,18 +175,31 @@ def same_valley(problem: Problem, x: Tree, y: Tree, solved: Tree) -> Tensor:
     """Whether g(x, .) bends upwards from y towards the lower solution found from there, at least a
     quarter as much as at that solution: a mask (R,) for trees with a first axis R.
     """
-    like = tree.select(y, 0)
-    batch = problem.batch("lower", "full")
-
-    def bend(x_: Tree, at: Tensor, along: Tensor) -> Tensor:
-        slope = torch.func.grad(lambda v: problem.lower(x_, tree.unravel(v, like), batch))
-        return along @ torch.func.vjp(slope, at)[1](along)[0]
-
-    flat, end = tree.ravel(y, batch_dims=1), tree.ravel(solved, batch_dims=1)
-    with torch.no_grad():
-        here = torch.func.vmap(bend)(x, flat, end - flat)
-        there = torch.func.vmap(bend)(x, end, end - flat)
+    end = tree.ravel(solved, batch_dims=1)
+    along = end - tree.ravel(y, batch_dims=1)
+    here, there = ((along * hessian_along(problem, x, at, along)).sum(1) for at in (y, solved))
     return here >= 0.25 * there
+
+
+def hessian_along(problem: Problem, x: Tree, y: Tree, along: Tensor) -> Tensor:
+    """g_yy v at R places, trees with a first axis R, for rows v (R, n_y)."""
+    with torch.enable_grad():
+        at, slope = lower_slopes(problem, x, y, again=True)
+        return differentiation.products(slope, at, along[None])[0]
+
+
+def lower_slopes(
+    problem: Problem, x: Tree, y: Tree, *, again: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Flat y as a variable and grad_y g there, (R, n_y), for trees with a first axis R."""
+    like, batch = tree.select(y, 0), problem.batch("lower", "full")
+
+    def value(x_: Tree, at: Tensor) -> Tensor:
+        return problem.lower(x_, tree.unravel(at, like), batch)
+
+    with torch.enable_grad():
+        at = tree.ravel(y, batch_dims=1).detach().requires_grad_()
+        return at, differentiation.slopes(torch.func.vmap(value)(x, at), at, again=again)
 
 
 def rows(local: Local, index: int | list[int] | Tensor) -> Local:
@@ -314,7 +326,7 @@ def minimise(
 def as_trees(flat: Tensor, like: Tree) -> Tree:
     """Rows (R, n) as a tree with a first axis R, in the shapes and dtype of `like`."""
     dtype = tree.first_leaf(like).dtype
-    return torch.func.vmap(lambda row: tree.unravel(row, like))(flat.to(dtype))
+    return tree.unravel(flat.to(dtype), like)
 
 
 def _values(problem: Problem, x: Tree, y: Tree) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.methods.parts import curvature, envelope
+from bipareto.methods.parts import curvature, differentiation, envelope
 from bipareto.methods.tuning import envelope_methods as rules
 from bipareto.methods.tuning import local
 from bipareto.methods.tuning.local import Kept, Local
@@ -83,25 +83,29 @@ def curvatures(problem: Problem, view: View, kept: Kept, seed: int) -> tuple[flo
         found = local.spectrum(view.turned.root.double(), g_yy)
         if bool(found.isfinite().all()):
             return float(found.min()), float(found.max())
-    slope = torch.func.vmap(torch.func.grad(curvature.lower_in_y(view.turned, view.x, still)))
-    pull = torch.func.vjp(slope, torch.stack(points))[1]
+    x = tree.expand(view.x, len(points))
+    with torch.enable_grad():
+        at, slope = local.lower_slopes(view.turned, x, torch.stack(points), again=True)
+
+    def product(v: Tensor) -> Tensor:
+        return differentiation.products(slope, at, v[None])[0]
+
     start = torch.stack([curvature.normal(point, generator) for point in points])
-    low, high = curvature.lanczos_rows(lambda v: pull(v)[0], start, rules.LANCZOS)
+    low, high = curvature.lanczos_rows(product, start, rules.LANCZOS)
     return float(low.min()), float(high.max())
 
 
 def first_penalty(view: View, gamma: float, extent: Tensor, seed: int) -> float:
     """c_0 by the rule of `envelope_methods`, for coordinates of v that are each on their own."""
-    batch, count = view.turned.batch("lower", "full"), len(rules.RADII)
-    root = view.turned.root
+    root, count = view.turned.root, len(rules.RADII)
     tilts = (view.at.f_y[0] / extent[:, None]).to(root) @ root
     along = torch.stack([rules.direction_along(tilt, seed) for tilt in tilts])
     along = along.repeat_interleave(count, 0)
     v = (view.scale * rules.RADII).to(root).repeat(len(tilts))[:, None] * along
     x = tree.expand(view.x, len(v))
     prox = envelope.proximal_point(view.turned, x, v, gamma, tol=1e-6, max_iter=30).y
-    slope = torch.func.grad(lambda v_, x_: view.turned.lower(x_, v_, batch))
-    forces = ((torch.func.vmap(slope)(v, x) - (v - prox) / gamma) * along).mean(1)
+    _, slope = local.lower_slopes(view.turned, x, v)
+    forces = ((slope - (v - prox) / gamma) * along).mean(1)
     return max(
         rules.tilt_size(tilt, 1.0) / rules.peak(row)
         for tilt, row in zip(tilts, forces.reshape(-1, count).tolist(), strict=True)
