@@ -31,6 +31,7 @@ from bipareto.certificate.inspection import Point, Subspace
 from bipareto.methods.parts import curvature, simplex
 from bipareto.methods.parts.hypergradient import hypergradients_of
 from bipareto.methods.tuning import local
+from bipareto.methods.tuning.functions import known
 from bipareto.methods.tuning.local import DENSE
 from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
@@ -197,6 +198,8 @@ def remaining(problem: Problem, x: Tree, y: Tree, extent: Tensor) -> Tensor:
             good = ~moved & ((best - found) / unit > 0).all(1)
             x, y = tree.where_run(good, at_x, x), tree.where_run(good, at_y, y)
             best, moved = torch.where(good[:, None], found, best), moved | good
+            if bool(moved.all()):
+                break
         if not bool(moved.any()):
             break
     finite = torch.isfinite(tree.ravel(begin, batch_dims=1)).all(1)
@@ -248,7 +251,7 @@ def _weighed(slopes: Tensor, metric: Tensor | None) -> Tensor:
 
 
 def _newton(problem: Problem, x: Tree, y: Tree, unit: Tensor) -> tuple[Tensor, Tensor]:
-    at = local.look(problem, x, y)
+    at = local.look(problem, x, y, known(problem, x, y))
     slope, bend, follow = (value.nan_to_num() for value in (at.slope, at.bend, at.follow))
     metric = local.inverse((bend / unit[:, None, None]).mean(1), 1e-6)[0]
     step = _weighed(slope / unit[:, None], metric)

@@ -19,8 +19,9 @@ from bipareto.errors import BiparetoWarning
 from bipareto.methods import Method, Twin
 from bipareto.methods.parts import curvature, envelope
 from bipareto.methods.tuning import local
+from bipareto.methods.tuning.functions import known
 from bipareto.methods.tuning.local import DENSE
-from bipareto.problem import Problem, oracle, tree
+from bipareto.problem import Problem, tree
 from bipareto.problem.tree import Tree
 from bipareto.run.results import Failure, Run, Solution, as_batch
 
@@ -187,27 +188,26 @@ def _flat(problem: Problem, x: Tree, y: Tree, solved: Tree) -> str | None:
     """A sentence where g has no curvature at the lower solutions, compared with that on the way
     from y as the runs left it, and as far again to the other side.
     """
-    batch = problem.batch("lower", "full")
-    shares = []
-    for r in range(tree.flat_axis(x)):
-        at_x, at, end = (tree.select(point, r) for point in (x, y, solved))
-        flat, centre = tree.ravel(at), tree.ravel(end)
-        v = flat - centre
-        # A y that solves the lower level to rounding shows nothing.
-        if not float(v.norm()) > 1e-4 * float(centre.norm()):
-            continue
+    flat, centre = tree.ravel(y, batch_dims=1), tree.ravel(solved, batch_dims=1)
+    # A y that solves the lower level to rounding shows nothing.
+    far = (flat - centre).norm(dim=1) > 1e-4 * centre.norm(dim=1)
+    if not bool(far.any()):
+        return None
+    x, end, v = tree.select(x, far), centre[far], (flat - centre)[far]
 
-        def slope(point: Tensor, at_x: Tree = at_x, end: Tree = end) -> Tensor:
-            return oracle.grad(lambda u: problem.lower(at_x, tree.unravel(u, end), batch), point)
+    def beside(at: Tensor) -> Tree:
+        return tree.unravel(at, tree.select(y, 0))
 
-        away = float(v @ (slope(centre + v) - slope(centre - v)) / 2)
-        here = float(v @ curvature.hessian(curvature.lower_in_y(problem, at_x, end), centre)(v))
-        if away > 0:
-            shares.append(abs(here) / away)
+    there, back = (
+        local.lower_slopes(problem, x, beside(at))[1].detach() for at in (end + v, end - v)
+    )
+    away = (v * (there - back)).sum(1) / 2
+    here = (v * local.hessian_along(problem, x, beside(end), v)).sum(1)
+    shares = (here.abs() / away)[away > 0].tolist()
     if not shares or not min(shares) < FLAT:
         return None
     return (
-        f"g has no curvature at {sum(share < FLAT for share in shares)} of {tree.flat_axis(x)} "
+        f"g has no curvature at {sum(share < FLAT for share in shares)} of {len(far)} "
         f"lower solutions ({min(shares):.1g} of that a little away): its penalty does not hold y "
         "there, and y follows x late or not at all; write g so that it curves where it is least (a "
         "residual squared, not to the fourth power), or add a small multiple of (y*y).sum()"
@@ -306,7 +306,9 @@ def _narrow(
     like = tree.select(x, 0), tree.select(y, 0)
     nearest = tree.select((x, y), f.argmin(0))
     weights = torch.eye(m, dtype=torch.float64, device=f.device) / extent + 2e-3 / extent
-    ends = local.minimise(problem, weights, local.look(problem, *nearest), like, iterations=10).f
+    kept = known(problem, x, y)
+    begun = local.look(problem, *nearest, kept)
+    ends = local.minimise(problem, weights, begun, like, kept, iterations=10).f
     every = torch.cat([f, ends[torch.isfinite(ends).all(1)]])
     share = (span / (every.amax(0) - every.amin(0)).clamp_min(1e-300)).tolist()
     short = [f"{100 * s:.0f} % of f_{i + 1}'s" for i, s in enumerate(share) if s < COVERED]

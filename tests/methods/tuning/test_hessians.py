@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
+from bipareto.certificate.remaining import remaining
 from bipareto.methods.tuning import functions, hessians, local
 from bipareto.problem import tree
 
@@ -117,6 +118,50 @@ def test_columns_that_share_no_row_are_found_together() -> None:
     assert count == 3
     for row in band:
         assert len(set(colour[row].tolist())) == int(row.sum())
+
+
+@pytest.mark.parametrize("name", ["quadratic", "separable", "smooth"])
+def test_what_is_left_to_gain_does_not_depend_on_what_is_remembered(name: str) -> None:
+    lower = LOWERS[name][0]
+    x, y = places(5)
+    one = torch.ones(2, dtype=DOUBLE)
+    plain = remaining(bp.Problem(upper, lower), x, y, one)
+    told = bp.Problem(upper, lower)
+    functions.survey(told, x[0], y[0])
+    # What was learned is of another loss, as after a change of what a loss reads.
+    misled = bp.Problem(upper, lower)
+    functions._KNOWN[misled] = (
+        torch.zeros(2 * N, dtype=DOUBLE),
+        learned(bp.Problem(upper, LOWERS["weights"][0])),
+    )
+    assert float(plain.min()) > 0.1
+    for problem in (told, misled):
+        assert functions.known(problem, x, y).upper is not None
+        torch.testing.assert_close(remaining(problem, x, y, one), plain, rtol=1e-8, atol=1e-10)
+
+
+def test_a_run_begins_with_the_picture_that_tuning_took() -> None:
+    """... unless a loss reads something else by then."""
+    counts, scale = [0], [1.0]
+
+    def lower(x: Tensor, y: Tensor) -> Tensor:
+        counts[0] += 1
+        return scale[0] * curved(y - x)
+
+    problem, zero = bp.Problem(upper, lower), torch.zeros(N, dtype=DOUBLE)
+    method = bp.MOMEHA.tuned(problem, zero, zero, steps=50)
+    counts[0] = 0
+    first = method.prepare(problem, zero, zero).coordinates
+    kept = counts[0]
+    functions._BEGUN.clear()
+    counts[0] = 0
+    again = method.prepare(problem, zero, zero).coordinates
+    assert kept < counts[0]
+    for a, b in zip(first, again, strict=True):
+        assert torch.equal(a, b)
+    scale[0] = 9.0
+    changed = method.prepare(problem, zero, zero).coordinates
+    torch.testing.assert_close(changed.y, first.y / 9)
 
 
 def test_renewed_coordinates_do_not_depend_on_what_is_remembered() -> None:

@@ -54,39 +54,15 @@ def fit(
         penalty: c (R,) at which the coordinates are used.
         metric: P_y (R, n_y, n_y) that is not to be made anew.
     """
-    places = [own, *others]
-    m, unit = own.f.shape[1], extent[:, None]
-    if metric is None:
-        # At `own` every curvature is one.
-        met = [local.spectrum(own.root, at.g_yy).abs().amax(-1) for at in others]
-        most = torch.stack([torch.ones_like(penalty), *met]).amax(0)
-        root = own.root / (most / largest).clamp_min(1.0).sqrt()[:, None, None]
-    else:
-        root = torch.linalg.cholesky(metric)
-
-    def sharp(slopes: Tensor) -> Tensor:
-        """mu/4 times the outer products of differences: what the softmax adds to F's curvature."""
-        rest = _differences(slopes)
-        return 0.25 * mu / m**2 * rest.mT @ rest
-
-    def bent(at: Local) -> Tensor:
-        """The largest curvature of an f_i in y, in these coordinates."""
-        return local.spectrum(root[:, None], at.f_yy / unit[..., None]).abs().amax((-1, -2))
-
-    here = bent(own)
-    tilts = [
-        # Of quadratics it is the same everywhere.
-        (here if torch.equal(at.f_yy, own.f_yy) else bent(at))
-        + sharp((at.f_y / unit) @ root).diagonal(dim1=-2, dim2=-1).sum(-1)
-        for at in places
-    ]
-    penalty = torch.maximum(penalty, STRONGER * torch.stack(tilts).amax(0))
+    places, unit = [own, *others], extent[:, None]
+    root = _root(own, others, largest, penalty) if metric is None else torch.linalg.cholesky(metric)
+    penalty = _strong(root, own, others, extent, mu, penalty)
     left = torch.stack([root.mT @ (at.g_yx + at.g_yy @ own.follow) for at in places])
     stiff = pace * gamma / (1 + gamma * largest) * (left.mT @ left).sum(0)
     bends = torch.stack(
         [
             (local.absolute(at.bend) / unit[..., None]).mean(1)
-            + sharp((at.f_x + at.f_y @ own.follow) / unit)
+            + _sharp((at.f_x + at.f_y @ own.follow) / unit, mu)
             for at in places
         ]
     )
@@ -95,6 +71,47 @@ def fit(
     top = torch.stack([local.spectrum(root_x, stiff + M / c).amax(-1) for M in bends]).amax(0)
     top = torch.where(top > 0, top, torch.ones_like(top))
     return Fit(metric_x / top[:, None, None], root @ root.mT, own.follow, penalty)
+
+
+def strong(own: Local, *, extent: Tensor, mu: float, largest: float, penalty: Tensor) -> Tensor:
+    """The penalty of `fit` alone, for runs that pass by no other place."""
+    return _strong(_root(own, [], largest, penalty), own, [], extent, mu, penalty)
+
+
+def _root(own: Local, others: Sequence[Local], largest: float, penalty: Tensor) -> Tensor:
+    """A root of P_y (R, n_y, n_y); `penalty` (R,) for its shape and dtype."""
+    # At `own` every curvature is one.
+    met = [local.spectrum(own.root, at.g_yy).abs().amax(-1) for at in others]
+    most = torch.stack([torch.ones_like(penalty), *met]).amax(0)
+    return own.root / (most / largest).clamp_min(1.0).sqrt()[:, None, None]
+
+
+def _strong(
+    root: Tensor, own: Local, others: Sequence[Local], extent: Tensor, mu: float, penalty: Tensor
+) -> Tensor:
+    """The penalty (R,), at least so strong that F/c curves g's valley by no more than a fifth."""
+    unit = extent[:, None]
+
+    def bent(at: Local) -> Tensor:
+        """The largest curvature of an f_i in y, in the coordinates of `root`."""
+        return local.spectrum(root[:, None], at.f_yy / unit[..., None]).abs().amax((-1, -2))
+
+    here = bent(own)
+    tilts = [
+        # Of quadratics it is the same everywhere.
+        (here if torch.equal(at.f_yy, own.f_yy) else bent(at))
+        + _sharp((at.f_y / unit) @ root, mu).diagonal(dim1=-2, dim2=-1).sum(-1)
+        for at in [own, *others]
+    ]
+    return torch.maximum(penalty, STRONGER * torch.stack(tilts).amax(0))
+
+
+def _sharp(slopes: Tensor, mu: float) -> Tensor:
+    """mu/4 times the outer products of differences of slopes (R, m, n): what the softmax adds to
+    F's curvature.
+    """
+    rest = _differences(slopes)
+    return 0.25 * mu / slopes.shape[1] ** 2 * rest.mT @ rest
 
 
 def _differences(values: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ from bipareto.methods.parts.scalarization import Fixed, Ideal
 from bipareto.methods.parts.schedule import Power
 from bipareto.methods.tuning import envelope_methods as rules
 from bipareto.methods.tuning import local, views
-from bipareto.methods.tuning.fitting import fit
+from bipareto.methods.tuning.fitting import fit, strong
 from bipareto.methods.tuning.local import Kept, Local
 from bipareto.methods.tuning.views import View
 from bipareto.problem import Problem, tree
@@ -51,6 +51,19 @@ APART = 5
 _SEEN: WeakKeyDictionary[Problem, Local] = WeakKeyDictionary()
 #: the last place from which Hessians were learned, and what was
 _KNOWN: WeakKeyDictionary[Problem, tuple[Tensor, Kept]] = WeakKeyDictionary()
+#: the last start that was looked at, and its picture: a run begins where it was tuned
+_BEGUN: WeakKeyDictionary[Problem, _Begun] = WeakKeyDictionary()
+
+
+class _Begun(NamedTuple):
+    """A start (x, y) as it was given, flat, the lower solution near it, what the losses were there
+    (m + 1,), and its picture.
+    """
+
+    given: Tensor
+    solved: Tree
+    losses: Tensor
+    seen: Local
 
 
 def affordable(x: Tree, y: Tree) -> bool:
@@ -88,20 +101,47 @@ def survey(problem: Problem, x: Tree, y: Tree) -> Survey:
 
 def _start(problem: Problem, x: Tree, y: Tree) -> tuple[Local, Kept]:
     """The picture at the lower solution near a start, and what is known of Hessians from there."""
+    given, last = tree.ravel((x, y)), _BEGUN.get(problem)
     x, y = tree.expand((x, y), 1)
+    # What the losses read may have been changed in the meantime.
+    if (
+        last is not None
+        and torch.equal(last.given, given)
+        and torch.equal(last.losses, _losses(problem, x, last.solved))
+    ):
+        return last.seen, _learned(problem, x, last.solved)
     y = local.settle(problem, x, y)
     kept = _learned(problem, x, y)
     # Seen as any other place is, so that it makes no difference in bits who learned it.
-    return local.look(problem, x, y, kept), kept
+    seen = local.look(problem, x, y, kept)
+    _BEGUN[problem] = _Begun(given, y, _losses(problem, x, y), seen)
+    return seen, kept
+
+
+def _losses(problem: Problem, x: Tree, y: Tree) -> Tensor:
+    """f and g at one place, trees with a first axis of 1, (m + 1,)."""
+    x, y = tree.select((x, y), 0)
+    upper, lower = (problem.batch(level, "full") for level in ("upper", "lower"))
+    with torch.no_grad():
+        return torch.cat([problem.upper(x, y, upper), problem.lower(x, y, lower)[None]])
 
 
 def _learned(problem: Problem, x: Tree, y: Tree) -> Kept:
     """What is known of Hessians from one point, trees with a first axis of 1."""
     at = tree.ravel((x, y))
-    known = _KNOWN.get(problem)
-    if known is None or not torch.equal(known[0], at):
-        known = _KNOWN[problem] = at, local.learn(problem, x, y)
-    return known[1]
+    last = _KNOWN.get(problem)
+    if last is None or not torch.equal(last[0], at):
+        last = _KNOWN[problem] = at, local.learn(problem, x, y)
+    return last[1]
+
+
+def known(problem: Problem, x: Tree, y: Tree) -> Kept:
+    """What was learned last of the Hessians of a problem in variables like (x, y), trees with a
+    first axis R; nothing where none was.
+    """
+    at, kept = _KNOWN.get(problem, (None, local.NOTHING))
+    alike = at is not None and at.shape == tree.ravel(tree.select((x, y), 0)).shape
+    return kept if alike else local.NOTHING
 
 
 def largest(alpha: float | Tensor, gamma: float | Tensor) -> Any:
@@ -120,7 +160,7 @@ def begin(
         own, [ahead], extent=extent, mu=mu, gamma=gamma, largest=largest(alpha, gamma),
         penalty=own.f.new_tensor([penalty]), pace=pace,
     )  # fmt: skip
-    place = own.x[0], own.y[0]
+    _SEEN[problem], place = own, (own.x[0], own.y[0])
     return Coordinates(found.x[0], found.y[0], found.follow[0], *place, *place)
 
 
@@ -185,14 +225,13 @@ def _seen_before(
     problem: Problem, frame: Coordinates, like: tuple[Tree, Tree], kept: Kept
 ) -> Local:
     """The picture where the coordinates were made."""
-    seen = _SEEN.get(problem)
     x, y = frame.made_x, frame.made_y
-    if seen is not None and torch.equal(seen.x, x.double()) and torch.equal(seen.y, y.double()):
-        return seen
     count = len(x)
     if bool((x == x[:1]).all()) and bool((y == y[:1]).all()):  # runs that have begun together
         x, y = x[:1], y[:1]
-    at = local.look(problem, *_places(x, y, like), kept)
+    at = _SEEN.get(problem)
+    if at is None or not torch.equal(at.x, x.double()) or not torch.equal(at.y, y.double()):
+        at = local.look(problem, *_places(x, y, like), kept)
     return local.rows(at, [0] * count) if len(x) < count else at
 
 
@@ -318,24 +357,25 @@ def _measured(found: Survey) -> Question:
 
 
 def _in_coordinates(problem: Problem, found: Survey, steps: int, seed: int) -> dict[str, Any]:
-    seen_from = found.views
-    curvatures = [views.curvatures(problem, view, found.kept, seed) for view in seen_from]
+    seen_from, start = found.views, views.curvatures(problem, found.views[0], found.kept, seed)
+    curvatures = [start]
+    if start[0] >= -0.01:
+        curvatures += [views.curvatures(problem, view, found.kept, seed) for view in seen_from[1:]]
+    if min(low for low, _ in curvatures) < -0.01:
+        # Not convex: y keeps the metric of the start, so that alone counts.
+        curvatures, seen_from = [start], seen_from[:1]
     L = max(high for _, high in curvatures)
     rho = max(-min(low for low, _ in curvatures), 0.0)
-    if rho > 0.01:
-        # Not convex: y keeps the metric of the start, so that alone counts.
-        L, rho = curvatures[0][1], max(-curvatures[0][0], 0.0)
-        seen_from = seen_from[:1]
     gamma, alpha = rules.envelope_steps(L, rho, unit=1.0)
     c0 = max(views.first_penalty(view, gamma, found.extent, seed) for view in seen_from)
     mu, ideal, extent = _measured(found)
     # As fast as y can follow, and not slower than the budget asks for.
     pace = min(0.25, max(200 / steps, 0.02))
     # Runs that come where a stronger penalty is asked for raise it there.
-    fits = [
-        fit(
-            view.at, [], extent=extent, mu=mu, gamma=gamma, largest=largest(alpha, gamma),
-            penalty=extent.new_tensor([c0]), pace=pace,
+    penalties = [
+        strong(
+            view.at, extent=extent, mu=mu, largest=largest(alpha, gamma),
+            penalty=extent.new_tensor([c0]),
         )
         for view in found.views
     ]  # fmt: skip
@@ -345,7 +385,7 @@ def _in_coordinates(problem: Problem, found: Survey, steps: int, seed: int) -> d
         "alpha_theta": alpha,
         "alpha_x": pace,
         "alpha_y": alpha,
-        "c": Power(max(float(fit.penalty) for fit in fits), POWER),
+        "c": Power(max(map(float, penalties)), POWER),
         "ideal": ideal,
         "extent": tuple(extent.tolist()),
         "coordinates": "fitted",
