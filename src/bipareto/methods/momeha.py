@@ -332,8 +332,9 @@ class MOMEHA(Method[MomehaState]):
 
     def renewals(self, steps: int) -> tuple[int, ...]:
         marks: list[int] = []
+        first = functions.FIRST if steps < functions.SHORT else 1
         for share in functions.RENEWALS if self.coordinates == "fitted" else ():
-            mark = max(int(share * steps), 1)
+            mark = max(int(share * steps), first)
             if not marks or mark >= marks[-1] + functions.APART:
                 marks.append(mark)
         return tuple(marks)

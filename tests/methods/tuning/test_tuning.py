@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import pytest
 import torch
 
 import bipareto as bp
+from bipareto.errors import BiparetoWarning
+from bipareto.fronts.measures import hypervolume
 from bipareto.methods.parts.scalarization import Fixed, Tracked
 from bipareto.methods.tuning.envelope_methods import _separability, smoothing
 from bipareto.methods.tuning.envelope_methods import tune_momeha as tune_plain
@@ -182,3 +185,21 @@ def test_the_step_of_x_fits_beyond_the_start() -> None:
     x0, y0 = problem.start(2)
     answer = bp.solve(problem, x0, y0, steps=600, compile=False)
     assert problem.distance_to_front(problem.objectives(answer.x)[None]) < 1e-2
+
+
+@pytest.mark.parametrize("name", ["quadratic", "pl-sin2", "ridge"])
+def test_a_run_of_eight_steps_comes_most_of_its_way(name: str) -> None:
+    """x goes so far in a step that eight of them leave a thousandth of its way."""
+    problem = bp.problems.get(name)
+    x0, y0 = problem.start(1)
+    weights = bp.preferences.grid(2, 8)
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
+        short = bp.front(problem, x0, y0, preferences=weights, steps=8)
+    assert short.method is not None
+    assert (1 - short.method.alpha_x(torch.zeros(()))) ** 8 == pytest.approx(1e-3)
+    exact = torch.stack([problem.solution(w).objectives for w in weights])
+    reached = torch.stack([problem.objectives(x) for x in short.x])
+    best = hypervolume(exact, problem.reference)
+    assert 0.95 * best < hypervolume(reached, problem.reference) <= best
+    for steps in (25, 800):
+        assert float(bp.MOMEHA.tuned(problem, x0, y0, steps=steps).alpha_x(torch.zeros(()))) == 0.25

@@ -46,6 +46,10 @@ MARGIN = 0.02
 RENEWALS = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
 #: steps between two renewals at least, for one takes about as long as ten steps
 APART = 5
+#: a run of fewer steps than SHORT goes faster, so that LEFT of x's way is left at its end, and at
+#: most FASTEST of it in one step; its coordinates are first made anew after FIRST steps, when x has
+#: gone most of its way
+SHORT, LEFT, FASTEST, FIRST = 25, 1e-3, 0.7, 3
 
 #: the last picture of each problem's runs: the next renewal looks at it again
 _SEEN: WeakKeyDictionary[Problem, Local] = WeakKeyDictionary()
@@ -369,8 +373,10 @@ def _in_coordinates(problem: Problem, found: Survey, steps: int, seed: int) -> d
     gamma, alpha = rules.envelope_steps(L, rho, unit=1.0)
     c0 = max(views.first_penalty(view, gamma, found.extent, seed) for view in seen_from)
     mu, ideal, extent = _measured(found)
-    # As fast as y can follow, and not slower than the budget asks for.
+    # As fast as y can follow well, and not slower than the budget asks for.
     pace = min(0.25, max(200 / steps, 0.02))
+    if steps < SHORT:
+        pace = min(1 - LEFT ** (1 / steps), FASTEST)
     # Runs that come where a stronger penalty is asked for raise it there.
     penalties = [
         strong(
