@@ -112,7 +112,7 @@ def known(name: str, seed: int, **options: Any) -> Case:
         f"{name}-{x0.numel()}", problem, x0, y0, f, g, lambda stream: ((), ()),
         lambda x: torch.stack([problem.objectives(row) for row in x]), searched, 50,
         bp.preferences.grid(2, 8), problem.reference.tolist(), (0.03, 0.3, 3.0), rate,
-        (16, 50, 200, 800),
+        (8, 16, 50, 200, 800),
         (torch.full_like(x0, -3.0), torch.full_like(x0, 3.0)) if few else None,
     )  # fmt: skip
 

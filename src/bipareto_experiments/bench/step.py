@@ -60,9 +60,10 @@ def run(seconds: float, seed: int = 0) -> Figures:
               times.ratio(f"ours, {kind}", f"by hand, {kind}"), 1.15)
         for kind in ("compiled", "eager")
     ]  # fmt: skip
+    _weights(seconds, figures)
+    # Last: what is small takes several times as long once JAX is loaded beside it.
     times = _implicit(case, w, seconds, figures)
     figures.timed("implicit gradients on hyper-cleaning", times, "ours, one step")
-    _weights(seconds, figures)
     return figures
 
 
