@@ -14,7 +14,7 @@ serve, as told in `envelope_methods`.  The rules of the first, none of which kno
 - c_0 keeps the tilt F/c below the peak of the envelope's restoring force, and F's curvature in y
   below a fifth of g's.  c grows like (1 + t)^0.4: x's bias is of order 1/c, the objectives' its
   square.
-- alpha_x is the share of its way that x goes in one step.
+- alpha_x is the share of its way that x goes in one step: more where steps are few.
 """
 
 from __future__ import annotations
