@@ -17,7 +17,8 @@ from bipareto.fronts.networks import _trained_on, no_worse_than_nothing, warn_of
 from bipareto.fronts.refine import fit, propose
 from bipareto.problem import tree
 from bipareto.problem.oracle import Counting
-from bipareto.run.race import plan_of, race
+from bipareto.run.budget import plan_of
+from bipareto.run.race import race
 from bipareto.run.training import objectives_of, train
 from bipareto.run.units import Units
 

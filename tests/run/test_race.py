@@ -14,8 +14,9 @@ import bipareto as bp
 from bipareto.errors import BiparetoWarning
 from bipareto.problem import tree
 from bipareto.problem.oracle import Counting
+from bipareto.run.budget import FEW, plan_of
 from bipareto.run.heldout import HeldOut
-from bipareto.run.race import FEW, comes_in_batches, plan_of, race, raced_or_rules
+from bipareto.run.race import comes_in_batches, race, raced_or_rules
 from bipareto.run.training import train
 from bipareto.run.units import Units
 

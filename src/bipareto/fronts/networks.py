@@ -22,8 +22,9 @@ from bipareto.methods.base import Start, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
+from bipareto.run.budget import Plan, plan_of
 from bipareto.run.loop import LoopOptions
-from bipareto.run.race import GAIN, Plan, Race, median_lopsided, plan_of, raced_or_rules
+from bipareto.run.race import GAIN, Race, median_lopsided, raced_or_rules
 from bipareto.run.results import Run
 from bipareto.run.training import objectives_of, train
 from bipareto.run.units import Units
