@@ -62,6 +62,8 @@ ONE_BY_ONE = "the losses cannot be batched by vmap"
 TRAINED = "it was judged by trainings on the data, against x0 and the other answers"
 #: ... and where it was trained, but too few steps allowed a race
 ON_A_SLOPE = "y was trained, and no lower solution is near it"
+#: ... and where Ctrl-C ended the look
+CUT_SHORT = "the look was interrupted"
 
 
 class Arrival(NamedTuple):
@@ -116,6 +118,8 @@ def arrival(
     if why is None:
         try:
             return _look(problem, method, x, y, failure, preference, run, trained)
+        except KeyboardInterrupt:  # the answers are there, and are kept
+            why = CUT_SHORT
         except RuntimeError as error:
             decomposition = isinstance(error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
             if not decomposition and "memory" not in str(error):

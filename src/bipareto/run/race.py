@@ -180,7 +180,9 @@ def race(
     wanted = [Candidate(*numbers, math.nan) for numbers in CANDIDATES[plan.few]]
     steps = plan.race(training, spent)
     methods = [_candidate(c, rate, steps, steps) for c in wanted]
-    begun = methods[0].prepare(draws, x0, y0)
+    # What a start is warned of was said before the race.
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
+        begun = methods[0].prepare(draws, x0, y0)
     aim = centre if preferences is None else preferences[median_lopsided(preferences)][None]
     states = [method.begin(begun, aim[0]) for method in methods]
     # On a GPU all candidates are one graph; elsewhere too few steps are taken to record them.
