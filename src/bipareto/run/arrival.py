@@ -64,6 +64,11 @@ TRAINED = "it was judged by trainings on the data, against x0 and the other answ
 ON_A_SLOPE = "y was trained, and no lower solution is near it"
 #: ... and where Ctrl-C ended the look
 CUT_SHORT = "the look was interrupted"
+#: why answers are dominated that have arrived at lower solutions, and what to do
+ANOTHER_BASIN = (
+    ": they ended in another basin, where no small step helps, and a front from where the better "
+    "ones ended (x0, y0 = front.point(i)) may reach further"
+)
 
 
 class Arrival(NamedTuple):
@@ -156,14 +161,17 @@ def _look(
         why = TRAINED if trained else ON_A_SLOPE
         return Arrival(None, said, why) if learned else Arrival(left, said)
     index = torch.tensor(alive, device=tree.first_leaf(x).device)
-    x, y = tree.select(x, index), tree.select(solved.y, index)
+    x, returned, y = (tree.select(point, index) for point in (x, y, solved.y))
     f = values(problem, x, y)
     extent = extent_of(method, f)
     left[index.cpu()] = remaining(problem, x, y, extent).cpu()
     if late := [r for r in alive if float(left[r]) > LEFT]:
         said.append(_late(run, left, late, extent))
-    if beaten := _beaten(f, extent, left[index.cpu()].to(f) > LEFT):
-        said.append(beaten)
+    # A trained y is an answer by itself, and no basin of lower solutions.
+    judged = values(problem, x, returned) if learned else f
+    span = extent_of(method, judged)
+    if beaten := _beaten(judged, span, left[index.cpu()].to(f) > LEFT):
+        said.append(beaten if learned else f"{beaten}{ANOTHER_BASIN}")
     narrow = []
     if preference is not None and f.shape[1] > 1 and len(alive) > 1 and not said:
         narrow = _narrow(problem, x, y, f, extent, preference[index.cpu()])
@@ -267,9 +275,7 @@ def _beaten(f: Tensor, extent: Tensor, late: Tensor) -> str | None:
         return None
     return (
         f"{count} of {len(f)} answers are dominated by another of these runs, by up to "
-        f"{100 * float(by.max()):.2g} % of the front's extent: they ended in another basin, where "
-        "no small step helps; front.nondominated() leaves them out, and a front from where the "
-        "better ones ended (x0, y0 = front.point(i)) may reach further"
+        f"{100 * float(by.max()):.2g} % of the front's extent; front.nondominated() leaves them out"
     )
 
 
