@@ -171,7 +171,7 @@ def test_a_race_of_losses_that_cannot_be_batched_says_the_same_in_a_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asking = NETWORK.replace(
-        "    def lower(x, y, batch):\n", "    def lower(x, y, batch):\n        y.sum().item()\n"
+        "    def upper(x, y, batch):\n", "    def upper(x, y, batch):\n        y.sum().item()\n"
     )
     (tmp_path / "asking_network.py").write_text(asking)
     monkeypatch.chdir(tmp_path)

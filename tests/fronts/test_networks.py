@@ -219,9 +219,12 @@ def test_objectives_below_the_ideal_point_are_warned_of_once() -> None:
         bp.front(lowered(1.5), x0.repeat(2), y0, preferences=w, steps=200, progress=False)
 
 
-@pytest.mark.filterwarnings("ignore:x0, with y trained alike", "ignore:all 2 preferences")
-def test_runs_that_leave_the_finite_numbers_are_said() -> None:
-    """The answers are trained ones, but nothing of the search for x has worked."""
+@pytest.mark.filterwarnings("ignore:x0, with y trained alike")
+def test_runs_that_leave_the_finite_numbers_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers are trained ones, but nothing of the search for x has worked; nor is one answer
+    for all preferences returned without a word.
+    """
+    monkeypatch.setattr(networks, "ALIKE", 1e9)  # any two
     problem, x0, y0 = mixing()
 
     def broken(x: Tensor, y: Tensor, batch: Any) -> Tensor:
@@ -229,10 +232,10 @@ def test_runs_that_leave_the_finite_numbers_are_said() -> None:
         return problem.upper(x, y, batch) + size.sum()
 
     other = bp.Problem(broken, problem.lower, sampler=problem.sampler)
-    with pytest.warns(BiparetoWarning, match="2 of 2 runs left the finite .*was trained and judge"):
-        front = bp.front(
-            other, x0, y0, preferences=[[0.3, 0.7], [0.7, 0.3]], steps=200, progress=False
-        )
+    w = [[0.3, 0.7], [0.7, 0.3]]
+    left, alike = "2 of 2 runs left the finite .*was trained and judge", "all 2 preferences"
+    with pytest.warns(BiparetoWarning, match=left), pytest.warns(BiparetoWarning, match=alike):
+        front = bp.front(other, x0, y0, preferences=w, steps=200, progress=False)
     assert bool(torch.isfinite(front.objectives).all())
     assert front.reason == ("nonfinite", "nonfinite")
 
