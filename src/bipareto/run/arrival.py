@@ -147,8 +147,10 @@ def _look(
 ) -> Arrival:
     runs = len(failure)
     small = tree.ravel(tree.select((x, y), 0)).numel() <= DENSE
-    solved = envelope.solve_lower(problem, x, y, tol=1e-6, max_iter=200 if small else 20)
     said, learned = [], trained or isinstance(method, Twin)
+    # From where a network was trained to, a lower solution is a few Newton steps away or none.
+    most = 200 if small and not learned else 20
+    solved = envelope.solve_lower(problem, x, y, tol=1e-6, max_iter=most)
     unsolved = int((~solved.converged).sum())
     if unsolved:
         if not learned:
