@@ -9,7 +9,8 @@ The default is `bp.front(problem, x0, y0, preferences=grid, steps=300)`, as in t
 
 - *unrolled*, per preference: y by Adam, x by Adam on the gradient through y's last step (Adam's
   scaling held constant) of the weighted sum of f_i / f_i(x0).  Each of three step sizes of x has
-  all of the gradients, and the best on unseen data counts.
+  all of the gradients, and the best on unseen data counts; *one step* is the middle one alone,
+  which has as many gradients as the default.
 - *random*, where a box for x can be named: full trainings at random points; each preference takes
   the best on f's data.
 
@@ -276,7 +277,8 @@ def best_rival(row: dict[str, Any]) -> tuple[str, float]:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """The figures as lines of Markdown: means over the seeds."""
-    head = ["problem", "coordinates, m", "x0", "unrolled", "random", "before", "default", "own y",
+    head = ["problem", "coordinates, m", "x0", "unrolled", "one step", "random", "before",
+            "default", "own y",
             "share before", "share", "by seed", "gap", "follows before", "follows", "seconds",
             "said"]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
@@ -302,7 +304,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
         ]
         cells = [
             name, f"{size}, {len(case.upper)}", volume("x0"), f"{mean(unrolled):.3f}",
-            volume("random"), volume("before"), volume("default"), volume("own"),
+            volume(f"unrolled {PACES[1]:g}"), volume("random"), volume("before"),
+            volume("default"), volume("own"),
             f"{mean(before) / best:.2f}", f"{mean(now) / best:.2f}",
             ", ".join(f"{share:.2f}" for share in shares),
             f"{mean(row['gap'] for row in seeds):.3f}", *(f"{mean(f):.2f}" for f in followed),

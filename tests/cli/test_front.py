@@ -167,6 +167,25 @@ def test_the_command_races_as_front_does_and_builds_the_problem_once(
         assert not made  # what only reads calls nothing
 
 
+def test_a_race_of_losses_that_cannot_be_batched_says_the_same_in_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asking = NETWORK.replace(
+        "    def upper(x, y, batch):\n", "    def upper(x, y, batch):\n        y.sum().item()\n"
+    )
+    (tmp_path / "asking_network.py").write_text(asking)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    words = ["asking_network:make", "--steps", "150", "--preferences", "2", "--out", "run"]
+    assert call("front", *words) == 0
+    said = " ".join("".join(capsys.readouterr()).split())
+    assert "go one after the other" in said
+    assert "objectives with y trained on g" in said  # no lower level was solved
+    assert said.count("not looked at, because the losses cannot be batched by vmap") == 2
+    assert call("resume", "run") == 0
+    assert "with y trained on g" in " ".join("".join(capsys.readouterr()).split())
+
+
 def test_solve_races_as_in_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

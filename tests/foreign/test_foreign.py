@@ -264,6 +264,14 @@ def test_answers_in_another_basin_are_named() -> None:
     assert float(seen.remaining.max()) < 1e-6
     (sentence,) = seen.said
     assert sentence.startswith("1 of 4 answers are dominated by another of these runs")
+    assert "another basin" in sentence
+    # A trained y is judged as it is returned: it may be better than the lower solution, or worse.
+    problem = bp.Problem(upper, near)
+    (sentence,) = arrival(problem, None, x, x.clone(), [None] * 4, trained=True).said
+    assert sentence.startswith("1 of 4 answers are dominated")
+    assert "basin" not in sentence
+    y = torch.tensor([[0.2], [0.3], [1.0], [0.4]], dtype=torch.float64)
+    assert not arrival(problem, None, x, y, [None] * 4, trained=True).said
 
 
 def test_runs_that_still_fall_are_in_no_other_basin() -> None:

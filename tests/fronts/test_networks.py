@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +18,9 @@ from bipareto.fronts.networks import _trained_on, no_worse_than_nothing, warn_of
 from bipareto.fronts.refine import fit, propose
 from bipareto.problem import tree
 from bipareto.problem.oracle import Counting
-from bipareto.run.race import plan_of, race
+from bipareto.run import arrival
+from bipareto.run.budget import plan_of
+from bipareto.run.race import race
 from bipareto.run.training import objectives_of, train
 from bipareto.run.units import Units
 
@@ -170,6 +173,12 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
     assert torch.equal(kept_x[0], x0)
     assert stayed == (0,)
     w = front.preference[[0, 2]]
+    # So is an answer that is x0 by itself: a run that did not move, or the race's training there.
+    still = x0.expand(2, 2)
+    y = front.race.y[-1:].expand(2, 3)
+    with pytest.warns(BiparetoWarning, match="x0, with y trained alike"):
+        *_, stayed = no_worse_than_nothing(problem, still, y, w, front.race, Units.plain(2))
+    assert stayed == (0, 1)
     # Where another run has the better answer, that one is taken, and nothing is said.
     x, y = (torch.stack([value[2], value[0]]) for value in (front.x, front.y))
     kept_x, _, _ = no_worse_than_nothing(problem, x, y, w[[0, 0]], front.race, Units.plain(2))
@@ -184,6 +193,82 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
         problem, front.x[2:], front.y[2:], w[:1], better, Units.plain(2)
     )
     assert torch.equal(kept_x, front.x[:1])
+
+
+def test_objectives_below_the_ideal_point_are_warned_of_once() -> None:
+    """A log density is negative as often as not, and preferences then work the wrong way round."""
+    problem, x0, y0 = mixing()
+    w = [[0.8, 0.2], [0.2, 0.8]]
+    many = torch.zeros(30)
+
+    def lowered(level: float) -> bp.Problem:
+        return bp.Problem(
+            lambda x, y, b: problem.upper(x, y, b) - level,
+            lambda x, y, b: problem.lower(x.reshape(2, -1).mean(1), y, b),
+            sampler=problem.sampler,
+        )
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        front = bp.front(lowered(20.0), many, y0, preferences=w, steps=300, progress=False)
+    said = [str(one.message) for one in seen if "wrong way round" in str(one.message)]
+    assert len(said) == 1
+    assert "z_1 = 0 with f_1 = -1" in said[0]
+    assert front.objectives[0, 0] > front.objectives[1, 0]  # as was said
+    with pytest.warns(BiparetoWarning, match=r"objective 0 \(-.* fell below zero"):
+        bp.front(lowered(1.5), x0.repeat(2), y0, preferences=w, steps=200, progress=False)
+
+
+@pytest.mark.filterwarnings("ignore:x0, with y trained alike")
+def test_runs_that_leave_the_finite_numbers_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers are trained ones, but nothing of the search for x has worked; nor is one answer
+    for all preferences returned without a word.
+    """
+    monkeypatch.setattr(networks, "ALIKE", 1e9)  # any two
+    problem, x0, y0 = mixing()
+
+    def broken(x: Tensor, y: Tensor, batch: Any) -> Tensor:
+        size = torch.where(x.abs() > 0, x.abs().sqrt(), x)  # its gradient at zero is NaN
+        return problem.upper(x, y, batch) + size.sum()
+
+    other = bp.Problem(broken, problem.lower, sampler=problem.sampler)
+    w = [[0.3, 0.7], [0.7, 0.3]]
+    left, alike = "2 of 2 runs left the finite .*was trained and judge", "all 2 preferences"
+    with pytest.warns(BiparetoWarning, match=left), pytest.warns(BiparetoWarning, match=alike):
+        front = bp.front(other, x0, y0, preferences=w, steps=200, progress=False)
+    assert bool(torch.isfinite(front.objectives).all())
+    assert front.reason == ("nonfinite", "nonfinite")
+
+
+def test_ctrl_c_keeps_what_was_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the trainings that a model proposes, and in the look at the answers."""
+    problem, x0, y0 = mixing()
+    calls, proposed = 0, propose
+
+    def pressed(*args: Any, **options: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return proposed(*args, **options)
+
+    monkeypatch.setattr(networks, "propose", pressed)
+    w = [[0.3, 0.7], [0.7, 0.3]]
+    front = bp.front(problem, x0, y0, preferences=w, steps=200, progress=False)
+    assert calls == 3
+    assert front.interrupted
+    assert front.race is not None
+    assert front.objectives[0, 1] < front.race.objectives[-1, 1]
+    assert front.objectives[1, 0] < front.race.objectives[-1, 0]
+
+    def stopped(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(arrival, "_look", stopped)
+    with pytest.warns(BiparetoWarning, match="the look was interrupted"):
+        front = bp.front(problem, x0, y0, preferences=w, steps=200, progress=False)
+    assert not front.interrupted
+    assert front.unseen == "the look was interrupted"
 
 
 def test_with_many_coordinates_half_of_the_way_is_tried_too(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import bipareto as bp
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.parts.scalarization import Tracked
 from bipareto.methods.parts.schedule import Cosine, Power
 from bipareto.methods.twin import SECOND_MOMENT_X, SECOND_MOMENT_Y, TINY
@@ -198,3 +198,10 @@ def test_the_first_step_is_adams_and_the_rule_knows_its_budget() -> None:
     assert (tuned.rho, tuned.alpha_x, tuned.alpha_y) == (0.03, Cosine(0.03, 700.0), tuned.alpha_x)
     assert bp.Twin.tuned(PROBLEM, X0, Y0).alpha_y == Cosine(0.03, 2000.0)
     assert method.oracles(3) == {"lower_gradients": 2, "upper_gradients": 3, "hessian_products": 0}
+
+
+def test_an_ideal_above_the_start_is_warned_of() -> None:
+    with pytest.warns(BiparetoWarning, match="add a constant to these objectives"):
+        bp.Twin(ideal=100.0).prepare(PROBLEM, X0, Y0)
+    bp.Twin(ideal=Tracked(0.1)).prepare(PROBLEM, X0, Y0)
+    bp.Twin(ideal=100.0, scalarization="linear").prepare(PROBLEM, X0, Y0)

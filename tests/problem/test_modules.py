@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 import bipareto as bp
 from bipareto.certificate.remaining import unseeable
@@ -376,6 +377,10 @@ class TestRefusals:
             ({"upper_data": None}, "lower_data was given but not upper_data"),
             ({"upper_data": [DATA] * 3}, "upper_data has 3 entries, but upper has 2"),
             ({"lower_data": "train"}, "lower_data is a str; pass a torch.utils.data.DataLoader"),
+            (
+                {"upper_data": (DataLoader([torch.ones(3)]),) * 2},
+                "upper_data is a tuple; .* for each objective is a list",
+            ),
         ],
     )
     def test_the_message_names_the_remedy(self, changes: dict[str, Any], message: str) -> None:

@@ -90,6 +90,28 @@ def test_an_objective_without_y_is_warned_of() -> None:
         assert problem.check(ONE, ONE) == 2
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(lambda v: v, r"\(2,\)"), (lambda v: 1.0, "float"), (lambda v: None, "NoneType")],
+)
+@pytest.mark.parametrize("data", [None, "shared", "own"])
+def test_an_objective_that_is_no_number_is_named(value: Any, words: str, data: str | None) -> None:
+    """Beside others that are: torch's words were of a stack."""
+    f = [lambda x, y, *b: (x - y).square().sum(), lambda x, y, *b: value((x + y).square())]
+    rows = torch.ones(3, 1)
+    given = {} if data is None else {"lower_data": rows, "upper_data": rows}
+    if data == "own":
+        given["upper_data"] = [rows, rows]
+    problem, x0, y0 = bp.Problem.from_modules(
+        x=torch.ones(2), y=torch.ones(2), upper=f, lower=lambda x, y, *b: (x - y).norm(), **given
+    )
+    with pytest.raises(InvalidInput, match=f"objective 1 returned ({words}); it must be a scalar"):
+        problem.check(x0, y0)
+    plain = bp.Problem(f, lower)
+    with pytest.raises(InvalidInput, match=f"objective 1 returned ({words}); it must be a scalar"):
+        plain.check(ONE, ONE)
+
+
 def test_an_objective_at_its_floor_is_warned_of() -> None:
     """One that is met at the start is an objective like any other."""
     problem = bp.Problem(
@@ -97,6 +119,20 @@ def test_an_objective_at_its_floor_is_warned_of() -> None:
     )
     with pytest.warns(BiparetoWarning, match=r"objective 1 has no slope.*where it is 0;.*relu"):
         assert problem.check(ONE, ONE) == 2
+
+    def budget(x: Tensor, y: Tensor) -> Tensor:  # far from where it says anything
+        return torch.stack([(x - y).square().sum(), (y.square().sum() - 1e3).relu()])
+
+    with pytest.warns(BiparetoWarning, match=r"objective 1 has no slope"):
+        assert bp.Problem(budget, lower).check(ONE, ONE) == 2
+
+    def undefined(x: Tensor, y: Tensor) -> Tensor:
+        if float(y.detach().norm()) > 2:
+            raise ValueError("far away")
+        return torch.stack([(x - y).square().sum(), (y - 9).relu().sum()])
+
+    with pytest.raises(InvalidInput, match="objective 1 depends neither"):
+        bp.Problem(undefined, lower).check(ONE, ONE)
 
 
 @pytest.mark.parametrize(

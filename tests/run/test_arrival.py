@@ -65,7 +65,10 @@ def test_a_front_that_was_not_looked_at_says_why(tmp_path: Path) -> None:
     assert f"{WORDS} the losses cannot be batched" in found._repr_html_()
     assert found[0].unseen == found.subset([1]).unseen == found.unseen
     found.save(tmp_path / "front.npz")
-    assert bp.ParetoFront.load(tmp_path / "front.npz").unseen == found.unseen
+    loaded = bp.ParetoFront.load(tmp_path / "front.npz")
+    assert loaded.unseen == found.unseen
+    again = loaded.resolve_lower(problem=problem)  # one run after the other, as it was made
+    torch.testing.assert_close(again.objectives, found.resolve_lower().objectives)
 
 
 def test_a_front_of_a_method_of_one_s_own_says_that_nobody_looked() -> None:

@@ -13,8 +13,9 @@ from torch import nn
 import bipareto as bp
 from bipareto.methods.theory.smoothness import Smoothness
 from bipareto.problem.oracle import noisy
+from bipareto.run.budget import plan_of
 from bipareto.run.graph.replay import ReplayedStepper
-from bipareto.run.race import plan_of, race
+from bipareto.run.race import race
 from helpers import nonconvex
 
 pytestmark = [

@@ -14,8 +14,9 @@ import bipareto as bp
 from bipareto.errors import BiparetoWarning
 from bipareto.problem import tree
 from bipareto.problem.oracle import Counting
+from bipareto.run.budget import FEW, plan_of
 from bipareto.run.heldout import HeldOut
-from bipareto.run.race import FEW, comes_in_batches, plan_of, race, raced_or_rules
+from bipareto.run.race import comes_in_batches, race, raced_or_rules
 from bipareto.run.training import train
 from bipareto.run.units import Units
 
@@ -186,3 +187,18 @@ def test_sizes_that_differ_much_do_not_decide() -> None:
     same = end(scale / units.extent.float(), Units.plain(2))
     torch.testing.assert_close(x, same, rtol=1e-4, atol=1e-4)
     assert bool((x - end(scale, Units.plain(2))).abs().max() > 0.1)
+
+
+def test_what_does_not_fit_side_by_side_is_no_fault_of_the_losses() -> None:
+    problem, x0, y0 = weighing()
+
+    def large(x: Any, y: Any, batch: Any) -> Any:
+        if torch._C._functorch.is_batchedtensor(y):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+        return lower(x, y, batch)
+
+    other = bp.Problem(upper, large, sampler=problem.sampler)
+    with pytest.warns(BiparetoWarning, match="need more memory than there is .*one after the"):
+        raced = raced_or_rules(other, x0, y0, plan_of(x0, m=2, runs=5, steps=120))
+    assert raced is not None
+    assert not raced.batched

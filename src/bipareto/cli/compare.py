@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from bipareto.cli import values
 from bipareto.cli.again import noted
-from bipareto.cli.output import Output, ensure_folder, finite
+from bipareto.cli.output import Output, ensure_folder, finite, lower_level
 from bipareto.cli.values import (
     Compile,
     Dim,
@@ -192,4 +192,5 @@ def _table(name: str, known: bool, found: Sequence[Contender]) -> tuple[str, lis
         if known
         else "mean hypervolume over seeds and its standard error, worst kkt"
     )
-    return f"{name}: {what}; the lower level solved again", header, rows
+    levels = {lower_level(c.front) for c in found if c.front is not None}
+    return f"{name}: {what}; {' or '.join(sorted(levels))}", header, rows

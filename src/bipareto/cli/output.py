@@ -209,6 +209,11 @@ def position_error(
     return known.position_error(x, preference, **question)
 
 
+def lower_level(found: ParetoFront) -> str:
+    """What was done at the lower level before the objectives of a front were taken, in words."""
+    return "y trained on g" if found.lower_residual is None else "the lower level solved"
+
+
 def front_table(
     out: Output,
     title: str,
@@ -244,7 +249,7 @@ def front_table(
         if found.remaining is not None:
             row.append(f"{float(found.remaining[run]):.2e}")
         rows.append([*row, found.reason[run]])
-    out.table(f"{title}: objectives with the lower level solved", header, rows, left=0)
+    out.table(f"{title}: objectives with {lower_level(found)}", header, rows, left=0)
     if found.unseen:
         out.say(f"what is left to gain was not looked at, because {found.unseen}")
 

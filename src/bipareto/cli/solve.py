@@ -117,8 +117,8 @@ def solve(
     if not quiet:
         at = "" if w is None else f" at preference {output.numbers(w[0])}"
         out.say(
-            f"{asked.name}{at}: f = {output.numbers(found.objectives[0])} with the lower level "
-            f"solved (f = {output.numbers(before)} at the returned y)"
+            f"{asked.name}{at}: f = {output.numbers(found.objectives[0])} with "
+            f"{output.lower_level(found)} (f = {output.numbers(before)} at the returned y)"
         )
         if distance is not None:
             out.say(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bipareto.cli.output import Output, ensure_folder
+from bipareto.cli.output import Output, ensure_folder, lower_level
 from bipareto.cli.values import Json, Quiet, taking
 from bipareto.errors import InvalidInput
 
@@ -111,8 +111,8 @@ def tell(out: Output, found: ParetoFront, path: Path) -> None:
     if not out.quiet:
         corner = ", ".join(f"{value:.6g}" for value in measures["reference"])
         out.say(
-            f"{len(found)} runs: hypervolume {measures['hypervolume']:.6g} up to ({corner}), lower "
-            "level solved"
+            f"{len(found)} runs: hypervolume {measures['hypervolume']:.6g} up to ({corner}), with "
+            f"{lower_level(found)}"
         )
         out.say(f"wrote front.csv, front.npz and measures.json to {path}")
     out.result(

@@ -13,7 +13,7 @@ from torch import Tensor
 from bipareto.doctor.evidence import Case, Diagnosis, diagnosed, look
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
-from bipareto.run.race import FEW
+from bipareto.run.budget import FEW
 from bipareto.run.training import judged
 
 #: y has grown by this factor, and would wander this many times as far as by SGD's noise alone

@@ -22,9 +22,10 @@ from bipareto.methods.base import Start, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import generator
 from bipareto.problem.tree import Tree
+from bipareto.run.budget import Plan, plan_of
 from bipareto.run.loop import LoopOptions
-from bipareto.run.race import GAIN, Plan, Race, median_lopsided, plan_of, raced_or_rules
-from bipareto.run.results import Run
+from bipareto.run.race import GAIN, Race, median_lopsided, raced_or_rules
+from bipareto.run.results import Run, warn_of_failures
 from bipareto.run.training import objectives_of, train
 from bipareto.run.units import Units
 
@@ -92,7 +93,9 @@ def front_of_race(
     steps = (left - judged * raced.training) // (runs * (2 + m))
     steps = max(1, min(steps, raced.steps) if plan.few else steps)
     methods = raced.methods(steps)
-    start = methods[0].prepare(problem, x0, y0)
+    # What a start is warned of was said before the race.
+    with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
+        start = methods[0].prepare(problem, x0, y0)
     options = replace(options, steps=steps)
     options = replace(options, record_every=min(options.block, steps))
     first = median_lopsided(preferences)
@@ -125,17 +128,23 @@ def front_of_race(
         ends.append(_trained(problem, x, y0, raced, seed))
     if plan.few:
         further = trainings - (1 + rounds) * count
-        answers, units = _refined(problem, ends, y0, preferences, seeds, raced, further)
+        further = 0 if done.interrupted else further
+        answers, units, stopped = _refined(problem, ends, y0, preferences, seeds, raced, further)
+        if stopped:
+            done = replace(done, reason=["interrupted"] * len(rows))
     else:
         answers, units = _halfway(problem, ends, x0, y0, preferences, seeds, raced), raced.units
     x, y = tree.map_(lambda *leaves: torch.cat(leaves), *(tried[:2] for tried in answers))
     wanted = preferences.double().repeat(len(seeds), 1)
     x, y, stayed = no_worse_than_nothing(problem, x, y, wanted, raced, units)
+    rounds = 0 if done.interrupted else rounds
     y, longer = _trained_on(problem, x, y, wanted, raced, units, seeds, rounds)
     state: Any = done.state
     done = replace(done, state=state._replace(x=x, y=y))
     run_seeds = [seed for seed in seeds for _ in range(count)]
     found = front_of(problem, methods[best], done, wanted, run_seeds, batched)
+    warn_of_failures(done.failure, "their last finite x was trained and judged as all others")
+    warn_of_negative(found.objectives, start.objectives)
     warn_of_one_answer(found.objectives[:count], raced)
     return replace(found, race=replace(raced, longer=longer, stayed=stayed))
 
@@ -212,40 +221,50 @@ def _refined(
     seeds: Sequence[int],
     raced: Race,
     trainings: int,
-) -> tuple[list[_Trained], Units]:
+) -> tuple[list[_Trained], Units, bool]:
     """For each preference the best of the race, the runs (`ends`) and of `trainings` at points that
-    a model of all of them proposes, and the range that objectives are measured by.
+    a model of all of them proposes; the range that objectives are measured by; and whether Ctrl-C
+    ended the trainings.
     """
     rows, device = preferences.cpu().double(), tree.first_leaf(y0).device
-    pools, expected = [], []
+    pools, expected, stopped = [], [], False
     for seed, end in zip(seeds, ends, strict=True):
-        pool, model = _searched(problem, end, y0, rows, seed, raced, trainings)
+        further = 0 if stopped else trainings
+        pool, model, stopped_here = _searched(problem, end, y0, rows, seed, raced, further)
+        stopped |= stopped_here
         pools.append(pool)
         expected.append(pool.objectives.cpu().double() if model is None else model.expected())
     units = Units.of_front(torch.cat(expected))
     best = [best_for(f, rows, units) for f in expected]
-    return [p.at(index).with_y_on(device) for p, index in zip(pools, best, strict=True)], units
+    answers = [p.at(index).with_y_on(device) for p, index in zip(pools, best, strict=True)]
+    return answers, units, stopped
 
 
 def _searched(
     problem: Problem, end: _Trained, y0: Tree, rows: Tensor, seed: int, raced: Race, trainings: int
-) -> tuple[_Trained, Model | None]:
-    """All trainings of one seed, and the model of them; None where all have failed."""
+) -> tuple[_Trained, Model | None, bool]:
+    """All trainings of one seed, and the model of them, None where all have failed; and whether
+    Ctrl-C ended them, which keeps those that are there.
+    """
     # Trained networks wait in the main memory until one of them is taken.
     pool = _Trained(raced.x, raced.y, raced.objectives).joined(end).with_y_on("cpu")
     if not len(_good(pool)):
-        return pool, None
+        return pool, None, False
     stream, like = generator("refine", 0, seed), tree.select(end.x, 0)
     together = raced.units.weights(rows).repeat(-(-TOGETHER // len(rows)), 1)
-    model, rounds = None, trainings // len(together)
+    model, rounds, stopped = None, trainings // len(together), False
     for k in range(rounds):
-        model, late = fit(*_finite(pool), before=model), k >= rounds - max(1, rounds // PARTS)
-        flat = propose(model, together, stream, greedy=late).to(tree.first_leaf(end.x))
-        x = tree.stack([tree.unravel(row, like) for row in flat])
-        # Each round has draws of its own: what is good by the luck of one is not in the others.
-        more = _trained(problem, x, y0, raced, (seed + k + 1) % 2**63)
+        try:
+            model, late = fit(*_finite(pool), before=model), k >= rounds - max(1, rounds // PARTS)
+            flat = propose(model, together, stream, greedy=late).to(tree.first_leaf(end.x))
+            x = tree.stack([tree.unravel(row, like) for row in flat])
+            # Each round has draws of its own: what is good by the luck of one is not in the others.
+            more = _trained(problem, x, y0, raced, (seed + k + 1) % 2**63)
+        except KeyboardInterrupt:
+            stopped = True
+            break
         pool = pool.joined(more.with_y_on("cpu"))
-    return pool.at(_good(pool)), fit(*_finite(pool), before=model)
+    return pool.at(_good(pool)), fit(*_finite(pool), before=model), stopped
 
 
 def _good(pool: _Trained) -> Tensor:
@@ -310,7 +329,10 @@ def no_worse_than_nothing(
     index, last = torch.arange(runs, device=values.device), len(values) - 1
     worse = values[index, index] > values[last]
     index = torch.where(worse, values.argmin(0), index)
-    rows = tuple((index == last).nonzero().flatten().tolist())
+    x, y = tree.select(every_x, index), tree.select(every_y, index)
+    # A run that has not moved, or whose best training is the race's at x0, returns x0 too.
+    still = (tree.ravel(x, 1) == tree.ravel(tree.select(raced.x, -1))).all(1)
+    rows = tuple(still.nonzero().flatten().tolist())
     if 2 * len(rows) >= runs:
         warnings.warn(
             f"x0, with y trained alike, is better than what was found for {len(rows)} of {runs} "
@@ -319,7 +341,25 @@ def no_worse_than_nothing(
             BiparetoWarning,
             stacklevel=4,
         )
-    return tree.select(every_x, index), tree.select(every_y, index), rows
+    return x, y, rows
+
+
+def warn_of_negative(objectives: Tensor, begun: Tensor) -> None:
+    """Say which of the objectives (R, m) have fallen below the ideal point of runs, which is zero;
+    of those that `begun` (m,) there was said at the start.
+    """
+    low = objectives.amin(0)
+    fell = [
+        f"objective {i} ({float(low[i]):.4g})"
+        for i in ((low < 0) & (begun >= 0)).nonzero().flatten().tolist()
+    ]
+    if fell:
+        warnings.warn(
+            f"{', '.join(fell)} fell below zero, the ideal point of runs, where preferences work "
+            "the wrong way round; add a constant that keeps each objective above zero",
+            BiparetoWarning,
+            stacklevel=4,
+        )
 
 
 def warn_of_one_answer(objectives: Tensor, raced: Race) -> None:

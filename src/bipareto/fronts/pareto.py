@@ -312,6 +312,7 @@ class ParetoFront(Tabular):
             "seconds": self.seconds,
             "method": None if self.method is None else repr(self.method),
             "unseen": self.unseen,
+            "batched": self.batched,
         }
         path = validation.path(path, "front.npz")
         partial = path.with_name((path.name or "front") + ".partial")
@@ -378,6 +379,7 @@ class ParetoFront(Tabular):
             test=tensors.get("test"),
             remaining=tensors.get("remaining"),
             unseen=meta.get("unseen"),
+            batched=meta.get("batched", True),
         )
         runs, m = front.objectives.shape
         columns: list[Any] = [front.preference, front.seed, front.reason, front.failure]

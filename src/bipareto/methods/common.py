@@ -7,6 +7,7 @@ steps on g alone.
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import reduce
@@ -15,11 +16,12 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from bipareto.errors import InvalidInput
+from bipareto.errors import BiparetoWarning, InvalidInput
 from bipareto.methods.base import Draw, Info, Method, Start, WeightedState
 from bipareto.methods.parts import simplex
 from bipareto.methods.parts.differentiation import Level, descend, jacobian
 from bipareto.methods.parts.hypergradient import Hypergradient, Hypergradients, warn_if_singular
+from bipareto.methods.parts.scalarization import as_ideal
 from bipareto.methods.parts.simplex import Weights
 from bipareto.problem import Problem, oracle, tree
 from bipareto.problem.sampler import Role
@@ -228,6 +230,26 @@ def uniform(f: Tensor) -> Tensor:
 def zero(start: Start) -> Tensor:
     """t = 0, like the objectives."""
     return torch.zeros((), dtype=start.objectives.dtype, device=start.objectives.device)
+
+
+def warn_of_ideal(rule: Any, scalarization: str, f: Tensor) -> None:
+    """Warn where z is above f at the start: a larger w_i then makes w_i (f_i - z_i) smaller, and
+    the preferred objective is served last.
+    """
+    z = as_ideal(rule).start(f)
+    wrong = [
+        f"z_{i + 1} = {a:g} with f_{i + 1} = {b:g}"
+        for i, (a, b) in enumerate(zip(z.tolist(), f.tolist(), strict=True))
+        if a > b
+    ]
+    if wrong and scalarization != "linear":
+        warnings.warn(
+            f"the ideal point is above the objectives at the start ({', '.join(wrong)}), where "
+            "preferences work the wrong way round; add a constant to these objectives, pass a "
+            "smaller ideal, or scalarization.Tracked(margin), which stays below",
+            BiparetoWarning,
+            stacklevel=5,
+        )
 
 
 def require_positive(name: str, f: Tensor) -> None:

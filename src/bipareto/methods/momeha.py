@@ -9,15 +9,15 @@ is descended by one step each in theta, x and y.
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
-from bipareto.errors import BiparetoWarning, InvalidInput
+from bipareto.errors import InvalidInput
 from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
+from bipareto.methods.common import warn_of_ideal
 from bipareto.methods.momeha_state import Knobs, MomehaState, Momentum, towards
 from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.coordinates import Coordinates, Plain
@@ -197,7 +197,7 @@ class MOMEHA(Method[MomehaState]):
         start = super().prepare(problem, x0, y0)
         # A measured range goes with a measured ideal; y_0, which solves nothing, may lie below it.
         if self.coordinates == "plain" and not isinstance(self.extent, tuple):
-            self._warn_of_ideal(start.objectives)
+            warn_of_ideal(self.ideal, self.scalarization, start.objectives)
         x, y, f = start.x, start.y, start.objectives
         frame: Coordinates | Plain = Plain()
         if self.coordinates == "fitted":
@@ -241,25 +241,6 @@ class MOMEHA(Method[MomehaState]):
                 "objectives; pass one number, or one for each"
             )
         return extent.expand(f.shape).clone()
-
-    def _warn_of_ideal(self, f: Tensor) -> None:
-        """Warn where z is above f at the start: a larger w_i then makes w_i (f_i - z_i)
-        smaller, and the preferred objective is served last.
-        """
-        z = as_ideal(self.ideal).start(f)
-        wrong = [
-            f"z_{i + 1} = {a:g} with f_{i + 1} = {b:g}"
-            for i, (a, b) in enumerate(zip(z.tolist(), f.tolist(), strict=True))
-            if a > b
-        ]
-        if wrong and self.scalarization != "linear":
-            warnings.warn(
-                f"the ideal point is above the objectives at the start ({', '.join(wrong)}), "
-                "where preferences work the wrong way round; pass a smaller ideal, or "
-                "scalarization.Tracked(margin), which stays below",
-                BiparetoWarning,
-                stacklevel=4,
-            )
 
     def begin(self, start: Start, preference: Any = None) -> MomehaState:
         f, ideal = start.objectives, as_ideal(self.ideal)

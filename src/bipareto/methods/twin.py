@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
+from bipareto.methods.common import warn_of_ideal
 from bipareto.methods.parts import scalarization
 from bipareto.methods.parts.scalarization import Fixed, Ideal, as_ideal
 from bipareto.methods.parts.schedule import Cosine, Schedule
@@ -148,6 +149,11 @@ class Twin(Method):
 
     def oracles(self, m: int) -> dict[str, int]:
         return {"lower_gradients": 2, "upper_gradients": m, "hessian_products": 0}
+
+    def prepare(self, problem: Problem, x0: Tree | nn.Module, y0: Tree | nn.Module) -> Start:
+        start = super().prepare(problem, x0, y0)
+        warn_of_ideal(self.ideal, self.scalarization, start.objectives)
+        return start
 
     def begin(self, start: Start, preference: Any = None) -> TwinState:
         f, ideal = start.objectives, as_ideal(self.ideal)

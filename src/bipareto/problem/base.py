@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bipareto.errors import InvalidInput
 from bipareto.problem import purity, reach, tree, validation
-from bipareto.problem.calls import Calls, calls_of
+from bipareto.problem.calls import Calls, calls_of, objectives
 from bipareto.problem.checks import (
     check_dependence,
     check_entries,
@@ -207,7 +207,7 @@ class Problem:
         if callable(self._upper):
             return self._calls.one(self._upper, x, y, batch)
         if self.per_objective:
-            return torch.stack(
+            return objectives(
                 [
                     self._calls.one(f, x, y, self._of_objective(i, batch))
                     for i, f in enumerate(self._upper)

@@ -51,6 +51,18 @@ def evaluated(value: Callable[..., T], *at: Tree) -> T:
         return torch.func.vjp(value, *at)[0]
 
 
+def objectives(values: Sequence[Any]) -> Tensor:
+    """The values of m objectives as one tensor (m,)."""
+    for i, value in enumerate(values):
+        if not isinstance(value, Tensor) or value.dim():
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise InvalidInput(
+                f"objective {i} returned {found}; it must be a scalar tensor of shape (): reduce "
+                "it with .sum() or .mean()"
+            )
+    return torch.stack(list(values))
+
+
 def _attention_of_products(*at: Tree) -> AbstractContextManager[object]:
     """Attention made of products inside transforms on a processor: torch's fused one is taken there
     row by row, and cannot be differentiated twice.
@@ -89,7 +101,7 @@ class Calls:
 
     def together(self, losses: Sequence[Loss], x: Tree, y: Tree, batch: Any) -> Tensor:
         """The values of several losses on one draw, (m,)."""
-        return torch.stack([self.one(loss, x, y, batch) for loss in losses])
+        return objectives([self.one(loss, x, y, batch) for loss in losses])
 
     def pair(self, loss: Loss, x: Tree, y: Tree, theta: Tree, batch: Any) -> tuple[Tensor, Tensor]:
         """The values of one loss at (x, y) and at (x, theta) on one draw."""
@@ -164,9 +176,8 @@ class ModuleCalls(Calls):
 
     def together(self, losses: Sequence[Loss], x: Tree, y: Tree, batch: Any) -> Tensor:
         def every(*given: Any) -> Tensor:
-            return torch.stack(
-                [self._begun(loss, *given).to(tree.first_leaf(x).dtype) for loss in losses]
-            )
+            values = objectives([self._begun(loss, *given) for loss in losses])
+            return values.to(tree.first_leaf(x).dtype)
 
         return self._evaluated(every, batch, x, y)[0]
 

@@ -374,9 +374,14 @@ def draws_of(
             if not isinstance(source, DataLoader) and not all(
                 isinstance(leaf, Tensor) for leaf in tree.leaves(source)
             ):
+                several = (
+                    "; data of its own for each objective is a list, and upper a list of functions"
+                    if isinstance(source, (list, tuple)) and name != "lower_data"
+                    else ""
+                )
                 raise InvalidInput(
                     f"{name} is a {type(source).__name__}; pass a torch.utils.data.DataLoader, or "
-                    "tensors that are used whole"
+                    f"tensors that are used whole{several}"
                 )
     return LoaderDraws(
         lower,

@@ -63,6 +63,13 @@ ONE_BY_ONE = "the losses cannot be batched by vmap"
 TRAINED = "it was judged by trainings on the data, against x0 and the other answers"
 #: ... and where it was trained, but too few steps allowed a race
 ON_A_SLOPE = "y was trained, and no lower solution is near it"
+#: ... and where Ctrl-C ended the look
+CUT_SHORT = "the look was interrupted"
+#: why answers are dominated that have arrived at lower solutions, and what to do
+ANOTHER_BASIN = (
+    ": they ended in another basin, where no small step helps, and a front from where the better "
+    "ones ended (x0, y0 = front.point(i)) may reach further"
+)
 
 
 class Arrival(NamedTuple):
@@ -117,6 +124,8 @@ def arrival(
     if why is None:
         try:
             return _look(problem, method, x, y, failure, preference, run, trained)
+        except KeyboardInterrupt:  # the answers are there, and are kept
+            why = CUT_SHORT
         except RuntimeError as error:
             decomposition = isinstance(error, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
             if not decomposition and "memory" not in str(error):
@@ -139,8 +148,10 @@ def _look(
 ) -> Arrival:
     runs = len(failure)
     small = tree.ravel(tree.select((x, y), 0)).numel() <= DENSE
-    solved = envelope.solve_lower(problem, x, y, tol=1e-6, max_iter=200 if small else 20)
     said, learned = [], trained or isinstance(method, Twin)
+    # From where a network was trained to, a lower solution is a few Newton steps away or none.
+    most = 200 if small and not learned else 20
+    solved = envelope.solve_lower(problem, x, y, tol=1e-6, max_iter=most)
     unsolved = int((~solved.converged).sum())
     if unsolved:
         if not learned:
@@ -153,14 +164,17 @@ def _look(
         why = TRAINED if trained else ON_A_SLOPE
         return Arrival(None, said, why) if learned else Arrival(left, said)
     index = torch.tensor(alive, device=tree.first_leaf(x).device)
-    x, y = tree.select(x, index), tree.select(solved.y, index)
+    x, returned, y = (tree.select(point, index) for point in (x, y, solved.y))
     f = values(problem, x, y)
     extent = extent_of(method, f)
     left[index.cpu()] = remaining(problem, x, y, extent).cpu()
     if late := [r for r in alive if float(left[r]) > LEFT]:
         said.append(_late(run, left, late, extent))
-    if beaten := _beaten(f, extent, left[index.cpu()].to(f) > LEFT):
-        said.append(beaten)
+    # A trained y is an answer by itself, and no basin of lower solutions.
+    judged = values(problem, x, returned) if learned else f
+    span = extent_of(method, judged)
+    if beaten := _beaten(judged, span, left[index.cpu()].to(f) > LEFT):
+        said.append(beaten if learned else f"{beaten}{ANOTHER_BASIN}")
     narrow = []
     if preference is not None and f.shape[1] > 1 and len(alive) > 1 and not said:
         narrow = _narrow(problem, x, y, f, extent, preference[index.cpu()])
@@ -263,9 +277,7 @@ def _beaten(f: Tensor, extent: Tensor, late: Tensor) -> str | None:
         return None
     return (
         f"{count} of {len(f)} answers are dominated by another of these runs, by up to "
-        f"{100 * float(by.max()):.2g} % of the front's extent: they ended in another basin, where "
-        "no small step helps; front.nondominated() leaves them out, and a front from where the "
-        "better ones ended (x0, y0 = front.point(i)) may reach further"
+        f"{100 * float(by.max()):.2g} % of the front's extent; front.nondominated() leaves them out"
     )
 
 

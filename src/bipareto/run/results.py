@@ -99,8 +99,14 @@ class Failure:
         )
 
 
-def warn_of_failures(failures: Sequence[Failure | None]) -> None:
-    """Say, once for all runs, that some left the finite numbers: where, and what to do."""
+def warn_of_failures(
+    failures: Sequence[Failure | None], answer: str = "the values of such a run are no answer"
+) -> None:
+    """Say, once for all runs, that some left the finite numbers: where, and what to do.
+
+    Args:
+        answer: what is returned for such a run, in words.
+    """
     bad = [failure for failure in failures if failure is not None]
     if not bad:
         return
@@ -109,10 +115,10 @@ def warn_of_failures(failures: Sequence[Failure | None]) -> None:
     which = f"{len(bad)} of {len(failures)} runs" if len(failures) > 1 else "the run"
     warnings.warn(
         f"{which} left the finite numbers ({terms}; first at step {first.step}) and stopped there "
-        "with the state before it; the values of such a run are no answer. Where f or g is "
-        "undefined somewhere (a log or root of a negative number), write it so that it is not; "
-        "else take smaller steps, e.g. dataclasses.replace(front.method, alpha_x=...), or start "
-        "nearer. bipareto.diagnose says more",
+        f"with the state before it; {answer}. Where f or g is undefined somewhere (a log or root "
+        "of a negative number), write it so that it is not; else take smaller steps, e.g. "
+        "dataclasses.replace(front.method, alpha_x=...), or start nearer. bipareto.diagnose says "
+        "more",
         BiparetoWarning,
         stacklevel=3,
     )

@@ -17,6 +17,9 @@ from bipareto.methods.base import Draw, Info, State
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import Role
 
+#: torch's words for it, of a GPU and of a processor
+NO_MEMORY = ("out of memory", "can't allocate memory")
+
 
 def draw(problem: Problem, roles: Sequence[Role], t: int, seeds: Sequence[int]) -> dict[Role, Any]:
     """The draws of one step, role -> batch; with several seeds every leaf has one row per seed."""
@@ -149,6 +152,8 @@ def batching_error(error: RuntimeError) -> Exception:
 def not_batchable(operator: str, text: str = "") -> NotBatchable:
     """The error for an operator, or by torch's words where these do not name one."""
     words = shorten(text, 120, placeholder=" ...")
+    if any(word in text for word in NO_MEMORY):
+        return NotBatchable(f"runs side by side need more memory than there is ({words})")
     said = (
         f"a loss uses {operator}, which " if operator else f"in a loss is something ({words}) that "
     )

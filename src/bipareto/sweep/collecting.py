@@ -133,7 +133,7 @@ def collect(folder: RunFolder) -> ParetoFront:
         found = replace(found, remaining=seen.remaining, unseen=seen.unseen)
     else:
         own = OWN_METHOD if found.batched else ONE_BY_ONE
-        found = replace(found, unseen=TRAINED if raced else own)
+        found = replace(found, unseen=TRAINED if raced and not small else own)
     known = plan.setup.known
     distance = None if known is None else known.distance_to_front(found.objectives)
     write_atomic(folder.path / "front.csv", lambda partial: write_csv(found, partial, distance))

@@ -193,7 +193,7 @@ function fillSummary() {
   $("reference").textContent =
     (DATA.comparable ? `Hypervolume up to (${DATA.reference.map(short).join(", ")}): ${DATA.reference_is}. ` : "The runs are of different problems, so their hypervolumes are not compared. ") +
     (DATA.exact_hypervolume ? `The exact front has ${short(DATA.exact_hypervolume)}. ` : "") +
-    (raw ? "Some objectives are as the method returned them, with the lower level only approximately solved, and may lie below the front." : "All objectives are with the lower level solved again.") +
+    (raw ? "Some objectives are as the method returned them, with the lower level only approximately solved, and may lie below the front." : "All objectives are with the lower level solved again, those of networks with y trained on g.") +
     DATA.runs.filter((run) => run.leak).map((run) => ` ${run.name}, means over its points: ` +
       run.leak.map(([name, values]) => `${name} (${values.map(short).join(", ")})`).join("; ") + ".").join("");
 }
