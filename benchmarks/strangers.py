@@ -283,7 +283,8 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             "said"]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     for name in CASES:
-        seeds = [row for row in rows if row["problem"] == name]
+        # Where x0 has nothing to lose of an objective there is no unit to measure it by.
+        seeds = [row for row in rows if row["problem"] == name and min(row["x0"]) > 0]
         if not seeds:
             continue
         case = CASES[name](0)

@@ -195,11 +195,12 @@ def test_x0_takes_the_place_of_worse_answers_and_says_so(
     assert torch.equal(kept_x, front.x[:1])
 
 
-def test_objectives_below_the_ideal_point_are_warned_of_once() -> None:
-    """A log density is negative as often as not, and preferences then work the wrong way round."""
-    problem, x0, y0 = mixing()
+def test_preferences_are_followed_where_objectives_are_negative() -> None:
+    """A log density is negative as often as not, and with an ideal point of zero preferences work
+    the wrong way round there: who asks for more of an objective had less of it.
+    """
+    problem, _, y0 = mixing()
     w = [[0.8, 0.2], [0.2, 0.8]]
-    many = torch.zeros(30)
 
     def lowered(level: float) -> bp.Problem:
         return bp.Problem(
@@ -208,15 +209,21 @@ def test_objectives_below_the_ideal_point_are_warned_of_once() -> None:
             sampler=problem.sampler,
         )
 
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        front = bp.front(lowered(20.0), many, y0, preferences=w, steps=300, progress=False)
-    said = [str(one.message) for one in seen if "wrong way round" in str(one.message)]
-    assert len(said) == 1
-    assert "z_1 = 0 with f_1 = -1" in said[0]
-    assert front.objectives[0, 0] > front.objectives[1, 0]  # as was said
-    with pytest.warns(BiparetoWarning, match=r"objective 0 \(-.* fell below zero"):
-        bp.front(lowered(1.5), x0.repeat(2), y0, preferences=w, steps=200, progress=False)
+    for copies in (1, 15):  # few coordinates and many
+        start = torch.zeros(2 * copies)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", BiparetoWarning)
+            front = bp.front(lowered(20.0), start, y0, preferences=w, steps=300)
+        assert (front.objectives < 0).all()
+        assert front.objectives[0, 0] < front.objectives[1, 0]
+        assert front.objectives[0, 1] > front.objectives[1, 1]
+
+
+def test_objectives_that_fall_below_the_ideal_point_are_warned_of() -> None:
+    with pytest.warns(BiparetoWarning, match=r"objective 1 \(-3\) fell below .* \(0, -2\)"):
+        networks.warn_below_ideal(
+            torch.tensor([[1.0, -3.0], [2.0, 0.0]]), torch.tensor([0.0, -2.0]).double()
+        )
 
 
 @pytest.mark.filterwarnings("ignore:x0, with y trained alike")
@@ -374,12 +381,13 @@ def test_the_model_learns_a_bowl_and_proposes_its_bottom() -> None:
     model = fit(x, bowls(x) + 0.01 * torch.randn(40, 2, generator=stream))
     assert (model.expected() - bowls(x)).abs().median() < 0.05
     w = torch.tensor([[0.95, 0.05], [0.05, 0.95]], dtype=torch.float64)
-    chosen = propose(model, w, stream)
+    plain = Units.plain(2)
+    chosen = propose(model, w, plain, stream)
     assert bowls(chosen)[0, 0] < 0.3
     assert bowls(chosen)[1, 1] < 0.3
     # By its mean it goes to the bottom itself; equal weights end between the two.
-    assert bowls(propose(model, w, stream, greedy=True)).diagonal().max() < 0.02
-    between = propose(model, torch.full((1, 2), 0.5), stream, greedy=True)
+    assert bowls(propose(model, w, plain, stream, greedy=True)).diagonal().max() < 0.02
+    between = propose(model, torch.full((1, 2), 0.5), plain, stream, greedy=True)
     assert (between - bottoms.mean(0)).norm() < 0.15
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+import bipareto as bp
+from bipareto.methods.base import Start
 from bipareto.run.units import MARGIN, Units, value_of
 
 F = torch.rand(30, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -55,11 +57,11 @@ def test_f_is_the_smooth_largest_and_infinite_where_training_failed() -> None:
 
 def test_sizes_count_where_they_are_not_comparable() -> None:
     start = torch.tensor([1.0, 100.0])
-    rows = torch.stack([start, torch.tensor([2.0, -300.0]), torch.tensor([torch.inf, 1.0])])
+    rows = torch.stack([start, torch.tensor([2.0, 300.0]), torch.tensor([torch.inf, 1.0])])
     units, w = Units.of_sizes(rows, start, few=True), torch.tensor([0.3, 0.7])
     assert units.extent.tolist() == [2.0, 300.0]
     f = rows[:2].double()
-    torch.testing.assert_close(value_of(f, units.weights(w)), units.value(f, w))
+    torch.testing.assert_close(value_of(f, w / units.extent), units.value(f, w))
     alike, unknown = torch.tensor([1.0, 10.0]), torch.tensor([torch.inf, 1.0])
     for objectives, at in [
         (rows / alike, start / alike),
@@ -72,3 +74,18 @@ def test_sizes_count_where_they_are_not_comparable() -> None:
     between = torch.tensor([[1.0, 15.0]])
     assert Units.of_sizes(between, between[0], few=True).extent.tolist() == [1.0, 1.0]
     assert Units.of_sizes(between, between[0], few=False).extent.tolist() == [1.0, 15.0]
+
+
+def test_the_ideal_point_lies_below_negative_objectives() -> None:
+    """As far as zero lies below positive ones of their size; where training went astray or failed
+    tells nothing of it.
+    """
+    start = torch.tensor([1.0, -2.0, 3.0, torch.nan])
+    rows = torch.tensor([[2.0, 1e6, 1.0, -5.0], [4.0, -3.0, -0.5, 7.0]])
+    units = Units.of_sizes(rows, start, few=True)
+    assert units.ideal.tolist() == [0.0, -6.0, -3.5, -10.0]
+    method, w = bp.Twin(), torch.tensor([0.1, 0.2, 0.3, 0.4])
+    begun = method.begin(Start(torch.zeros(1), torch.zeros(1), rows[1]), w)
+    state = Units.plain(4)._replace(ideal=units.ideal, extent=w.double()).asked(begun)
+    torch.testing.assert_close(state.preference, torch.ones(4))
+    torch.testing.assert_close(state.ideal, units.ideal.float())

@@ -144,7 +144,7 @@ def front_of_race(
     run_seeds = [seed for seed in seeds for _ in range(count)]
     found = front_of(problem, methods[best], done, wanted, run_seeds, batched)
     warn_of_failures(done.failure, "their last finite x was trained and judged as all others")
-    warn_of_negative(found.objectives, start.objectives)
+    warn_below_ideal(found.objectives, raced.units.ideal)
     warn_of_one_answer(found.objectives[:count], raced)
     return replace(found, race=replace(raced, longer=longer, stayed=stayed))
 
@@ -251,12 +251,14 @@ def _searched(
     if not len(_good(pool)):
         return pool, None, False
     stream, like = generator("refine", 0, seed), tree.select(end.x, 0)
-    together = raced.units.weights(rows).repeat(-(-TOGETHER // len(rows)), 1)
+    together = rows.repeat(-(-TOGETHER // len(rows)), 1)
     model, rounds, stopped = None, trainings // len(together), False
     for k in range(rounds):
         try:
             model, late = fit(*_finite(pool), before=model), k >= rounds - max(1, rounds // PARTS)
-            flat = propose(model, together, stream, greedy=late).to(tree.first_leaf(end.x))
+            flat = propose(model, together, raced.units, stream, greedy=late).to(
+                tree.first_leaf(end.x)
+            )
             x = tree.stack([tree.unravel(row, like) for row in flat])
             # Each round has draws of its own: what is good by the luck of one is not in the others.
             more = _trained(problem, x, y0, raced, (seed + k + 1) % 2**63)
@@ -344,22 +346,24 @@ def no_worse_than_nothing(
     return x, y, rows
 
 
-def warn_of_negative(objectives: Tensor, begun: Tensor) -> None:
-    """Say which of the objectives (R, m) have fallen below the ideal point of runs, which is zero;
-    of those that `begun` (m,) there was said at the start.
-    """
-    low = objectives.amin(0)
+def warn_below_ideal(objectives: Tensor, ideal: Tensor) -> None:
+    """Say which of the objectives (R, m) have fallen below the ideal point (m,) of runs."""
+    low = objectives.amin(0).cpu().double()
     fell = [
-        f"objective {i} ({float(low[i]):.4g})"
-        for i in ((low < 0) & (begun >= 0)).nonzero().flatten().tolist()
+        f"objective {i} ({float(low[i]):.4g})" for i in (low < ideal).nonzero().flatten().tolist()
     ]
     if fell:
         warnings.warn(
-            f"{', '.join(fell)} fell below zero, the ideal point of runs, where preferences work "
-            "the wrong way round; add a constant that keeps each objective above zero",
+            f"{', '.join(fell)} fell below the ideal point of runs ({_listed(ideal)}), where "
+            "preferences work the wrong way round; add a constant that keeps each objective above "
+            "zero",
             BiparetoWarning,
             stacklevel=4,
         )
+
+
+def _listed(values: Tensor) -> str:
+    return ", ".join(f"{value:.4g}" for value in values.tolist())
 
 
 def warn_of_one_answer(objectives: Tensor, raced: Race) -> None:

@@ -6,8 +6,8 @@ is drawn from, and for each preference the best point of the draw is trained nex
 of the scalarized front.  In the end the model's mean takes the place of draws: what is trained last
 is to be the answer, and no later point will profit from what a draw explores.
 
-Points are proposed for objectives as they are; which of them answers a preference is decided in
-units of the front's range (`Units.of_front`).  Proposals in those units were no better.
+Points are proposed in the units of runs; which of them answers a preference is decided in units of
+the front's range (`Units.of_front`).  Proposals in those units were no better.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bipareto.run.units import Units, value_of
+from bipareto.run.units import Units
 
 #: points that a draw of the model is looked at
 CLOUD = 300
@@ -116,9 +116,9 @@ def fit(x: Tensor, objectives: Tensor, before: Model | None = None) -> Model:
 
 
 def propose(
-    model: Model, preferences: Tensor, stream: torch.Generator, greedy: bool = False
+    model: Model, preferences: Tensor, units: Units, stream: torch.Generator, greedy: bool = False
 ) -> Tensor:
-    """The next point to train for each preference (P, m): (P, d), in x's own units.
+    """The next point to train for each preference (P, m) in these units: (P, d), in x's own.
 
     It is the best of a cloud around good points, by a draw of the model, or, where `greedy`, by its
     mean.
@@ -126,7 +126,7 @@ def propose(
     expected, (n, d) = model.expected(), model.points.shape
     chosen = []
     for w in preferences:
-        good = value_of(expected, w).argsort()[:GOOD]
+        good = units.value(expected, w).argsort()[:GOOD]
         base = model.points[good[torch.randint(len(good), (CLOUD,), generator=stream)]]
         sizes = torch.tensor(MOVES, dtype=base.dtype)
         size = sizes[torch.randint(len(sizes), (CLOUD, 1), generator=stream)]
@@ -139,7 +139,7 @@ def propose(
         share = torch.rand(count, 1, generator=stream, dtype=base.dtype) * 0.8 - 0.15
         cloud[:count] = base[:count] + share * (other - base[:count])
         f = model.expected(cloud) if greedy else model.drawn(cloud, stream)
-        chosen.append(cloud[int(value_of(f, w).argmin())] * model.scale + model.centre)
+        chosen.append(cloud[int(units.value(f, w).argmin())] * model.scale + model.centre)
     return torch.stack(chosen)
 
 

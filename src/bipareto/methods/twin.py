@@ -9,12 +9,14 @@ and Huang).
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from bipareto.errors import BiparetoWarning
 from bipareto.methods.base import Draw, Info, Limits, Method, Start, Traits
 from bipareto.methods.common import warn_of_ideal
 from bipareto.methods.parts import scalarization
@@ -136,13 +138,22 @@ class Twin(Method):
     def tuned(
         cls, problem: Problem, x0: Any, y0: Any, steps: int | None = None, seed: int = 0
     ) -> Self:
-        """Steps that fall to zero at the end of the budget, of the sizes that suit most networks.
+        """Steps that fall to zero at the end of the budget, of the sizes that suit most networks,
+        and an ideal point below objectives that are negative at the start.
 
         `front` and `solve` do better: without a method they race candidates on the problem itself.
         """
         steps, seed = cls.tuning_options(problem, steps, seed)
         steps = steps or 2000
-        return cls(rho=0.03, alpha_x=Cosine(0.03, float(steps)), alpha_y=Cosine(0.03, float(steps)))
+        with warnings.catch_warnings(action="ignore", category=BiparetoWarning):  # said by prepare
+            start = Method.prepare(cls(), problem, x0, y0)
+        ideal = scalarization.ideal_below(start.objectives[None])
+        return cls(
+            rho=0.03,
+            alpha_x=Cosine(0.03, float(steps)),
+            alpha_y=Cosine(0.03, float(steps)),
+            ideal=tuple(ideal.tolist()) if bool(ideal.any()) else 0.0,
+        )
 
     def roles(self, m: int) -> tuple[Role, ...]:
         return (Role("lower"), Role("upper"))

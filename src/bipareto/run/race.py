@@ -140,8 +140,7 @@ class Race:
 
     def begin(self, method: Twin, start: Start, preference: Tensor) -> State:
         """The state of a run for a preference, with objectives measured as the race has found."""
-        state = method.begin(start, preference)
-        return state._replace(preference=self.units.weights(state.preference))
+        return self.units.asked(method.begin(start, preference))
 
 
 def comes_in_batches(problem: Problem) -> bool:
@@ -175,7 +174,7 @@ def race(
         if held is not None:
             draws, judged_on = held, held.held_out
     m, centre = plan.m, torch.full((1, plan.m), 1 / plan.m)
-    rate, training, tried, spent = _trainings(problem, x0, y0, plan, seed, centre, batched)
+    rate, training, tried, spent, ideal = _trainings(problem, x0, y0, plan, seed, centre, batched)
 
     wanted = [Candidate(*numbers, math.nan) for numbers in CANDIDATES[plan.few]]
     steps = plan.race(training, spent)
@@ -184,7 +183,8 @@ def race(
     with warnings.catch_warnings(action="ignore", category=BiparetoWarning):
         begun = methods[0].prepare(draws, x0, y0)
     aim = centre if preferences is None else preferences[median_lopsided(preferences)][None]
-    states = [method.begin(begun, aim[0]) for method in methods]
+    known = Units.plain(m)._replace(ideal=ideal)
+    states = [known.asked(method.begin(begun, aim[0])) for method in methods]
     # On a GPU all candidates are one graph; elsewhere too few steps are taken to record them.
     replays = batched and tree.first_leaf(y0).is_cuda
     step = stepper(
@@ -246,8 +246,9 @@ def _ran(step: Stepper, state: State, drawn: Callable[[int], Draw], steps: int) 
 
 def _trainings(
     problem: Problem, x0: Tree, y0: Tree, plan: Plan, seed: int, centre: Tensor, batched: bool
-) -> tuple[float, int, tuple[tuple[float, int, float], ...], int]:
-    """How y is trained: (rate, steps, what was tried, its gradients).
+) -> tuple[float, int, tuple[tuple[float, int, float], ...], int, Tensor]:
+    """How y is trained: (rate, steps, what was tried, its gradients), and the ideal point (m,) that
+    lies below the objectives of these trainings.
 
     The length of a training is doubled while that helps at x0, up to that of a run.
     """
@@ -305,7 +306,7 @@ def _trainings(
         if not new < (1 - GAIN) * value:
             break
         rate, value, training = slower, new, longer
-    return rate, training, tuple(tried), spent
+    return rate, training, tuple(tried), spent, units.ideal
 
 
 def raced_or_rules(

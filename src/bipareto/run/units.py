@@ -1,8 +1,9 @@
 """What preferences measure objectives by: F is taken of (f_i - z_i)/s_i.
 
 Runs take objectives as they are, and so do proposals of points to train, unless their sizes differ
-by more than a factor of ten, of thirty where x has few coordinates: then s is the size, z = 0.
-Where many trainings have told the front, z lies a little below its best values and s is its range,
+by more than a factor of ten, of thirty where x has few coordinates: then s is the size above z.
+There z is zero, and below zero for an objective that is negative, as a log density may be.  Where
+many trainings have told the front, z lies a little below its best values and s is its range,
 as in `MOMEHA.tuned`: preferences then ask for shares of what can be had of each objective, whatever
 its level.
 """
@@ -10,7 +11,7 @@ its level.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -43,26 +44,33 @@ class Units(NamedTuple):
 
     @classmethod
     def of_sizes(cls, objectives: Tensor, start: Tensor, few: bool) -> Units:
-        """z = 0 and s the largest size of objectives (n, m) in some trainings, where the largest
-        and the smallest of these are not comparable, nor were they at the start (m,), for one
-        training that went astray tells no sizes; else objectives as they are.
+        """z by `scalarization.ideal_below`, and s the largest distance from z of objectives (n, m)
+        in some trainings, where the largest and the smallest of these are not comparable, nor were
+        they at the start (m,), for one training that went astray tells no sizes; else s = 1.
 
         Args:
             few: whether x has few coordinates.
         """
-        f, at = objectives.detach().double().cpu(), start.detach().double().cpu().abs()
-        plain, size = cls.plain(f.shape[1]), f[torch.isfinite(f).all(1)].abs()
-        if not len(size):
+        f, at = objectives.detach().double().cpu(), start.detach().double().cpu()
+        plain, f = cls.plain(f.shape[1]), f[torch.isfinite(f).all(1)]
+        if not len(f):
             return plain
-        size = size.amax(0)
+        best = f.amin(0)
+        known = torch.stack([best, torch.where(torch.isfinite(at), at, best)])
+        plain = plain._replace(ideal=scalarization.ideal_below(known))
+        size, at = (f - plain.ideal).amax(0), at - plain.ideal
         high, low = int(size.argmax()), int(size.argmin())
         factor = COMPARABLE[few]
         apart = size[low] > 0 and all(v[high] > factor * v[low] for v in (size, at))
         return plain._replace(extent=size) if apart else plain
 
-    def weights(self, preference: Tensor) -> Tensor:
-        """w/s, with which objectives as they are have the F that w has in these units; z is 0."""
-        return preference / self.extent.to(preference)
+    def asked(self, state: Any) -> Any:
+        """The state of a run that is asked for the same in these units: its w divided by s, and z.
+
+        F of (f - z)/s under w is F of f - z under w/s.
+        """
+        w = state.preference
+        return state._replace(preference=w / self.extent.to(w), ideal=self.ideal.to(w))
 
     @classmethod
     def of_front(cls, objectives: Tensor) -> Units:

@@ -231,6 +231,18 @@ class Tracked(NamedTuple):
 Ideal: TypeAlias = Fixed | Tracked
 
 
+def ideal_below(f: Tensor) -> Tensor:
+    """The ideal point z (m,) for objectives of which the rows (n, m) are known: zero, and for one
+    that falls below zero as far below its lowest value as it is large, since above f preferences
+    work the wrong way round.
+
+    >>> ideal_below(torch.tensor([[1.0, -2.0], [3.0, 0.5]]))
+    tensor([ 0., -4.])
+    """
+    low = f.amin(0)
+    return torch.where(low < 0, low - f.abs().amax(0), 0.0)
+
+
 def as_ideal(value: Ideal | float | Sequence[float] | Tensor) -> Ideal:
     """A number or a vector stands for a fixed ideal point."""
     if isinstance(value, Tracked):
