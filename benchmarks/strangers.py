@@ -34,7 +34,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from math import nan
+from math import isnan, nan
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -307,13 +307,18 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             name, f"{size}, {len(case.upper)}", volume("x0"), f"{mean(unrolled):.3f}",
             volume(f"unrolled {PACES[1]:g}"), volume("random"), volume("before"),
             volume("default"), volume("own"),
-            f"{mean(before) / best:.2f}", f"{mean(now) / best:.2f}",
+            shown(mean(before) / best), shown(mean(now) / best),
             ", ".join(f"{share:.2f}" for share in shares),
-            f"{mean(row['gap'] for row in seeds):.3f}", *(f"{mean(f):.2f}" for f in followed),
+            f"{mean(row['gap'] for row in seeds):.3f}", *(shown(mean(f)) for f in followed),
             f"{mean(row['seconds'] for row in seeds):.0f}", "; ".join(warned) or "-",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
     return lines
+
+
+def shown(value: float) -> str:
+    """Two digits, or a dash where nothing was measured."""
+    return "-" if isnan(value) else f"{value:.2f}"
 
 
 def _words(text: str) -> str:
