@@ -1,7 +1,18 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import (
+    batch_norm,
+    conv1d,
+    dropout,
+    max_pool1d,
+    scaled_dot_product_attention,
+)
 
 from bipareto.methods import MBMOMEHA
 from bipareto.problem import Problem, oracle, tree
@@ -66,6 +77,85 @@ def test_rows_under_vmap_have_the_gradients_of_torch_func() -> None:
         assert not a.requires_grad
     none = torch.func.vmap(lambda v: oracle.grad(lambda u: torch.ones((), dtype=DOUBLE), v))
     assert torch.equal(none(other), torch.zeros_like(other))
+
+
+CONSTANTS = torch.linspace(-1, 1, 60).reshape(3, 5, 4).double()
+
+
+class _Square(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        return 2 * ctx.saved_tensors[0] * slope
+
+
+def _in_place(v: Tensor) -> Tensor:
+    own = v * 1
+    own[0] = own[0] * 2
+    return own.add_(v).square().sum()
+
+
+def _shifted(v: Tensor) -> Tensor:
+    with torch.no_grad():
+        shift = 2 * v
+    return (v * shift).sum() + (v * v.detach()).sum()
+
+
+def _normalised(v: Tensor) -> Tensor:
+    return batch_norm((CONSTANTS * v).flatten(0, 1), None, None, training=True).pow(3).sum()
+
+
+LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
+    "jvp": lambda v: torch.func.jvp(lambda u: (u.sin() * v).sum(), (v,), (v.cos(),))[1],
+    "grad": lambda v: torch.func.grad(lambda u: (u**3 * v).sum())(2 * v).square().sum(),
+    "hessian": lambda v: torch.func.hessian(lambda u: (u**4).sum())(v).sum(),
+    "function": lambda v: _Square.apply(v).sum(),  # type: ignore[no-untyped-call]
+    "in place": _in_place,
+    "no_grad": _shifted,
+    "sorted": lambda v: v.sort().values @ torch.arange(4.0).double() + v.max() + v.amin(),
+    "branches": lambda v: torch.where(v > 0, v**2, v.exp()).sum() + v[[0, 0, 2]].prod(),
+    "linear algebra": lambda v: torch.linalg.solve(torch.eye(4).double() + v * v[:, None], v).sum(),
+    "spectrum": lambda v: torch.fft.rfft(v).abs().sum() + torch.linalg.svdvals(v.view(2, 2)).sum(),
+    "convolution": lambda v: conv1d(CONSTANTS.mT, v.view(1, 4, 1).expand(2, -1, 1)).relu().sum(),
+    "attention": lambda v: scaled_dot_product_attention(CONSTANTS * v, CONSTANTS, CONSTANTS).sum(),
+    "normalised": _normalised,
+    "pooled": lambda v: max_pool1d((CONSTANTS * v).mT, 2).sum(),
+    "drawn": lambda v: dropout(v, 0.5).square().sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("opens", [True, False])
+def test_whatever_a_loss_does_rows_have_the_gradients_of_torch_func(
+    name: str, opens: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where torch does not let its batches be opened, as a later one may not."""
+    if not opens:
+        monkeypatch.setattr(oracle, "OPENS", False)
+        monkeypatch.setattr(oracle._Batch, "grad", None)
+    loss, stream = LOSSES[name], torch.Generator().manual_seed(0)
+    rows, other = torch.randn(2, 3, 4, generator=stream, dtype=DOUBLE)
+
+    def slopes(grad: Callable[..., Tensor]) -> Tensor:
+        torch.manual_seed(1)
+
+        def one(v: Tensor, w: Tensor) -> Tensor:
+            return grad(lambda u: loss(u * w) + (u * w).sum(), v)
+
+        return torch.func.vmap(one, randomness="different")(rows, other)
+
+    mine = slopes(oracle.grad)
+    theirs = slopes(lambda fn, v: torch.func.grad(fn)(v))
+    torch.testing.assert_close(mine, theirs)
 
 
 def test_gradients_inside_other_transforms_and_of_variables_keep_their_graph() -> None:

@@ -9,13 +9,27 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
 
 from bipareto.problem import tree
 from bipareto.problem.base import Problem
 from bipareto.problem.sampler import Role, generator
 from bipareto.problem.tree import Tree
 from bipareto.problem.wrapped import Wrapped
+
+try:
+    from torch._C._functorch import (
+        _add_batch_dim,
+        get_dynamic_layer_stack_depth,
+        get_unwrapped,
+        is_batchedtensor,
+        maybe_get_bdim,
+        maybe_get_level,
+    )
+    from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+
+    OPENS = True
+except ImportError:  # torch's own, and not public: without it `torch.func.grad` does, more slowly
+    OPENS = False
 
 __all__ = ["Counting", "grad", "grad_and_aux", "noisy"]
 
@@ -68,7 +82,7 @@ class _Batch(NamedTuple):
                 rows = [leaf.detach().requires_grad_() for leaf in self.rows]
             value, aux = fn(self._wrapped(point, rows))
         aux = tuple([tensor.detach() for tensor in aux])
-        total = torch._C._functorch.get_unwrapped(value) if _batched(value) else value
+        total = get_unwrapped(value) if is_batchedtensor(value) else value
         if not total.requires_grad:
             return tree.zeros_like(point), aux
         with temporarily_pop_interpreter_stack():
@@ -79,27 +93,25 @@ class _Batch(NamedTuple):
 
     def _wrapped(self, point: Tree, rows: Sequence[Tensor]) -> Tree:
         pairs = zip(rows, self.axes, strict=True)
-        add = torch._C._functorch._add_batch_dim
-        return tree.rebuild(point, [add(leaf, axis, self.level) for leaf, axis in pairs])
-
-
-def _batched(value: Tensor) -> bool:
-    return bool(torch._C._functorch.is_batchedtensor(value))
+        leaves = [_add_batch_dim(leaf, axis, self.level) for leaf, axis in pairs]
+        return tree.rebuild(point, leaves)
 
 
 def _batch(point: Tree) -> _Batch | None:
     """The rows of a point on a processor under `vmap` and no other transform; None where it is
-    elsewhere, or where not all leaves are batched.
+    elsewhere, where not all leaves are batched, or where this torch cannot say.
     """
-    functorch, leaves = torch._C._functorch, tree.leaves(point)
-    if functorch.get_dynamic_layer_stack_depth() != 1 or not all([_batched(v) for v in leaves]):
+    leaves = tree.leaves(point)
+    if not OPENS or get_dynamic_layer_stack_depth() != 1:
         return None
-    rows = [functorch.get_unwrapped(leaf) for leaf in leaves]
+    if not all([is_batchedtensor(leaf) for leaf in leaves]):
+        return None
+    rows = [get_unwrapped(leaf) for leaf in leaves]
     # Variables are differentiated from outside, and `torch.func.grad` keeps their graph.
     if any([leaf.requires_grad or not leaf.is_cpu for leaf in rows]):
         return None
-    axes = [functorch.maybe_get_bdim(leaf) for leaf in leaves]
-    return _Batch(rows, axes, functorch.maybe_get_level(leaves[0]))
+    axes = [maybe_get_bdim(leaf) for leaf in leaves]
+    return _Batch(rows, axes, maybe_get_level(leaves[0]))
 
 
 def grad(fn: Callable[[Tree], Tensor], point: Tree) -> Tree:
