@@ -78,11 +78,16 @@ def test_how_steps_are_taken_where_nobody_says() -> None:
             assert loop._how(state, batched, LoopOptions(enough, compile=False)) is False
             fewer = "traced" if batched else False
             assert loop._how(state, batched, LoopOptions(enough - 1)) == fewer
+        # Large arrays make it pay sooner.
+        patch.setattr(loop, "COMPILE_WORK", 150 * (x.numel() + y.numel()))
+        assert loop._how(state, False, LoopOptions(150)) is True
+        assert loop._how(state, False, LoopOptions(149)) is False
         # Before this version a compiled step may damage the heap of a processor.
         patch.setattr(loop, "SAFE_ON_CPU", (99, 0))
         assert loop._how(state, True, LoopOptions(10**6)) == "traced"
         assert loop._how(state, True, LoopOptions(10**6, compile=True)) is True
-        assert loop.pays_to_compile(10**6, True, torch.device("cuda"))
+        assert loop.pays_to_compile(10**6, 1, True, torch.device("cuda"))
+        assert not loop.pays_to_compile(1, 10**12, True, torch.device("cuda"))
     few = LoopOptions(loop.TRACE_FROM)
     assert loop._how(state, True, few) == "traced"
     assert loop._how(state, True, LoopOptions(loop.TRACE_FROM - 1)) is False

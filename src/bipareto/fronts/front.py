@@ -72,7 +72,7 @@ def solve(
         steps: iterations.
         seed: which draws a problem with a sampler makes.
         compile: True, False or a backend's name; None compiles when it pays (from 20,000 steps on;
-            for a front, from 3,000).
+            for a front, from 3,000; sooner where x and y have millions of numbers).
         record_every: record, look for trouble and call back every so many steps; None gives about
             200 records.
         tol: stop when the method's residual falls to it.

@@ -242,7 +242,7 @@ class Twin(Method):
         second = 1 - SECOND_MOMENT_X**count
         m_x = tree.interpolate(h, old.x, beta)
         root = tree.map_(lambda s: (s / second).sqrt(), square_x)
-        typical = tree.norm(root) / _count(x) ** 0.5
+        typical = tree.norm(root) / tree.numel(x) ** 0.5
         # A millionth of the typical coordinate: one that has no gradient stands still.
         least = 1e-6 * typical + TINY**4
         scaled = tree.map_(
@@ -291,7 +291,3 @@ def _descended(point: Tree, rate: Tree, direction: Tree) -> Tree:
 
 def _squares(average: Tree, direction: Tree, decay: float) -> Tree:
     return tree.map_(lambda s, d: torch.lerp(d * d, s, decay), average, direction)
-
-
-def _count(value: Tree) -> int:
-    return sum(leaf.numel() for leaf in tree.leaves(value))

@@ -57,6 +57,11 @@ def leaves(tree: Tree) -> list[Tensor]:
     return list(tree) if _plain(tree) else pytree.tree_leaves(tree)
 
 
+def numel(tree: Tree) -> int:
+    """How many numbers a tree holds."""
+    return sum(leaf.numel() for leaf in leaves(tree))
+
+
 def structure(tree: Tree) -> str:
     """A printable form of a tree's nesting: trees with equal text have equal structure."""
     return str(pytree.tree_structure(tree))

@@ -68,7 +68,7 @@ class Plan(NamedTuple):
 
 def plan_of(x0: Tree, m: int, runs: int, steps: int) -> Plan:
     """The spending of the budget that `runs` runs of MB-MOMEHA with `steps` would have."""
-    few = sum(leaf.numel() for leaf in tree.leaves(x0)) <= FEW
+    few = tree.numel(x0) <= FEW
     budget, count = runs * steps * (4 + 2 * m), len(RATES) + len(CANDIDATES[few]) + 1
     # A third of a run suits most networks; a single run's budget affords less.
     training = max(1, min(steps // 3, int(TRAININGS * budget / count)))

@@ -48,6 +48,9 @@ __all__ = [
 #: From this many steps on, compiling (15 to 30 s) pays for a batch and for a single run; below it
 #: the plain step finishes first.
 COMPILE_FROM = {True: 3_000, False: 20_000}
+#: On a processor it also pays from so many steps times numbers in x and y on: a compiled step makes
+#: none of the large arrays between, and spares some nine nanoseconds a number.
+COMPILE_WORK = 10**10
 #: What torch.compile makes for a processor writes beyond its buffers on some small problems before
 #: this version (seen with 2.11: the heap is damaged and the process dies).
 SAFE_ON_CPU = (2, 13)
@@ -244,7 +247,7 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
     renewals, retries = method.renewals(steps), torch.full_like(state.t, RETRIES)
     # What a renewal lengthens may be taken again from its first state; a replayed step copies what
     # it is asked for.
-    size = sum(leaf.numel() for leaf in tree.leaves((state.x, state.y)))
+    size = tree.numel((state.x, state.y))
     large = size >= LARGE and not renewals and compile != "replay"
     watch = Watch(len(begun.seeds), begun.m, batched, math.ceil(steps / block), large)
     done, renewed = 0, -1
@@ -308,20 +311,25 @@ def drive(problem: Problem, method: Method, begun: Begun, options: LoopOptions) 
     return watch.run(time.perf_counter() - start_time, compiled=compile not in (False, "traced"))
 
 
-def pays_to_compile(steps: int, batched: bool, device: torch.device) -> bool:
-    """Whether so many steps are compiled where nobody says how they are taken."""
+def pays_to_compile(steps: int, numbers: int, batched: bool, device: torch.device) -> bool:
+    """Whether so many steps are compiled where nobody says how they are taken.
+
+    Args:
+        numbers: in x and y of all runs that are stepped side by side.
+    """
+    if device.type != "cpu":
+        return steps >= COMPILE_FROM[batched]
     # A version of torch compares with tuples, which its annotations do not say.
-    known = torch.__version__ >= SAFE_ON_CPU  # type: ignore[operator]
-    safe = device.type != "cpu" or known
-    return steps >= COMPILE_FROM[batched] and safe
+    safe: bool = torch.__version__ >= SAFE_ON_CPU  # type: ignore[operator]
+    return safe and (steps >= COMPILE_FROM[batched] or steps * numbers >= COMPILE_WORK)
 
 
 def _how(state: State, batched: bool, options: LoopOptions) -> bool | str:
     """How the steps are taken where nobody says: compiled, traced or plain."""
     if options.compile is not None:
         return options.compile
-    device = tree.first_leaf(state.x).device
-    if pays_to_compile(options.steps, batched, device):
+    device, numbers = tree.first_leaf(state.x).device, tree.numel((state.x, state.y))
+    if pays_to_compile(options.steps, numbers, batched, device):
         return True
     # Callbacks are somebody else's code, which may change what a loss reads between two blocks.
     small = device.type == "cpu" and not options.callbacks

@@ -246,7 +246,7 @@ def _run(
         failures = [failure for failure in raw.failure if failure is not None]
         if failures:
             notes.append(f"{len(failures)} runs left the finite numbers: {failures[0]}")
-        small = sum(leaf.numel() for leaf in tree.leaves(begin)) <= CERTIFIED_SIZE
+        small = tree.numel(begin) <= CERTIFIED_SIZE
         certified = range(len(resolved)) if known or small else ()
         kkt = max((_kkt(problem, resolved, i) for i in certified), default=math.nan)
     counts = (MBMOMEHA() if _raced(problem, name) else method).cost(m, steps)

@@ -300,24 +300,26 @@ def begin(config: SweepConfig, setup: Setup) -> Plan:
         method,
         wanted,
         config,
-        manifest_of(config, method, start.objectives, runs, min(size, runs), batched),
+        manifest_of(config, method, start, runs, min(size, runs), batched),
     )
 
 
 def manifest_of(
-    config: SweepConfig, method: Method, objectives: Tensor, runs: int, size: int, batched: bool
+    config: SweepConfig, method: Method, start: Any, runs: int, size: int, batched: bool
 ) -> dict[str, Any]:
     """What was decided, as JSON.
 
     Args:
         config: what was asked for.
         method: with its hyperparameters.
-        objectives: f (m,) at a start, for its size, dtype and device.
+        start: a point with its x, y and objectives (m,), for their sizes, dtype and device.
         runs: how many.
         size: of a slice.
         batched: whether the runs of a slice are stepped side by side.
     """
-    compiles = pays_to_compile(config.steps, batched, objectives.device)
+    objectives, numbers = start.objectives, tree.numel((start.x, start.y))
+    together = size * numbers if batched else numbers
+    compiles = pays_to_compile(config.steps, together, batched, objectives.device)
     return {
         "format": 1,
         "runs": runs,

@@ -158,7 +158,7 @@ def keep(
     with folder.locked():
         _refuse_another(folder)
         runs = len(found)
-        manifest = manifest_of(config, found.method, found.objectives[0], runs, runs, found.batched)
+        manifest = manifest_of(config, found.method, found[0], runs, runs, found.batched)
         manifest["chosen"] = {
             "preferences": found.preference.tolist() if found.method.uses_preference else None,
             "seeds": found.seed.tolist(),
