@@ -334,7 +334,10 @@ def test_a_rise_is_counted_from_where_a_block_began() -> None:
     problem, x, y = nonconvex(m=2)
     state = bp.MOMEHA(extent=(2.0, 4.0)).init(problem, x, y)
     high = torch.tensor([100.0, 100.0], dtype=x.dtype)
-    for rise, thrown in (((19.0, 0.0), False), ((21.0, 0.0), True), ((0.0, 39.0), False)):
+    for rise, thrown in (
+        ((19.0, 0.0), False), ((21.0, 0.0), True), ((0.0, 39.0), False),
+        ((1.9, 39.0), False), ((2.1, 4.1), True),  # all of them by an extent
+    ):  # fmt: skip
         after = high + torch.tensor(rise, dtype=x.dtype)
         seen = bp.MOMEHA().thrown(state, {"objectives": high}, {"objectives": after})
         assert bool(seen) is thrown

@@ -32,8 +32,8 @@ from bipareto.problem.sampler import Role
 from bipareto.problem.tree import Tree
 
 #: No preference asks for an objective above its extent: one that rises by so many of them within a
-#: block shows steps that are too long.
-THROWN = 10.0
+#: block, or all that rise by so many, show steps that are too long.
+THROWN, ALL_THROWN = 10.0, 1.0
 
 __all__ = ["MOMEHA", "Knobs", "MomehaState", "Momentum", "towards"]
 
@@ -331,7 +331,7 @@ class MOMEHA(Method[MomehaState]):
 
     def thrown(self, state: MomehaState, before: Info, after: Info) -> Tensor:
         rise = (after["objectives"] - before["objectives"]) / state.extent
-        return rise.amax(-1) > THROWN
+        return (rise.amax(-1) > THROWN) | (rise.amin(-1) > ALL_THROWN)
 
     def weights(self, f: Tensor, state: MomehaState) -> Tensor:
         """The constants (m,) that multiply the f_i: differentiating their sum gives grad F."""
