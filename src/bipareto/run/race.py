@@ -47,7 +47,7 @@ GAIN = 0.03
 #: The share of the budget that one look at a longer training may cost.
 LOOK = 0.05
 #: Where x has many coordinates and no candidate is better than x0 by this share, the race was too
-#: short to tell, and these, one step ahead with one scale for all of x, are run as well.
+#: short to tell, and these, one step ahead with a moderate travel, are run as well.
 DECISIVE, UNDECIDED = 0.1, (5,)
 #: A joint run is longer than a training, and noisy steps of y drown the twin: half of the rate.
 JOINT_RATE = 0.5
