@@ -7,10 +7,12 @@ from typing import NamedTuple
 from bipareto.problem import tree
 from bipareto.problem.tree import Tree
 
-__all__ = ["CANDIDATES", "FEW", "LEAST_STEPS", "RATES", "Plan", "plan_of"]
+__all__ = ["CANDIDATES", "FEW", "LEAST_STEPS", "MODERATE", "RATES", "Plan", "plan_of"]
 
 #: Adam's rates that are tried on y with x at x0.
 RATES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+#: One step ahead, and not far; (rho, travel, shared) as below.
+MODERATE = (1.0, 3.0, 0.0)
 #: (rho, travel, shared): what v forgets at a step, how far a coordinate of x may go in a race,
 #: about, and whether all coordinates have one scale.  One step ahead suits x that acts at once (a
 #: weight per sample) and may go far; a hundred steps suit what acts slowly.  With few coordinates
@@ -19,7 +21,7 @@ CANDIDATES: dict[bool, tuple[tuple[float, float, float], ...]] = {
     True: ((1.0, 3.0, 0.0), (1.0, 10.0, 0.0), (0.01, 1.0, 0.0), (0.01, 3.0, 0.0)),
     False: (
         (1.0, 1.0, 0.0), (1.0, 10.0, 0.0), (1.0, 60.0, 0.0), (0.01, 0.3, 0.0), (0.01, 2.0, 0.0),
-        (1.0, 3.0, 0.0), (1.0, 30.0, 1.0),
+        MODERATE, (1.0, 30.0, 1.0),
     ),
 }  # fmt: skip
 #: The share of the budget that a race may cost.

@@ -25,7 +25,7 @@ from bipareto.methods.parts.schedule import Cosine
 from bipareto.problem import Problem, tree
 from bipareto.problem.sampler import Minibatches
 from bipareto.problem.tree import Tree
-from bipareto.run.budget import CANDIDATES, LEAST_STEPS, RATES, Plan
+from bipareto.run.budget import CANDIDATES, LEAST_STEPS, MODERATE, RATES, Plan
 from bipareto.run.heldout import HeldOut
 from bipareto.run.steppers import stepper
 from bipareto.run.stepping import Stepper, draw, over_runs
@@ -47,8 +47,8 @@ GAIN = 0.03
 #: The share of the budget that one look at a longer training may cost.
 LOOK = 0.05
 #: Where x has many coordinates and no candidate is better than x0 by this share, the race was too
-#: short to tell, and these, one step ahead with a moderate travel, are run as well.
-DECISIVE, UNDECIDED = 0.1, (5,)
+#: short to tell, and the moderate one is run as well.
+DECISIVE = 0.1
 #: A joint run is longer than a training, and noisy steps of y drown the twin: half of the rate.
 JOINT_RATE = 0.5
 
@@ -216,7 +216,7 @@ def race(
     winner = min(raced, key=lambda c: c.value)
     run = [winner]
     if not plan.few and winner.value > (1 - DECISIVE) * nothing:
-        run = list(dict.fromkeys([winner, *(raced[i] for i in UNDECIDED)]))
+        run = list(dict.fromkeys([winner, *(c for c in raced if c[:3] == MODERATE)]))
     gradients = spent + count * training + len(wanted) * steps * (2 + m)
     return Race(
         candidates=(*raced, Candidate(1.0, 0.0, 0.0, nothing)),

@@ -13,6 +13,7 @@ import bipareto as bp
 from bipareto.errors import BiparetoWarning
 from bipareto.fronts.measures import hypervolume
 from bipareto.methods.parts.scalarization import Fixed, Tracked
+from bipareto.methods.tuning import functions
 from bipareto.methods.tuning.envelope_methods import _separability, smoothing
 from bipareto.methods.tuning.envelope_methods import tune_momeha as tune_plain
 from bipareto_experiments.digits import digits_problem
@@ -133,6 +134,22 @@ def test_tuning_is_a_function_of_its_arguments() -> None:
     assert bp.MOMEHA.tuned(problem, x, y, steps=1000) == bp.MOMEHA.tuned(problem, x, y, steps=1000)
     assert bp.MBMOMEHA.tuned(problem, x, y).c.power == pytest.approx(1 / 16)
     assert isinstance(bp.MEHA.tuned(*nonconvex(m=1)), bp.MEHA)
+
+
+def test_what_was_seen_in_single_precision_is_not_taken_for_double() -> None:
+    """At a start that both have exactly, with losses that both have exactly."""
+
+    def upper(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.stack([(x - 1).square().sum() + y.square().sum(), (y - 2).square().sum()])
+
+    problem = bp.Problem(upper, lambda x, y: (y - x).square().sum())
+    seen = []
+    for dtype in (torch.float32, torch.float64):
+        zero = torch.zeros(3, dtype=dtype)
+        bp.MOMEHA.tuned(problem, zero, zero, steps=100)
+        seen.append(functions._BEGUN[problem].given.dtype)
+        assert functions._KNOWN[problem][0].dtype == dtype
+    assert seen == [torch.float32, torch.float64]
 
 
 def test_the_numbers_fit_a_network() -> None:

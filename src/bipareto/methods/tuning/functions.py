@@ -110,8 +110,8 @@ def _start(problem: Problem, x: Tree, y: Tree) -> tuple[Local, Kept]:
     # What the losses read may have been changed in the meantime.
     if (
         last is not None
-        and torch.equal(last.given, given)
-        and torch.equal(last.losses, _losses(problem, x, last.solved))
+        and local.same(last.given, given)
+        and local.same(last.losses, _losses(problem, x, last.solved))
     ):
         return last.seen, _learned(problem, x, last.solved)
     y = local.settle(problem, x, y)
@@ -134,7 +134,7 @@ def _learned(problem: Problem, x: Tree, y: Tree) -> Kept:
     """What is known of Hessians from one point, trees with a first axis of 1."""
     at = tree.ravel((x, y))
     last = _KNOWN.get(problem)
-    if last is None or not torch.equal(last[0], at):
+    if last is None or not local.same(last[0], at):
         last = _KNOWN[problem] = at, local.learn(problem, x, y)
     return last[1]
 
@@ -144,7 +144,8 @@ def known(problem: Problem, x: Tree, y: Tree) -> Kept:
     first axis R; nothing where none was.
     """
     at, kept = _KNOWN.get(problem, (None, local.NOTHING))
-    alike = at is not None and at.shape == tree.ravel(tree.select((x, y), 0)).shape
+    here = tree.ravel(tree.select((x, y), 0))
+    alike = at is not None and (at.shape, at.device) == (here.shape, here.device)
     return kept if alike else local.NOTHING
 
 
@@ -234,7 +235,7 @@ def _seen_before(
     if bool((x == x[:1]).all()) and bool((y == y[:1]).all()):  # runs that have begun together
         x, y = x[:1], y[:1]
     at = _SEEN.get(problem)
-    if at is None or not torch.equal(at.x, x.double()) or not torch.equal(at.y, y.double()):
+    if at is None or not local.same(at.x, x.double()) or not local.same(at.y, y.double()):
         at = local.look(problem, *_places(x, y, like), kept)
     return local.rows(at, [0] * count) if len(x) < count else at
 

@@ -323,6 +323,13 @@ def minimise(
     return at
 
 
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are one: `torch.equal` takes single precision for double, and fails
+    between devices.
+    """
+    return a.dtype == b.dtype and a.device == b.device and torch.equal(a, b)
+
+
 def as_trees(flat: Tensor, like: Tree) -> Tree:
     """Rows (R, n) as a tree with a first axis R, in the shapes and dtype of `like`."""
     dtype = tree.first_leaf(like).dtype
